@@ -236,7 +236,7 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
     own = [finding for _, finding in every if finding.claim.is_own]
     yield f"**{counts([finding for _, finding in every])}** Of each study, one result is counted: {models or 'there is none yet'}."
-    yield f"{len(own)} of them are our own questions ({_verdicts(own)}). The others are claims of papers."
+    yield f"{len(own)} of them are questions of reviewers or our own ({_verdicts(own)}). The others are claims of papers."
     open_here = [finding.here.verdict for _, finding in every if finding.verdict == "undecided" and finding.here]
     yield (
         f"{len(open_here)} undecided claims were tested on tasks in general. On the measured tasks alone, "

@@ -56,6 +56,9 @@ def test_a_column_of_titles_that_is_named_has_to_be_there(tmp_path: Path) -> Non
     with pytest.raises(UnmaskError, match="no row has the column 'nmae'; the last one has _id, text"):
         survey(corpus(tmp_path, rows, title="nmae"))
     assert survey(corpus(tmp_path, rows)).columns == {"name": "text"}, "'title' need not be there"
+    titled = [{"_id": "a", "title": "Dr.", "text": "x"}]
+    assert [one.joined for one in documents(tmp_path, titled, title="")] == ["x"]
+    assert survey(corpus(tmp_path, titled, title="")).columns == {"title": "text"}, "then it is a column like any other"
 
 
 def test_without_an_id_it_is_file_and_line(tmp_path: Path) -> None:

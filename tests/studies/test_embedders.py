@@ -28,6 +28,7 @@ from unmask.evaluation.compare import compare
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
+from unmask.studies.embedders.builder import _start
 from unmask.studies.embedders.contrast import Scored, contrasts
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
 from unmask.studies.embedders.run import EmbeddersRecord
@@ -41,6 +42,20 @@ def test_every_scale_has_a_plan(study: str) -> None:
     for scale in scales(study):
         plan = load_plan(study, scale)
         assert {reading.model for reading in plan.embedders.values()} <= {"base", *plan.made}
+
+
+def test_heads_whose_layer_matrix_starts_in_another_way_are_other_models() -> None:
+    """Before there was a setting for it, each layer matrix was centred: what is kept of such models must not count for these."""
+    start = {
+        name: _start(load_recipe("pooling-and-attention", "small", [f'designs=["{design}"]', *settings]))
+        for name, design, settings in (
+            ("random", "causal/eos/layer-attention", []),
+            ("centred", "causal/eos/layer-attention", ["head.centred=true"]),
+            ("no matrix", "causal/eos/layer-attention", ["head.layer_matrix=false"]),
+            ("tokens", "causal/eos/cross-attention", []),
+        )
+    }
+    assert start.pop("random") == ["random layer matrix"] and not any(start.values())
 
 
 @pytest.mark.parametrize("study", STUDIES)

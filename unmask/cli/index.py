@@ -30,7 +30,9 @@ def index(
     column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
     title_column: Annotated[
         str | None,
-        typer.Option(help="Column that holds a title. The title is put before the text. Default: title, if there is one."),
+        typer.Option(
+            help="Column that holds a title. The title is put before the text. Default: title, if there is one. '': no titles."
+        ),
     ] = None,
     id_column: Annotated[
         str | None, typer.Option(help="Column that identifies a document. Default: _id or id, else file and line.")

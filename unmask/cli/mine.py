@@ -35,7 +35,9 @@ def mine(
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(help="File of more texts to find negatives in. Read as the positives: of a folder, with titles."),
+        typer.Option(
+            help="File of more texts to find negatives in. If the pairs are a folder, titles stand before these texts."
+        ),
     ] = None,
     negatives: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Negatives for each pair.")] = 1,
     ratio: Annotated[

@@ -46,7 +46,7 @@ RouterStart = Annotated[
 BalanceOver = Annotated[
     Over,
     typer.Option(
-        help="step: balance the load over a training step. pass: over a forward pass, which may hold only one domain."
+        help="step: balance the load over the passes of a training step so far. pass: over each pass alone, which may hold one domain only."
     ),
 ]
 _LEARNING = ("train_top_k", "balance", "balance_over", "batch", "accumulate", "lr", "average")

@@ -23,6 +23,7 @@ _WITHOUT_SPACES: Final = (
     "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f"  # kana, and signs that repeat a character
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
 )
+_UNSPACED: Final = re.compile(f"[{_WITHOUT_SPACES}]")
 _PART: Final = re.compile(f"(?P<run>[{_WITHOUT_SPACES}]+)|[^{_WITHOUT_SPACES}]+")
 
 
@@ -42,6 +43,9 @@ def keyword_places(text: str) -> Iterator[tuple[int, int]]:
     Chinese, Japanese, Thai, Lao, Khmer and Burmese do not mark words. A run of their characters becomes overlapping pairs, as in
     Lucene's CJKAnalyzer: no dictionary is needed, and a word of a query is found wherever it stands.
     """
+    if not _UNSPACED.search(text):  # most texts
+        yield from (word.span() for word in joined_words(text))
+        return
     for word in joined_words(text):
         for part in _PART.finditer(text, *word.span()):
             start, end = part.span()

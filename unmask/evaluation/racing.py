@@ -145,6 +145,8 @@ class Race:
         standings = _standings(results, tests)
         # a design is not dropped before all tasks had a say: a task without a score, or without items to test, has none
         everywhere = all(len(tasks) == len(parts) for tasks in (_tasks_of(results), *(set(test.tasks) for test in tests)))
+        if not everywhere and not last:
+            say("a task has no score, or no items to test, so this round drops no design")
         kept = [standing.label for standing in standings if last or not everywhere or not standing.worse]
         items = sum(result.n for result in results if result.label == standings[0].label)
         self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(kept)))

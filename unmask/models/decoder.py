@@ -69,6 +69,11 @@ def first_position(model: PreTrainedModel) -> int:
     """
     if "position_ids" not in signature(model.forward).parameters:
         return 0
+    words, size = model.get_input_embeddings(), positions_of(model)
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not words]
+    starts = [table.padding_idx + 1 for table in tables if table.num_embeddings == size and table.padding_idx is not None]
+    if not starts:  # most models: no table of positions has a row for padding
+        return 0
     positions = torch.arange(_TOKENS, device=next(model.parameters()).device)[None]
     ids = (positions * 7 + 3) % vocabulary_of(model)
     given: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
@@ -76,10 +81,7 @@ def first_position(model: PreTrainedModel) -> int:
     from_zero = model(**given, position_ids=positions).last_hidden_state.float()
     if not ((from_zero - own).abs() > _MOVED * own.abs().maximum(own.abs().median())).any():
         return 0
-    words, size = model.get_input_embeddings(), positions_of(model)
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not words]
-    starts = [table.padding_idx + 1 for table in tables if table.num_embeddings == size and table.padding_idx is not None]
-    return int(max(starts, default=1))
+    return int(max(starts))
 
 
 def require_headless(model: PreTrainedModel) -> None:

@@ -7,6 +7,7 @@ answers. If it does not, only files that were downloaded before are used.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -103,7 +104,7 @@ def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[st
     try:
         found = hub_file(name, file, revision)
     except UnmaskError:
-        return None  # loading then gives the reason, or `require_known` does
+        return None  # loading then gives the reason, or `warn_of_unknown` does
     if found is None:
         return None
     try:
@@ -115,22 +116,23 @@ def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[st
         raise UnmaskError(hub_failure(name, error)) from error
 
 
-def require_known(name: str, files: Sequence[str], revision: str | None) -> None:
-    """Raise UnmaskError if nobody says now whether a model on the hub has these files, which change the way that it is read.
+def warn_of_unknown(name: str, files: Sequence[str], revision: str | None) -> None:
+    """Warn if nobody says now whether a model in the cache of the hub has these files, which change the way that it is read.
 
-    The cache of the hub may have been filled by a program that does not ask for them.
+    Another program may have filled the cache, without asking for them. Most such models are plain ones, so they can be used.
     """
     for file in files:
         try:
             hub_file(name, file, revision)
         except UnmaskError as error:
-            if not _is_cached(name, revision):
-                raise  # it cannot be loaded either
-            raise UnmaskError(
-                f"Nothing says which design '{name}' has: the hub gives no answer now, and its cache does not know whether the model has "
-                f'a file {file}. Name the design, such as -d prompteol (in Python: design="prompteol"), or load the model once while '
-                "the hub answers."
-            ) from error
+            if _is_cached(name, revision):
+                reason = str(error.__cause__ or error).partition("\n")[0]
+                warnings.warn(
+                    f"'{name}' is read as a model without a design of its own, because the hub does not say now whether it has a file "
+                    f"{file} ({reason}). If it is a saved embedder, name its design (-d, or design=), or load it once with the hub.",
+                    stacklevel=4,
+                )
+            return
 
 
 def _is_cached(name: str, revision: str | None) -> bool:

@@ -52,6 +52,8 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # sentence-transformers needs one
     model = _load(path, base, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
+    if not adapter and model.get_output_embeddings() is not None:  # AutoModel loads Llama 4 with its head
+        model = model.get_decoder()
     if adapter:
         model = _adapt(model, adapter, source.merge)
     return note_source(_aligned(model.to(device)), source, replace(base, adapter=None, merge=False)), tokenizer
@@ -224,12 +226,11 @@ def _aligned(model: Any) -> Any:
 
 
 def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
-    from peft import PeftConfig, PeftModel
+    from peft import PeftModel
     from peft.utils import load_peft_weights
 
-    body = body_of(model)
+    body, config = body_of(model), _adapter_config(adapter)
     try:
-        config = PeftConfig.from_pretrained(adapter)  # a clear error for a folder that is no adapter
         # most adapters use the module names of a model with its head; those of embedding models do not
         place = next(f"{name}." for name, module in model.named_modules() if module is body)
         names = [name for name in load_peft_weights(adapter, device="cpu") if name.startswith("base_model.model.")]
@@ -261,6 +262,19 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         body.peft_config = adapted.peft_config  # peft keeps it with the whole model; saving looks for it in the body
         body.adapter_place = "" if headless else place  # names and patterns in the config are those of this model
     return body  # type: ignore[no-any-return]
+
+
+def _adapter_config(adapter: str) -> Any:
+    from peft import PeftConfig
+
+    try:
+        return PeftConfig.from_pretrained(adapter)
+    except KeyError as error:
+        raise UnmaskError(
+            f"The adapter '{adapter}' is of the kind {error}, which this version of peft does not know."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
 
 
 def _untie(model: Any, body: Any) -> None:

@@ -17,7 +17,7 @@ from unmask.evaluation.verdict import System, display_name, model_name
 from unmask.evaluation.word_level import split_word_level
 from unmask.statistics.intervals import NO_WIDTH, score_interval
 
-_SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation", "trust_remote_code")
+_SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation", "trust_remote_code", "own_prompts")
 _REVISION = "model_revision"
 Measured = TypeVar("Measured", Result, Failure)
 
@@ -226,5 +226,7 @@ def _setting(conditions: Conditions, name: str) -> str:
     if name == "attn_implementation":
         return f"attention: {value or 'chosen by transformers'}"
     if name == "trust_remote_code":
-        return f"code of {'the model' if value else 'transformers'}"
+        return f"code: {'its own' if value else 'not recorded'}"
+    if name == "own_prompts":
+        return f"{'with' if value else 'without'} its prompts"
     return f"{value} tokens" if name == "max_length" else str(value)

@@ -126,7 +126,7 @@ def summarise(grid: Grid) -> Summary:
         advice_intervals=dict(_advice_intervals(grid, advice)),
         ranks=_ranks(
             {grid.names[system]: _scores(grid, system, common) for system, _ in order},
-            {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.better},
+            {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.better} if tests else None,
         ),
         untested=untested,
     )
@@ -200,11 +200,15 @@ def _advice_intervals(grid: Grid, advice: Sequence[KindLeader]) -> Iterator[tupl
             yield leader.kind, bounds
 
 
-def _ranks(scores: Mapping[str, Sequence[float]], apart: Collection[frozenset[str]]) -> MeanRanks | None:
-    """Mean ranks, or None where there are too few tasks or designs. apart: pairs that the page's tests tell apart; they make the groups."""
+def _ranks(scores: Mapping[str, Sequence[float]], apart: Collection[frozenset[str]] | None) -> MeanRanks | None:
+    """Mean ranks, or None where there are too few tasks or designs.
+
+    apart: pairs that the page's tests tell apart, which make the groups. None if it has no tests: then those of the ranks make them.
+    """
     from unmask.statistics.ranks import critical_differences
 
     try:
-        return critical_differences(scores).grouped_by(apart)
+        ranks = critical_differences(scores)
+        return ranks if apart is None else ranks.grouped_by(apart)
     except ValueError:
         return None

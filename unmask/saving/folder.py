@@ -32,7 +32,7 @@ from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import rotary_border
-from unmask.models.hub import hub_folder, require_known
+from unmask.models.hub import hub_folder, warn_of_unknown
 from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
@@ -185,7 +185,7 @@ def read_saved(model: str, revision: str | None, adapter: str | None) -> Embedde
 
 
 def require_named_design(source: Source) -> None:
-    """Raise UnmaskError for a model whose design must be named: sentence-transformers saved it, or nobody says now what it is.
+    """Raise UnmaskError for a model that sentence-transformers saved: its design must be named. Warns if nobody says now what it is.
 
     Modules of sentence-transformers are not read here. Another attention, prompt or pooling would give other vectors without a word.
     """
@@ -198,7 +198,7 @@ def require_named_design(source: Source) -> None:
                 'with, such as -d bidirectional/plain/mean (in Python: design="bidirectional/plain/mean").'
             )
         if folder is None and name and name not in BUNDLED:
-            require_known(name.removeprefix(HUB), (SETTINGS, _MODULES), revision)
+            warn_of_unknown(name.removeprefix(HUB), (SETTINGS, _MODULES), revision)
 
 
 def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Path | None:

@@ -37,8 +37,8 @@ _DIGITS = 20
 class Corpus:
     """Files of documents, and the names of the columns.
 
-    title: None takes `title`, if there is one. id: None takes `_id` or `id`, and else file and line. Raises UnmaskError if a text would be
-    its own title.
+    title: None takes `title`, if there is one; empty: no titles. id: None takes `_id` or `id`, and else file and line. Raises UnmaskError
+    if a text would be its own title.
     """
 
     files: tuple[Path, ...]
@@ -64,7 +64,7 @@ class Corpus:
     def title_column(self) -> str | None:
         """The column of titles; None if the texts are in the column that would hold them."""
         if self.title is not None:
-            return self.title
+            return self.title or None
         return None if self.text == "title" else "title"
 
 
@@ -152,7 +152,7 @@ def read_documents(corpus: Corpus) -> Iterator[Document]:
     titles.
     """
     row: Row = {}
-    titled = corpus.title is None
+    titled = not corpus.title
     for file in corpus.files:
         column = corpus.id
         for number, (line, row) in enumerate(read_rows(file)):

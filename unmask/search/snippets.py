@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from unmask.encoding.words import composed, keyword_places
 
@@ -21,8 +22,9 @@ def snippet(text: str, query: str, length: int, stem: Stem = str.casefold) -> st
     text = " ".join(text[:_READ].split())
     if len(text) <= length:
         return text
-    wanted = {stem(composed(query[start:end])) for start, end in keyword_places(query)}
-    words = ((start, end, stem(composed(text[start:end]))) for start, end in keyword_places(text))
+    form = cache(lambda word: stem(composed(word)))  # neighbours in scripts without spaces come again and again
+    wanted = {form(query[start:end]) for start, end in keyword_places(query)}
+    words = ((start, end, form(text[start:end])) for start, end in keyword_places(text))
     found = [word for word in words if word[2] in wanted]
     start, end = _densest(found, length) or (0, 0)
     return _cut(text, start, end, length)

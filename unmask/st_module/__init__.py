@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from unmask.encoding.batching import collate, steps_of
 from unmask.encoding.features import Raw, mean_of, vectors
 from unmask.encoding.several_prompts import tokenizer_of
 from unmask.errors import UnmaskError
+from unmask.models.decoder import rotary_border
 
 
 def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +121,8 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
 
     def _raw(self, batch: TokenBatch, design: Design) -> Raw:
         """The features of each row. Rows that would change each other's features (`steps_of`) have a forward pass of their own."""
+        if rotary_border(self.embedder.backbone.model) == inf:
+            return self.embedder.backbone.raw(batch, [design])[design]
         apart: dict[tuple[int, ...], list[int]] = {}
         for row, length in enumerate(batch.real.sum(dim=1).tolist()):
             apart.setdefault(steps_of([length]), []).append(row)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.statistics.bootstrap import interval
-from unmask.statistics.intervals import Bounds, Estimate, difference_interval, mean_interval
+from unmask.statistics.intervals import NO_WIDTH, Bounds, Estimate, difference_interval, mean_interval
 
 _RESAMPLES = 2000
 Values = Mapping[str, NDArray[np.float64]]
@@ -48,7 +48,7 @@ def compare_by_domain(values: Mapping[str, Values], against: str, seed: int = 0)
         shares = {domain for domain in reference if model != against and _are_percent(own[domain], reference[domain])}
         bounds = {domain: _bounds(points[domain], samples[domain], len(own[domain]), domain in shares) for domain in reference}
         whole, around = float(np.mean(list(points.values()))), interval(np.stack(list(samples.values())).mean(axis=0))
-        if around[0] == around[1] and shares:
+        if any(np.ptp(samples[domain]) <= NO_WIDTH for domain in shares):
             around = mean_interval(list(points.values()), list(bounds.values()))
         rows.append(
             ModelScores(

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.statistics.intervals import Bounds, unseen
-from unmask.statistics.paired import PairedTest, effect_without_spread
+from unmask.statistics.intervals import NO_WIDTH, Bounds, unseen
+from unmask.statistics.paired import DECIMALS, PairedTest, effect_without_spread
 
 
 def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int, what: str) -> PairedTest:
@@ -21,8 +21,10 @@ def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int
     from scipy.stats import t
 
     variance = sum(part for part, _ in sources)
+    difference, error = round(difference, DECIMALS), float(np.sqrt(variance))
+    if error <= NO_WIDTH:  # means of equal scores differ in their last bits
+        variance, error = 0.0, 0.0
     freedom = variance**2 / sum(part**2 / count for part, count in sources) if variance else 1.0
-    error = float(np.sqrt(variance))
     p = float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
     bounds = partial(_bounds, difference, error, freedom, n)
     return PairedTest(
@@ -33,7 +35,7 @@ def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int
 
 
 def items_and_seeds_test(
-    samples: tuple[Float[NDArray[np.float64], "seed_a task resample"], Float[NDArray[np.float64], "seed_b task resample"]],
+    samples: tuple[Float[NDArray[np.float64], "run_a task resample"], Float[NDArray[np.float64], "run_b task resample"]],
     points: tuple[Float[NDArray[np.float64], "seed_a task"], Float[NDArray[np.float64], "seed_b task"]],
     sizes: Sequence[int],
     *,
@@ -41,11 +43,12 @@ def items_and_seeds_test(
 ) -> PairedTest:
     """Test of two designs on the same items, at least one of them trained with several seeds: other items, and other trainings.
 
-    samples: scores on bootstrapped items of each task, the same draw for both designs. points: scores on all items. sizes: number of items
-    of each task. The difference is the mean over tasks. Its variance is that of each task's difference over resamples (times n / (n - 1),
-    since a bootstrap of n items has too little), plus that of each design's mean over its seeds. A design with one run has no variance
-    over seeds here, so it counts as this embedder. paired: both read the same trained models, seed by seed. A training then moves both, so
-    the variance over seeds is that of their differences. Raises ValueError if both have one run: then there is no training to test.
+    samples: scores on bootstrapped items of each task, of each seed or their mean, the same draw for both designs. points: scores on all
+    items. sizes: number of items of each task. The difference is the mean over tasks. Its variance is that of each task's difference over
+    resamples (times n / (n - 1), since a bootstrap of n items has too little), plus that of each design's mean over its seeds. A design
+    with one run has no variance over seeds here, so it counts as this embedder. paired: both read the same trained models, seed by seed. A
+    training then moves both, so the variance over seeds is that of their differences. Raises ValueError if both have one run: then there
+    is no training to test.
     """
     if max(len(side) for side in points) < 2:
         raise ValueError("Neither design has several seeds: test the items alone.")

@@ -139,10 +139,10 @@ def _unwatched(recipe: Recipe) -> dict[str, str]:
     """The `evaluate_every` of stages that are not evaluated in between, and why they are not."""
     reasons: dict[str, str] = {}
     for name in recipe.stages:
-        attention = STAGES[name].attention
-        others = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
         if not recipe.stage(name).evaluate_every:
             continue
+        attention = STAGES[name].attention
+        others = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
         if not recipe.evaluation.tasks:
             reasons[f"{name}.evaluate_every"] = "evaluation.tasks names no task"
         elif others:

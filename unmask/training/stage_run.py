@@ -62,7 +62,8 @@ def run_stage(
     if stage.warmup >= stage.steps:
         short = f"the warm-up of {stage.warmup} steps does not end within {stage.steps}"
         say(f"  {name}: {short}, so the learning rate stays below {stage.lr:g}")
-    _say_cut(name, stage, ready, trainee.backbone.within_positions(stage.max_length))
+    if processes.is_first():
+        _say_cut(name, stage, ready, trainee.backbone.within_positions(stage.max_length))
     if trainee.recipe.shard:
         # a head that predicts tokens may share its weights with the embeddings, so both belong to one root
         shard(trainee.backbone, ready.module if ready.module is trainee.language_model else trainee.backbone.model)
@@ -78,7 +79,7 @@ def _say_cut(name: str, stage: StageOptions, ready: Prepared, longest: int) -> N
     cut, texts = ready.cut()
     limit = f"{name}.max_length" if longest == stage.max_length else "the positions of the model"
     if cut:
-        say(f"  {name}: {cut} of {texts} texts are cut to {longest} tokens ({limit})")
+        say(f"  {name}: {cut} of the first {texts} texts are cut to {longest} tokens ({limit})")
 
 
 def stage_folder(folder: Path, number: int, stage: str) -> Path:

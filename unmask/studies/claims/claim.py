@@ -78,7 +78,7 @@ class Claim(_Fixed):
 
     @property
     def is_own(self) -> bool:
-        """Whether this is our own question, and no claim of a paper."""
+        """Whether this is a question of reviewers or our own, and no claim of a paper."""
         return self.where.startswith(_OWN)
 
     @property

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unmask.designs.design import Design
+from unmask.encoding.heads import DEFAULTS
 from unmask.io.files import inside
 from unmask.io.terminal import say
 from unmask.mixture.any_model import load_any_decoder
@@ -81,6 +83,13 @@ class Builder:
                 stage: {one.name: one.revision for one in read_sets(planned, stage, self.root, seed)}
                 for stage in planned.stages
             }
-            return [planned.model_dump(exclude=NOT_TRAINING), rows]
+            return [planned.model_dump(exclude=NOT_TRAINING), rows, *_start(planned)]
 
         return Made(train, folder, settings, of)
+
+
+def _start(recipe: Recipe) -> list[str]:
+    """What was otherwise before November 2026: each layer matrix was centred then, and no setting said so."""
+    head = recipe.head or DEFAULTS
+    layered = any(Design.parse(design).pooling == "layer-attention" for design in recipe.designs)
+    return ["random layer matrix"] if layered and head.layer_matrix and not head.centred else []

@@ -33,7 +33,7 @@ def scheduled_chunks(
     blocks = options.chunks == "blocks"
     # a sentence is read one token beyond the limit, which shows whether it is longer
     whole = chunk_tokens(model.embedder.tokenizer, texts, longest if blocks else longest + 1, blocks)
-    chunks = [chunk[:longest] for chunk in whole]
+    chunks = whole if blocks else [chunk[:longest] for chunk in whole]
     order = language_schedule([len(chunk) for chunk in chunks], options.steps, options.batch, seed)
     cut = sum(len(chunk) > longest for chunk in whole), len(whole)
     return [(place, chunks[index]) for place, index in enumerate(order)], cut
