@@ -35,7 +35,8 @@
     body.append(...keyed.map(([, row]) => row));
     table.querySelectorAll("th[aria-sort]").forEach((one) => one.removeAttribute("aria-sort"));
     header.setAttribute("aria-sort", direction);
-    said.textContent = "Sorted by " + header.querySelector("button").textContent + ", " + direction + ".";
+    const words = Array.from(header.querySelector("button").childNodes, (part) => part.textContent.trim()).filter(Boolean);
+    said.textContent = "Sorted by " + words.join(" ") + ", " + direction + ".";
   }
 
   function makeSortable(table) {
