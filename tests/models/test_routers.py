@@ -235,5 +235,9 @@ def test_jetmoe_does_not_say_which_experts_it_applies() -> None:
     family = Family("jetmoe", "jetmoe", {"kv_channels": 16, "num_local_experts": 8, "num_experts_per_tok": 2}, experts=8)
     backbone = Backbone(family.build(), "causal")
     assert routing(backbone, batch()).isfinite().all()
-    with pytest.raises(UnmaskError, match="JetMoeTopKGating does not expose the weights of its chosen experts; use softmax"):
+    said = "JetMoeTopKGating does not expose the weights of its chosen experts; use softmax"
+    with pytest.raises(UnmaskError, match=said):
         routing(backbone, batch(), "topk")
+    two = TokenBatch(torch.tensor([[3, 4]]), torch.ones(1, 2).bool(), torch.ones(1, 2).bool())
+    with pytest.raises(UnmaskError, match=said):  # so few places could all be numbers of experts
+        routing(backbone, two, "topk")

@@ -58,14 +58,18 @@ def proven_routers(model: PreTrainedModel) -> list[Router]:
     if len(working) < len(placed):
         return []
     tokens: dict[type, list[Tensor]] = {}
+    places: dict[nn.Module, int] = {}
     for router in working:
         if router.module in seen:
             given, output = seen[router.module]
-            scores = router.scores(router.completed(given, output)).float()
-            tokens.setdefault(type(router.module), []).append(_like_probabilities(scores))
+            whole = router.completed(given, output)
+            places[router.module] = router.place_of_experts(whole)
+            tokens.setdefault(type(router.module), []).append(_like_probabilities(router.scores(whole).float()))
     # by class, as its `forward` decides; by majority, as rounding may move a token
     applied = {kind for kind, alike in tokens.items() if torch.cat(alike).float().mean() > 0.5}
-    return [replace(router, probabilities=type(router.module) in applied) for router in working]
+    return [
+        replace(router, probabilities=type(router.module) in applied, named_at=places.get(router.module)) for router in working
+    ]
 
 
 def why_no_routers(model: PreTrainedModel) -> str:

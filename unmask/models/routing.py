@@ -19,13 +19,15 @@ class Router:
 
     index: the place of the scores of all experts in the module's output. weight: set if the output does not hold them (DeepSeekMoE's gate
     returns the chosen experts only). The scores are then the product of the module's input with this weight, and `completed` adds them.
-    probabilities: whether the scores are probabilities, after a softmax.
+    probabilities: whether the scores are probabilities, after a softmax. named_at: the place of the numbers of the chosen experts in the
+    output; -1 if it has none; None if that was not found out by a pass over many tokens: then each output decides.
     """
 
     module: nn.Module
     index: int = 0
     weight: Tensor | None = None
     probabilities: bool = False
+    named_at: int | None = None
 
     def completed(self, inputs: Iterable[Any], output: Any) -> Any:
         """The output of the module, with the scores of all experts in it."""
@@ -45,14 +47,13 @@ class Router:
         scores = self.scores(output)
         if own := getattr(self.module, "applied", None):  # a mixture of ours computes its gates itself
             return own(scores)  # type: ignore[no-any-return]
-        parts = list(enumerate(output)) if isinstance(output, tuple) else []
-        others = [part for at, part in parts if at != self.index and isinstance(part, Tensor)]
-        integers = [part for part in others if not part.is_floating_point()]
-        indices = next((part.reshape(scores.shape[0], -1).long() for part in integers if _names_experts(part, scores)), None)
+        others = self._others(output)
+        at = self.place_of_experts(output) if self.named_at is None else self.named_at
+        indices = others[at].reshape(scores.shape[0], -1).long() if at >= 0 else None
         size = -1 if indices is None else indices.numel()
-        if not integers:  # a router that numbers no experts gives the weights of all
+        if all(part.is_floating_point() for part in others.values()):  # it numbers no experts, so it gives the weights of all
             size = scores.numel()
-        weights = next((part for part in others if part.is_floating_point() and part.numel() == size), None)
+        weights = next((part for part in others.values() if part.is_floating_point() and part.numel() == size), None)
         if weights is None:
             name = type(self.module).__name__
             raise UnmaskError(f"{name} does not expose the weights of its chosen experts; use softmax, logits or sigmoid.")
@@ -60,14 +61,23 @@ class Router:
             return weights.reshape(scores.shape).float()
         return torch.zeros_like(scores, dtype=torch.float32).scatter(1, indices, weights.reshape(indices.shape).float())
 
+    def place_of_experts(self, output: Tensor | tuple[Any, ...]) -> int:
+        """The place in an output of integers that can be the experts which each token chose; -1 if there are none."""
+        scores = self.scores(output)
+        parts = self._others(output).items()
+        return next((at for at, part in parts if not part.is_floating_point() and _names_experts(part, scores)), -1)
+
+    def _others(self, output: Tensor | tuple[Any, ...]) -> dict[int, Tensor]:
+        """The tensors beside the scores, by their place."""
+        parts = enumerate(output) if isinstance(output, tuple) else ()
+        return {at: part for at, part in parts if at != self.index and isinstance(part, Tensor)}
+
 
 def _names_experts(part: Tensor, scores: Tensor) -> bool:
-    """Whether integers can be the experts that each token chose: numbers of experts, and none twice for a token.
+    """Whether integers are numbers of experts, and none twice for a token.
 
-    JetMoE's router returns as many integers, which are places in a list of all tokens.
+    JetMoE's router returns as many integers, which are places in a list of all tokens. Of few tokens, they could be experts.
     """
-    if torch.jit.is_tracing():  # a model that is exported was read before; a trace would keep the sizes of its texts
-        return True
     if part.numel() == 0 or part.numel() % len(scores):
         return False
     ordered = part.reshape(len(scores), -1).long().sort(dim=1).values
