@@ -49,6 +49,19 @@ def refused(*words: str) -> str:
     return str(done.exception)
 
 
+def test_a_model_whose_design_must_be_named_is_refused_before_the_corpus_is_read(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "tuned").mkdir()
+    (here / "tuned" / "modules.json").write_text("[]")
+    monkeypatch.setattr("unmask.search.job.survey", lambda _: pytest.fail("the corpus was read"))
+    said = "'tuned' is a sentence-transformers model"
+    assert said in refused("index", "corpus.jsonl", "-m", "tuned", "-o", "tuned-index", *CPU)
+    monkeypatch.setattr("unmask.bulk.single_file.check_file", lambda _: pytest.fail("the corpus was read"))
+    for output in ("vectors.parquet", "vectors"):
+        assert said in refused("embed", "corpus.jsonl", "-m", "tuned", "-o", output, *CPU)
+
+
 def test_an_index_is_made_updated_and_searched(here: Path) -> None:
     assert made().stdout == "index: 5 documents; 5 added, 0 changed, 0 removed, 5 texts embedded.\n"
     write_rows(here / "corpus.jsonl", ROWS[1:])

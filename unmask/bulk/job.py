@@ -141,8 +141,14 @@ class EmbedderArguments:
     fit_on: Path | None = None
 
     def check(self) -> None:
-        """Raise UnmaskError if the texts to fit on cannot be read."""
+        """Raise UnmaskError if the texts to fit on cannot be read, or if the model needs the name of a design."""
+        from unmask.models.source import Source
+        from unmask.saving.folder import read_saved, require_named_design
+
         self.texts_to_fit()
+        source = Source(self.model, self.options.get("revision"), self.options.get("adapter"))
+        if not self.design and read_saved(source.model, source.revision, source.adapter) is None:
+            require_named_design(source)
 
     def load(self) -> Embedder:
         """The embedder. Raises UnmaskError."""

@@ -109,8 +109,8 @@ def embed(
     arguments = EmbedderArguments(model, design, asdict(options), fit_on)
     if not job.to_folder:
         refuse_given(context, _OF_A_FOLDER, "is for a folder of vectors: give -o a name without an ending.")
-        given = check_file(job)
         arguments.check()
+        given = check_file(job)
         done = embed_file(arguments.load(), job, given)
         say(f"{counted(done.texts, 'vector')} of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
         if done.loss:
