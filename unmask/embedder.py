@@ -141,14 +141,12 @@ class Embedder:
         of a model that sentence-transformers saved must be named. The other arguments are those of Source and Embedder. Raises UnmaskError,
         saying what was tried, and AttentionError for a model that does not attend as the design says.
         """
-        from unmask.saving.folder import EmbedderParts, read_saved, require_named_design
+        from unmask.saving.folder import EmbedderParts, read_saved
 
         adapter = None if adapter is None else str(adapter)
         source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
-        saved = read_saved(source.model, revision, adapter)
+        saved = read_saved(source.model, revision, adapter, named=bool(design))
         if saved is None:
-            if not design:
-                require_named_design(source)
             parsed = as_design(design or DEFAULT_DESIGN)
             loaded = EmbedderParts(*load_any_decoder(source), parsed, source, None, None)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from tests.node import module, value_of
 from unmask.io.terminal import visible
@@ -137,49 +138,46 @@ def test_nothing_is_asked_while_the_first_design_is_being_written() -> None:
     assert found[2:] == [["causal/plain/first", "last"], ["causal/plain/first"]]
 
 
-ANSWER = """
-let answer;
-globalThis.fetch = async () => ({ ok: true, json: () => new Promise((done) => { answer = done; }) });
-const section = new Part("section");
-"""
+def value_of_view(name: str, script: str) -> Any:
+    """What `result` is after a script that has a page's view, its section, and `answer`, with which the server answers at last."""
+    head = f"""const {{ {name}View }} = await import({module(f"{name}.js")});
+        let answer;
+        globalThis.fetch = async () => ({{ ok: true, json: () => new Promise((done) => {{ answer = done; }}) }});
+        const section = new Part("section");
+        """
+    return value_of(NODE + DESIGNS + head + script)
 
 
 def test_a_comparison_shows_the_texts_that_were_asked_for() -> None:
     """And not those that were typed while it was computed."""
-    found = value_of(
-        NODE
-        + DESIGNS
-        + ANSWER
-        + f"""const {{ compareView }} = await import({module("compare.js")});
-        second.value = "";
-        const view = compareView(section, {{ limits: {{ texts: 30 }} }});
+    found = value_of_view(
+        "compare",
+        """second.value = "";
+        const view = compareView(section, { limits: { texts: 30 } });
         const field = section.find((part) => part.tag === "textarea");
         field.value = "asked one\\nasked two";
         view.show();
         await pause();
         field.value = "typed one\\ntyped two\\ntyped three";
-        answer({{ designs: [{{ name: "mean", dim: 2, cosines: [[1, 0.5], [0.5, 1]], neighbours: [[1], [0]], cut: [] }}], pairs: 1 }});
+        answer({ designs: [{ name: "mean", dim: 2, cosines: [[1, 0.5], [0.5, 1]], neighbours: [[1], [0]], cut: [] }], pairs: 1 });
         await pause();
-        const result = section.text;"""
+        const result = section.text;""",
     )
     assert "asked one" in found and "asked two" in found and "typed" not in found
 
 
 def test_a_routing_bears_the_letters_of_the_designs_that_were_asked_for() -> None:
-    found = value_of(
-        NODE
-        + DESIGNS
-        + ANSWER
-        + f"""const {{ routingView }} = await import({module("routing.js")});
-        routingView(section, {{ limits: {{ routed: 9 }} }});
-        section.find((part) => part.tag === "form").listeners.submit({{ preventDefault() {{}} }});
+    found = value_of_view(
+        "routing",
+        """routingView(section, { limits: { routed: 9 } });
+        section.find((part) => part.tag === "form").listeners.submit({ preventDefault() {} });
         await pause();
         first.value = "last";
         second.value = "";
-        const route = {{ tokens: ["a"], points: ["1"], experts: [[[0]]], weights: [[[1]]], start: 0, top: [], applied: true, number: 1 }};
-        answer({{ expert_names: [], routes: [{{ ...route, names: ["mean", "last"] }}] }});
+        const route = { tokens: ["a"], points: ["1"], experts: [[[0]]], weights: [[[1]]], start: 0, top: [], applied: true, number: 1 };
+        answer({ expert_names: [], routes: [{ ...route, names: ["mean", "last"] }] });
         await pause();
-        const result = section.parts.filter((part) => part.attributes.class === "badge").map((part) => part.text);"""
+        const result = section.parts.filter((part) => part.attributes.class === "badge").map((part) => part.text);""",
     )
     assert found == ["Amean", "Blast"]
 

@@ -142,13 +142,11 @@ class EmbedderArguments:
 
     def check(self) -> None:
         """Raise UnmaskError if the texts to fit on cannot be read, or if the model needs the name of a design."""
-        from unmask.models.source import Source
-        from unmask.saving.folder import read_saved, require_named_design
+        from unmask.saving.folder import read_saved
 
         self.texts_to_fit()
-        source = Source(self.model, self.options.get("revision"), self.options.get("adapter"))
-        if not self.design and read_saved(source.model, source.revision, source.adapter) is None:
-            require_named_design(source)
+        if not self.design:
+            read_saved(self.model, self.options.get("revision"), self.options.get("adapter"), named=False)
 
     def load(self) -> Embedder:
         """The embedder. Raises UnmaskError."""

@@ -67,7 +67,7 @@ def mine(
     from unmask.encoding.words import without_surrogates
     from unmask.errors import UnmaskError
     from unmask.io.files import atomic, only_writer_of
-    from unmask.saving.folder import read_saved, require_named_design
+    from unmask.saving.folder import read_saved
     from unmask.training.data import DataSource, read_pairs
     from unmask.training.mining import Mining, read_corpus
     from unmask.training.mining import mine as run
@@ -80,8 +80,7 @@ def mine(
     )
     data = read_pairs(Path(pairs).stem, source, Path(), seed)
     more = read_corpus(corpus, source) if corpus else []
-    if not design and not read_saved(model, options.revision, options.adapter):
-        require_named_design(options.source(model))
+    if not design and not read_saved(model, options.revision, options.adapter, named=False):
         design = DEFAULT_DESIGN
     embedder = Embedder.from_pretrained(model, design, **asdict(options))
     mined = run(embedder, data, how, more)

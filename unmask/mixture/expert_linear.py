@@ -46,6 +46,10 @@ class ExpertLinear(nn.Module):
             return known.add_(low @ self.few("up")[point.now.chosen])
         return torch.addmm(known.flatten(0, -2), low.flatten(0, -2), self.up.to(low.dtype).t()).view(known.shape)
 
+    def refresh(self) -> None:
+        """Take over the factors as they are now: their precision has changed."""
+        self._few.clear()
+
     def few(self, name: str) -> Float[Tensor, "rank _"]:
         """A, or B transposed, with a row for each rank, in fp32. Used for few tokens on a CPU.
 

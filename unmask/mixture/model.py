@@ -114,6 +114,13 @@ class MixtureModel:
         """The weights of the experts."""
         return [weight for stack in self.stacks.values() for weight in (stack.down, stack.up)]
 
+    def refresh(self) -> None:
+        """Take over the factors of the experts as they are now: their precision has changed."""
+        for stack in self.stacks.values():
+            stack.refresh()
+        for point in self.points.values():
+            point.refresh()
+
     def scale_experts(self, scale: float) -> None:
         """Multiply what the experts add. While they train, their factors do not include the scale yet."""
         self._control.scale = scale

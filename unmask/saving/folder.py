@@ -179,17 +179,23 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
     return settings
 
 
-def read_saved(model: str, revision: str | None, adapter: str | None) -> EmbedderSettings | None:
-    """The settings of the saved embedder that a model is, or else the adapter over it. None if neither is. Raises UnmaskError."""
-    return read_settings(model, revision) or read_settings(adapter or "")
+def read_saved(model: str, revision: str | None, adapter: str | None, *, named: bool = True) -> EmbedderSettings | None:
+    """The settings of the saved embedder that a model is, or else the adapter over it. None if neither is. Raises UnmaskError.
+
+    named: whether the user names a design. If not, a model that needs one is refused.
+    """
+    saved = read_settings(model, revision) or read_settings(adapter or "")
+    if saved is None and not named:
+        _require_named_design((model, revision), (adapter or "", None))
+    return saved
 
 
-def require_named_design(source: Source) -> None:
+def _require_named_design(*places: tuple[str, str | None]) -> None:
     """Raise UnmaskError for a model that sentence-transformers saved: its design must be named. Warns if nobody says now what it is.
 
     Modules of sentence-transformers are not read here. Another attention, prompt or pooling would give other vectors without a word.
     """
-    for name, revision in ((source.model, source.revision), (source.adapter or "", None)):
+    for name, revision in places:
         folder = _saved_folder(name, revision, _MODULES)
         if folder is not None and (folder / _MODULES).is_file():
             check_seal(folder)  # of a saved embedder that has lost its settings
@@ -404,20 +410,15 @@ def _write_tokenizer(embedder: Saveable, folder: Path) -> None:
 
 def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
     plain = sentence_transformers_modules(embedder) == "plain"
-    base = "sentence_transformers."
     types = [
-        ("", base + "base.modules.transformer.Transformer"),
-        ("1_Pooling", base + "sentence_transformer.modules.pooling.Pooling"),
+        ("", "sentence_transformers.base.modules.transformer.Transformer"),
+        ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
     ]
     modules = types if plain else [("", "unmask.st_module.UnmaskModule")]
-    _write_json(
-        folder / _MODULES,
-        [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)],
-    )
-    _write_json(
-        folder / ST_CONFIG,
-        {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"},
-    )
+    listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)]
+    _write_json(folder / _MODULES, listed)
+    said = {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"}
+    _write_json(folder / ST_CONFIG, said)
     if plain:
         # a template of our own: the model's would make a chat of a plain string
         forward = {"method": "forward", "method_output_name": "last_hidden_state"}

@@ -74,13 +74,10 @@ class Job:
     def _require_design(self) -> None:
         """Raise UnmaskError for a design that an index cannot have, or not with lexical vectors."""
         from unmask.embedder import DEFAULT_DESIGN
-        from unmask.models.source import Source
-        from unmask.saving.folder import read_saved, require_named_design
+        from unmask.saving.folder import read_saved
         from unmask.search.lexical import lexical_design
 
-        saved = read_saved(self.model, self.revision, self.adapter)
-        if saved is None and not self.design:
-            require_named_design(Source(self.model, self.revision, self.adapter))
+        saved = read_saved(self.model, self.revision, self.adapter, named=bool(self.design))
         design = Design.parse(self.design or (saved.design if saved else DEFAULT_DESIGN))
         design.require_dense("An index")
         if self.lexical:

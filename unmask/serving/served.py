@@ -21,8 +21,7 @@ from unmask.encoding.replicas import replica, threads_for
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
-from unmask.models.source import Source
-from unmask.saving.folder import read_saved, read_settings, require_named_design
+from unmask.saving.folder import read_saved, read_settings
 
 _AT_ONCE = 64  # texts that are tokenized in one turn, since all requests share the tokenizer
 
@@ -140,9 +139,7 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. options: of
     `Embedder.from_pretrained`. Raises UnmaskError.
     """
-    saved = read_saved(model, options.get("revision"), options.get("adapter"))
-    if not saved and not designs:
-        require_named_design(Source(model, options.get("revision"), options.get("adapter")))
+    saved = read_saved(model, options.get("revision"), options.get("adapter"), named=bool(designs))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     if saved and not designs:
         name = model if read_settings(model, options.get("revision")) else options["adapter"]

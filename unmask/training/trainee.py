@@ -171,11 +171,8 @@ def _round(embedder: Embedder, dtype: torch.dtype) -> None:
     for weight in embedder.backbone.model.parameters():  # not model.to(), which would round the buffers of rotary positions
         if id(weight) not in routers:
             weight.data = weight.data.to(dtype)
-    if mixture is not None:  # what it has computed of the factors before
-        for stack in mixture.stacks.values():
-            stack._few.clear()
-        for point in mixture.points.values():
-            point.refresh()
+    if mixture is not None:
+        mixture.refresh()
 
 
 def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
