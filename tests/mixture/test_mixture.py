@@ -150,6 +150,22 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
     assert torch.allclose(logits(model, ids), shared, atol=1e-5)
 
 
+@pytest.mark.parametrize("factor", ["down", "up"])
+@pytest.mark.parametrize("length", [1, 5, 12])
+def test_factors_that_change_are_taken_over(factor: str, length: int, tmp_path: Path) -> None:
+    """A mixture keeps some of them in another form, for few tokens and for maps that share a product."""
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model))
+    ids = tokens(model, 1, length)
+    with mixture.without_experts():
+        base = logits(model, ids)
+    assert (logits(model, ids) - base).abs().max() > 1e-3
+    for stack in mixture.stacks.values():
+        getattr(stack, factor).data.zero_()
+    mixture.refresh()
+    assert torch.equal(logits(model, ids), base)
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_map_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
     model = language_model()
