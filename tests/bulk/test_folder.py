@@ -617,8 +617,27 @@ def test_files_without_a_row_are_passed_over_unless_all_are(here: Path) -> None:
     (here / "corpus" / "empty.txt").touch()
     assert run(job_of(here)).complete
     only(here, "a.txt", "")
-    with pytest.raises(UnmaskError, match="corpus: no row in 1 files"):
+    with pytest.raises(UnmaskError, match=r"corpus: no row in 1 file\.$"):
         run(job_of(here, output=here / "other"))
+
+
+def test_a_run_with_nothing_to_embed_makes_no_folder_and_leaves_one_as_it_is(here: Path) -> None:
+    only(here, "a.txt", "")
+    (here / "corpus" / "b.jsonl").touch()
+    with pytest.raises(UnmaskError, match=r"corpus: no row in 2 files\.$"):
+        run(job_of(here, output=here / "new" / "deep"))
+    assert not (here / "new").exists()
+    (here / "empty").mkdir()
+    with pytest.raises(UnmaskError, match="no row"):
+        run(job_of(here, output=here / "empty"))
+    assert (here / "empty").is_dir() and not list((here / "empty").iterdir())
+    only(here, "a.txt", "one\n")
+    run(job_of(here))
+    before = content(here / "out")
+    only(here, "a.txt", "")
+    with pytest.raises(UnmaskError, match="no row"):
+        run(job_of(here))
+    assert content(here / "out") == before
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

@@ -588,6 +588,8 @@ UNUSED = [
     )),
     ("evaluate-lm -m pico --ability piqa={texts}", "--max-length 9", "is for lessons and texts"),
     *(("mix {texts} --lessons a={texts} -o out", words, JOINT) for words in ("--r 8", "--alpha 4")),
+    ("mix {texts} --lessons a={texts} -o out", "--router-lr 1e-2", "is for a router that learns with new experts"),
+    ("mix --joint --base pico --lessons a={texts} -o out --steps 0", "--router-lr 1e-2", "is for a router that learns, and with"),
     *(("mix {texts} --lessons a={texts} -o out --steps 0", words, "is for a router that learns") for words in (
         "--train-top-k 2", "--balance 0.1", "--batch 4", "--accumulate 2", "--lr 0.1", "--average token",
     )),

@@ -38,6 +38,7 @@ ZERO = {
     "accumulate",
     "max_length",
     "lr",
+    "router_lr",
     "r",
     "alpha",
     "density",

@@ -47,7 +47,7 @@ def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
     assert re.fullmatch(r"Tied with n echo-label \(same score \[-[\d.]+, [\d.]+\]\)\.", tie)
     assert rest == [
         "Better than m last-label.",
-        "None of them is clearly cheaper than m echo-label: 10 tokens a text.",
+        "None of them is clearly cheaper than m echo-label: 10 tokens a text on STS tasks.",
         "Tested on 1 task of 40 items; level 0.05; p and intervals: Holm over 3 pairs.",
     ]
     assert found.tied == (("n", "echo"),)
@@ -62,13 +62,13 @@ def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path)
     results = store.results
     [found] = kind_leaders(results, store)
     assert found.system == ("m", "echo")
-    assert found.reasons[1] == "The cheapest of them is n echo-label: 10 tokens a text, not 20."
+    assert found.reasons[1] == "The cheapest of them is n echo-label: 10 tokens a text on STS tasks, not 20."
     results[1] = results[1].model_copy(update={"tokens": 190})
     [found] = kind_leaders(results, store)
-    assert found.reasons[1] == "None of them is clearly cheaper than m echo-label: 20 tokens a text."
+    assert found.reasons[1] == "None of them is clearly cheaper than m echo-label: 20 tokens a text on STS tasks."
     results[1] = results[1].model_copy(update={"tokens": 400})
     [found] = kind_leaders(results, store)
-    assert found.reasons[1] == "The cheapest of them is m echo-label itself: 20 tokens a text."
+    assert found.reasons[1] == "The cheapest of them is m echo-label itself: 20 tokens a text on STS tasks."
 
 
 def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:

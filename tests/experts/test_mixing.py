@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,23 +13,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import TrainerCallback
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from tests.experts.conftest import DOMAINS
 from tests.experts.test_training import LORA, SHORT, expert, mixture_of
 from tests.mixture.models import language_model, saved_experts
 from tests.training.running import At, die, killed
+from unmask.cli import app
 from unmask.errors import UnmaskError
+from unmask.experts import mixing
 from unmask.experts.balance import Balance, BalanceLoss
 from unmask.experts.expert_usage import measure_usage
 from unmask.experts.joint_training import fresh_mixture, write_experts
+from unmask.experts.lesson_training import Learning
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.likelihood import response_likelihood
-from unmask.experts.mixing import Ingredients, copy_router_rows, mix, mix_jointly
+from unmask.experts.mixing import JOINT, Ingredients, Mixed, copy_router_rows, mix, mix_jointly
 from unmask.experts.prototypes import mean_states, prototypes, start_from_prototypes
-from unmask.experts.router import RouterOptions, train_router
+from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.io.seals import SEAL, seal
 from unmask.mixture.gating import Routing
-from unmask.mixture.mixture_folder import Mixture, build_mixture, load_mixture
+from unmask.mixture.mixture_folder import ROUTERS, Mixture, build_mixture, load_mixture
 from unmask.models.loading import Source, load_language_model
 
 PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
@@ -151,15 +159,112 @@ def test_joint_experts_are_saved_as_strong_as_they_were_trained(base: Path, tmp_
     assert LORA.alpha / LORA.r != 1, "or a scale that was forgotten would not show"
 
 
-def test_joint_training_that_was_killed_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
-    def run(name: str, *callbacks: Any) -> bytes:
-        source = Source(str(base), dtype="float32")
-        mix_jointly(DOMAINS, tmp_path / name, Routing(), source, lora=LORA, learning=SHORT, callbacks=callbacks)
-        return (tmp_path / name / "experts/expert0/adapter_model.safetensors").read_bytes()
+@pytest.mark.parametrize("rate", [None, 0.05])
+def test_joint_training_that_was_killed_goes_on_as_if_it_had_not_been(rate: float | None, base: Path, tmp_path: Path) -> None:
+    def run(name: str, *callbacks: Any, lr: float | None = rate) -> list[bytes]:
+        given: dict[str, Any] = {"lora": LORA, "learning": SHORT, "options": RouterOptions(joint=True, lr=lr)}
+        mix_jointly(DOMAINS, tmp_path / name, Routing(), Source(str(base), dtype="float32"), callbacks=callbacks, **given)
+        return [(tmp_path / name / file).read_bytes() for file in ("experts/expert0/adapter_model.safetensors", ROUTERS)]
 
     whole = run("whole")
     killed(lambda: run("cut", At(".cut-mixing", 4, die)))
+    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
+        run("cut", lr=0.01)
     assert run("cut") == whole
+
+
+def learned_jointly(base: Path, folder: Path, routing: Routing, learning: Learning, lr: float | None) -> list[torch.Tensor]:
+    """The weights of experts and router before joint training, and those afterwards."""
+    mixture, tokenizer = fresh_mixture(Source(str(base), dtype="float32"), list(DOMAINS), routing, LORA, 0)
+    torch.manual_seed(0)
+    for weight in mixture.expert_weights:  # while B is zero, neither A nor the router has a gradient
+        torch.nn.init.normal_(weight, std=0.1)
+
+    def weights() -> list[torch.Tensor]:
+        both = (mixture.expert_weights, mixture.router_weights)
+        return [torch.cat([weight.detach().flatten() for weight in some]) for some in both]
+
+    before = weights()
+    train_router(mixture, tokenizer, DOMAINS, folder, learning=learning, options=RouterOptions(joint=True, lr=lr))
+    return [*before, *weights()]
+
+
+@pytest.mark.parametrize("router", ["block", "layer", "final"])
+def test_in_joint_training_the_router_has_its_own_rate(router: Any, base: Path, tmp_path: Path) -> None:
+    """The first step of Adam moves a weight by the learning rate, if the gradient is not tiny."""
+    learning = replace(SHORT, steps=1, lr=1e-3)
+    for lr, expected in ((None, 1e-3), (0.02, 0.02)):
+        experts, routers, new_experts, new_routers = learned_jointly(base, tmp_path / f"{lr}", Routing(router), learning, lr)
+        assert (new_experts - experts).abs().median() == pytest.approx(1e-3, rel=0.02)
+        assert (new_routers - routers).abs().median() == pytest.approx(expected, rel=0.02)
+
+
+def test_warmup_and_decay_scale_both_rates(base: Path, tmp_path: Path) -> None:
+    rates: list[list[float]] = []
+
+    class Rates(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, *_: Any, optimizer: Any = None, **__: Any) -> None:
+            rates.append([group["lr"] for group in optimizer.param_groups if group["params"]])
+
+    mixture, tokenizer = fresh_mixture(Source(str(base), dtype="float32"), list(DOMAINS), Routing(), LORA, 0)
+    learning, options = replace(SHORT, steps=4, lr=1e-3, warmup=2), RouterOptions(joint=True, lr=0.02)
+    train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=learning, options=options, callbacks=[Rates()])
+    assert rates == [pytest.approx([1e-3 * part, 0.02 * part]) for part in (0, 0.5, 1, 0.5)]
+
+
+def test_a_router_with_the_rate_of_the_experts_learns_the_same_bits(base: Path, tmp_path: Path) -> None:
+    """So a run of an older version, which had one rate for both, goes on with this rate."""
+    plain, named = (learned_jointly(base, tmp_path / f"{lr}", Routing("layer"), SHORT, lr) for lr in (None, SHORT.lr))
+    assert all(torch.equal(*pair) for pair in zip(plain, named, strict=True))
+    source, folder = Source(str(base), dtype="float32"), tmp_path / "joint"
+    mix_jointly(DOMAINS, folder, Routing(), source, lora=LORA, learning=SHORT, options=RouterOptions())
+    options, again = RouterOptions(joint=True, lr=SHORT.lr), At(".joint-mixing", 1, pytest.fail)
+    assert mix_jointly(DOMAINS, folder, Routing(), source, lora=LORA, learning=SHORT, options=options, callbacks=[again]).losses
+
+
+def test_without_options_the_router_learns_as_alone(base: Path, tmp_path: Path) -> None:
+    source, named = Source(str(base), dtype="float32"), RouterOptions(joint=True, lr=LEARNING.lr)
+    mix_jointly(DOMAINS, tmp_path / "joint", Routing(), source, lora=LORA, learning=SHORT)
+    again = At(".joint-mixing", 1, pytest.fail)
+    assert mix_jointly(
+        DOMAINS, tmp_path / "joint", Routing(), source, lora=LORA, learning=SHORT, options=named, callbacks=[again]
+    ).losses
+
+
+def test_experts_that_were_given_do_not_learn(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match="use mix_jointly"):
+        mix(Ingredients(()), DOMAINS, tmp_path / "mixed", Routing(), Source(str(base)), options=RouterOptions(joint=True))
+    assert not list(tmp_path.glob("mixed*"))
+
+
+@pytest.mark.parametrize("rate", [0, -0.01, math.nan, math.inf, 1e7])
+def test_a_rate_that_cannot_train_a_router_is_refused(rate: float) -> None:
+    told = re.escape(f"The learning rate of the router should be above 0 and at most 1000000, not {rate:g}.")
+    with pytest.raises(UnmaskError, match=told):
+        RouterOptions(joint=True, lr=rate)
+    with pytest.raises(UnmaskError, match="only in joint training"):
+        RouterOptions(lr=rate)
+
+
+def test_the_command_gives_a_joint_router_the_rate_of_a_router_alone(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lessons = tmp_path / "lessons.jsonl"
+    lessons.write_text('{"instruction": "Add one and one.", "output": "Two."}\n')
+    seen: list[tuple[float, float | None]] = []
+
+    def run(*_: Any, learning: Learning, options: RouterOptions, **__: Any) -> Mixed:
+        seen.append((learning.lr, options.lr))
+        return Mixed(tmp_path, ())
+
+    monkeypatch.setattr(mixing, "mix_jointly", run)
+    given = ["mix", "--joint", "--base", str(base), "-o", str(tmp_path / "joint")]
+    for more in ([], ["--lr", "1e-3"], ["--router-lr", "0.02"]):
+        found = CliRunner().invoke(app, [*given, "--lessons", f"a={lessons}", "--lessons", f"b={lessons}", *more])
+        assert found.exit_code == 0, found.output
+    assert seen == [(JOINT.lr, LEARNING.lr), (1e-3, LEARNING.lr), (JOINT.lr, 0.02)]
+    [told] = [option.help for option in get_command(app).commands["mix"].params if option.name == "router_lr"]  # type: ignore[attr-defined]
+    assert float(told.rpartition("Default: ")[2].rstrip(".")) == LEARNING.lr
 
 
 def test_experts_come_and_go_while_the_router_stays(base: Path, tmp_path: Path) -> None:

@@ -197,9 +197,11 @@ def test_records_without_the_fields_of_later_versions_are_read(tmp_path: Path) -
     lessons, learning = LessonsRecord(number=2, content="ab"), Learning(steps=2, lr=5e-3, batch=4)
     now: dict[str, Any] = {"base": "pico", "base_weights": "w", "dtype": "float32", "learning": learning}
     mixture = MixingRecord(**now, domains={"sums": lessons}, routing=Routing(), options=RouterOptions(), scales={"sums": 2.0})
+    joint = mixture.model_copy(update={"options": RouterOptions(joint=True)})
     for kind, old, record in (
         (ExpertRecord, OLD_EXPERT, ExpertRecord(**now, lessons=lessons, lora=LoraOptions(r=4, alpha=8))),
         (MixingRecord, OLD_MIXTURE, mixture),
+        (MixingRecord, OLD_MIXTURE | {"options": {"joint": True}}, joint),
     ):
         (tmp_path / "record.json").write_text(json.dumps(old))  # nor had they a checksum
         before = kind.read(tmp_path / "record.json")

@@ -193,6 +193,24 @@ def test_the_lead_says_what_the_tests_say(small_report: Written, tmp_path: Path)
     assert "To tell mean from twin takes " in html
 
 
+def test_a_cost_says_which_tasks_it_is_of(tmp_path: Path) -> None:
+    """The reasons count the tokens of one kind of task, and the line below them those of all tasks."""
+    designs = {"mean": ("causal/plain/mean", 0.5), "twin": ("causal/plain/mean@all", 0.5)}
+    of, store = Folder(designs, {}), ResultStore(tmp_path)
+    for task, kind, tokens in (("pairs", "sts", 4100), ("search", "retrieval", 6100)):
+        values = np.random.default_rng(0).uniform(0.3, 0.6, 20)
+        for label, (design, _) in designs.items():
+            result, items = of.result(label, design, task, kind, values)
+            store.add(result.model_copy(update={"tokens": tokens}), items)
+    page = Parsed(write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8"))
+    cheapest = [text for _, text in page.all("li") if "tokens a text" in text]
+    assert [text.partition(": ")[2] for text in cheapest] == [
+        "41 tokens a text on STS tasks.",
+        "61 tokens a text on retrieval tasks.",
+    ]
+    assert {text for _, text in page.all("p", class_="price")} == {"On all tasks: 51 tokens a text, 576 dimensions"}
+
+
 def test_where_it_was_measured_is_said(small_report: Written) -> None:
     text = " ".join(text for _, text in Parsed(small_report.html).all("main"))
     for said in (

@@ -300,6 +300,29 @@ def test_lessons_are_written_before_anything_is_trained(tmp_path: Path, monkeypa
 
 
 @pytest.mark.usefixtures("writing")
+@pytest.mark.parametrize("settings", [("written=2",), ('lessons="written"',)])
+def test_what_the_training_would_refuse_is_refused_before_anything_is_written(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    for more, source, why in (
+        ("ablations=[]", replace(PICO, device="cuda:1"), r"first GPU that it sees, and not cuda:1.*CUDA_VISIBLE_DEVICES=1"),
+        ('ablations=["joint top-1"]', PICO, "A batch of 6 cannot hold equally many examples of 4 domains"),
+    ):
+        plan = load_plan("smoke", [*LITTLE, "batch=6", more, *settings])
+        with pytest.raises(UnmaskError, match=why):
+            study(plan, source, Path(), tmp_path / "study", lambda *_: [])
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.usefixtures("writing")
+def test_a_broken_file_of_a_test_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "broken.jsonl").write_text('{"question": "Which?"}\n')
+    with pytest.raises(UnmaskError, match=r"broken\.jsonl does not fit the test .piqa."):
+        run(tmp_path / "study", "written=2", 'answers.piqa="broken.jsonl"', data=tmp_path)
+    assert Scripted.batches == 0 and not (tmp_path / "study" / "written").exists()
+
+
+@pytest.mark.usefixtures("writing")
 def test_another_writer_is_not_the_model_itself(standing: Path, base: Path) -> None:
     found, _ = run(standing, "written=5", f'writer="{base}"')
     assert f"{MIXSE}, written by {base.name}" in found.written and f"{MIXSE}, self-written" not in found.rows

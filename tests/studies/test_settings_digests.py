@@ -7,6 +7,7 @@ from dataclasses import make_dataclass
 import pytest
 from pydantic import create_model
 
+from unmask.experts.router import RouterOptions
 from unmask.mixture.gating import Routing
 from unmask.studies.settings_digests import digest_of
 
@@ -24,6 +25,12 @@ def test_any_change_shows(changed: dict[str, object]) -> None:
 @pytest.mark.parametrize("off", [None, False, [], {}, "", {"deep": {"none": None}}])
 def test_a_new_option_that_is_off_and_the_order_of_keys_change_nothing(off: object) -> None:
     assert digest_of({"new": off, **dict(reversed(TABLE.items()))}) == digest_of(TABLE)
+
+
+def test_a_rate_of_the_router_is_in_a_digest_if_it_is_set() -> None:
+    older = {name: value for name, value in vars(RouterOptions(1, joint=True)).items() if name != "lr"}
+    assert digest_of(RouterOptions(1, joint=True)) == digest_of(older)
+    assert digest_of(RouterOptions(1, joint=True, lr=0.01)) != digest_of(older)
 
 
 def test_models_and_dataclasses_are_their_values() -> None:

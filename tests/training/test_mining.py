@@ -150,10 +150,47 @@ def test_a_corpus_is_read_as_the_positives_of_a_folder(tmp_path: Path) -> None:
     write_rows(tmp_path / "qrels_train.tsv", judged)
     source = DataSource(path=str(tmp_path))
     found = read_corpus(corpus, source)
-    assert found == ["Songs 20", "50", "100"]
-    negatives = mined(read_pairs("folder", source, Path(), 0), corpus=tuple(found))
+    assert found.texts == ["Songs 20", "50", "100"]
+    negatives = mined(read_pairs("folder", source, Path(), 0), corpus=tuple(found.texts))
     assert negatives == [("0", "Songs 20", "50"), ("90", "100", "50")], "the positive alone would be nearer than 50"
-    assert read_corpus(corpus, DataSource(path="pairs.jsonl")) == ["20", "50", "100"], "a file of pairs says nothing of titles"
+    of_file = read_corpus(corpus, DataSource(path="pairs.jsonl"))
+    assert of_file.texts == ["20", "50", "100"], "a file of pairs says nothing of titles"
+
+
+@pytest.mark.parametrize("titled", [True, False], ids=["title in the corpus only", "title in the positive only"])
+def test_a_positive_of_a_corpus_with_titles_is_right_with_and_without_its_title(titled: bool, tmp_path: Path) -> None:
+    corpus = str(write_rows(tmp_path / "corpus.jsonl", [{"title": "Songs", "text": "20"}, {"title": "", "text": "50"}]))
+    source = DataSource(path=str(tmp_path) if titled else "pairs.jsonl")  # titles are joined for the pairs of a folder
+    found, data = read_corpus(corpus, source), pairs(("0", "20" if titled else "Songs 20"), ("90", "100"))
+    assert found.texts == ["Songs 20" if titled else "20", "50"]
+    negatives = mine(Angles(), data, FREE, found.texts, found.plain).dataset.examples  # type: ignore[arg-type]
+    assert negatives[0].texts[2] == "50", "the other form of the positive would be nearer"
+    assert negatives[1].texts[2] == "50"
+
+
+def test_the_command_knows_the_titles_of_its_corpus(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "pairs.jsonl", [{"query": "What do they sing?", "document": "Songs Old ones."}])
+    corpus = write_rows(
+        tmp_path / "corpus.jsonl", [{"title": "Songs", "text": "Old ones."}, {"title": "Sun", "text": "It is hot."}]
+    )
+    options = f"-m {pico_folder('llama')} -d causal/plain/mean --dtype float32 --ratio 0 --corpus {corpus}"
+    words = ["mine", str(file), *options.split(), "-o", str(tmp_path / "triples.jsonl")]
+    run = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert run.exit_code == 0
+    assert json.loads((tmp_path / "triples.jsonl").read_text())["negative_1"] == "It is hot."
+    assert isinstance(CliRunner().invoke(app, [*words, "--negatives", "2"]).exception, UnmaskError), "no other text is left"
+
+
+TEXT = "A song that everybody in the town knows, number 20"
+
+
+@pytest.mark.parametrize(("positive", "other"), [(TEXT, f"Old songs. {TEXT}"), (f"Old songs: {TEXT}", TEXT)])
+def test_a_positive_is_right_with_and_without_a_title_that_no_row_names(positive: str, other: str) -> None:
+    data = pairs(("0", positive), ("90", "100"))
+    assert mined(data, corpus=(other, "50")) == [("0", positive, "50"), ("90", "100", "50")]
+    drawn = replace(pairs(("0", "10"), ("90", "100")), positives=several_positives([("0", "10"), ("0", positive)]))
+    assert mined(drawn, corpus=(other, "50"))[0] == ("0", "10", "50"), "also that of a row that was not drawn"
+    assert mined(pairs(("0", "10"), ("90", positive)), corpus=(other,))[0][2] in (positive, other), "of its own anchor only"
 
 
 @pytest.mark.filterwarnings("ignore:Any text")

@@ -23,7 +23,7 @@ from unmask.errors import UnmaskError
 from unmask.mixture.mixture_folder import Mixture
 from unmask.models.loading import Source, load_language_model
 from unmask.training.card import write_card
-from unmask.training.loop import load_trainable, save_trainable
+from unmask.training.loop import Loop, arguments, load_trainable, save_trainable
 from unmask.training.recipe import read_sets
 from unmask.training.run import train
 from unmask.training.stages import STAGES
@@ -363,6 +363,21 @@ def test_two_designs_do_not_share_a_folder(model: Path, tmp_path: Path) -> None:
     designs = ['causal/"{text} is a/b"/last', 'causal/"{text} is a-b"/last']
     with pytest.raises(UnmaskError, match="would share a folder"):
         train(recipe(model, "contrastive", contrastive=SHORT, designs=designs), tmp_path / "run", ROOT)
+
+
+@pytest.mark.parametrize(("place", "groups"), [("all", 4), ("decayed", 3), ("none", 2)])
+def test_weights_with_a_rate_of_their_own_decay_as_before(place: str, groups: int, tmp_path: Path) -> None:
+    """Norms and biases do not decay, whatever their rate."""
+    model = torch.nn.ModuleDict({"linear": torch.nn.Linear(2, 2), "norm": torch.nn.LayerNorm(2)})
+    own = {"all": set(model.parameters()), "decayed": {model["linear"].weight}, "none": set()}[place]
+    stage = StageOptions(data=("a",), steps=1, lr=0.1, weight_decay=0.3)
+    loop = Loop(model, arguments(stage, tmp_path, 0, True, False), [], list, lambda *_: None, own_rates={0.7: own})  # type: ignore
+    for _ in range(2):  # Trainer may ask again
+        made = loop.create_optimizer().param_groups
+        assert len(made) == groups
+        found = {weight: (group["lr"], group["weight_decay"]) for group in made for weight in group["params"]}
+        decays = {model["linear"].weight}
+        assert found == {one: (0.7 if one in own else 0.1, 0.3 if one in decays else 0.0) for one in model.parameters()}
 
 
 def test_what_trains_is_read_back_only_where_it_belongs(model: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from unmask.bulk.kept_fit import remove_fits
 from unmask.bulk.manifest import difference, key_of
 from unmask.bulk.repeated_ids import count_repeated
 from unmask.bulk.report import Report, shown
-from unmask.bulk.shards import Shard, Sources, read_sources, require_columns
+from unmask.bulk.shards import Shard, Sources, read_sources, require_any_row, require_columns
 from unmask.bulk.team import Listener, Team
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
@@ -85,6 +85,7 @@ def check_folder(job: Job, *, prune: bool = False) -> list[Path]:
         require_columns(file, job.columns)
     _require_ours(job.output)
     _require_given(files, job, prune)
+    require_any_row(files, job)  # before the folder is made: a run with nothing to embed leaves none
     return files
 
 

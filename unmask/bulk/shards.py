@@ -22,6 +22,7 @@ from unmask.io.lines import Start
 from unmask.io.records import Record
 from unmask.io.rows import find_starts, read_items
 from unmask.io.seals import hash_file
+from unmask.io.terminal import counted
 
 _LOOKED_AT = 100  # rows in which a column has to occur
 _NAME = 80  # characters of a file's name in that of a shard
@@ -101,7 +102,7 @@ def read_sources(files: Sequence[Path], job: Job, before: Sources | None, note: 
         sources.files.append(old if old is not None and same else _read(file, job, size, changed))
         note(sources)
     if not sources.rows:
-        raise UnmaskError(f"{', '.join(map(str, job.inputs))}: no row in {len(files)} files.")
+        raise _without_rows(files, job)
     return sources
 
 
@@ -110,6 +111,17 @@ def _read(file: Path, job: Job, size: int, changed: int) -> SourceFile:
     starts, rows = find_starts(file, job.shard_rows, longest=LONGEST)
     places = [(start.row, start.line, start.offset) for start in starts]
     return SourceFile(file=str(file), size=size, changed=changed, sha256=digest, rows=rows, starts=places)
+
+
+def require_any_row(files: Sequence[Path], job: Job) -> None:
+    """Raise UnmaskError if there is no row at all. Files are read up to the first row."""
+    items = (item for file in files for item in read_items(file, longest=LONGEST, columns=job.columns))
+    if next(items, None) is None:
+        raise _without_rows(files, job)
+
+
+def _without_rows(files: Sequence[Path], job: Job) -> UnmaskError:
+    return UnmaskError(f"{', '.join(map(str, job.inputs))}: no row in {counted(len(files), 'file')}.")
 
 
 def require_columns(file: Path, names: Sequence[str]) -> None:

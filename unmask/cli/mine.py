@@ -79,11 +79,11 @@ def mine(
         path=pairs, instruction=instruction, document_instruction=document_instruction, limit=limit, negatives=0
     )
     data = read_pairs(Path(pairs).stem, source, Path(), seed)
-    more = read_corpus(corpus, source) if corpus else []
+    more = read_corpus(corpus, source) if corpus else None
     if not design and not read_saved(model, options.revision, options.adapter, named=False):
         design = DEFAULT_DESIGN
     embedder = Embedder.from_pretrained(model, design, **asdict(options))
-    mined = run(embedder, data, how, more)
+    mined = run(embedder, data, how, more.texts, more.plain) if more else run(embedder, data, how)
     triples = mined.dataset
     with only_writer_of(output), atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
         for example in triples.examples:

@@ -49,7 +49,11 @@ BalanceOver = Annotated[
         help="step: balance the load over the passes of a training step so far. pass: over each pass alone, which may hold one domain only."
     ),
 ]
-_LEARNING = ("train_top_k", "balance", "balance_over", "batch", "accumulate", "lr", "average")
+RouterRate = Annotated[
+    float | None,
+    typer.Option(help="Peak learning rate of the router (with --joint). The experts then learn at --lr. Default: 1e-2."),
+]
+_LEARNING = ("train_top_k", "balance", "balance_over", "batch", "accumulate", "lr", "router_lr", "average")
 
 
 def mix(
@@ -97,6 +101,7 @@ def mix(
     batch: Batch = 8,
     accumulate: Accumulate = 1,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: 1e-2, or 3e-4 with --joint.")] = None,
+    router_lr: RouterRate = None,
     max_length: MaxLength = 512,
     average: Average = "example",
     seed: Seed = 0,
@@ -117,24 +122,32 @@ def mix(
         raise UnmaskError("--joint makes experts of its own: name the base model (--base) and lessons, and no other experts.")
     if not joint and not experts:
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
-    if not joint:
-        refuse_given(context, ("r", "alpha"), "is for new experts: give --joint, or leave it out.")
-    _refuse_unused(context, steps, balance, accumulate)
+    _refuse_unused(context, joint, steps, balance, accumulate)
     with in_one_sentence():
         lora = LoraOptions(r=r, alpha=alpha)
     routing = Routing(router, top_k, renormalise, level, span, from_layer)
     _mix(
         lora if joint else Ingredients(tuple(experts or ()), shared, start_from),
         (domains_of(lessons), output, routing, options.source(base or "")),
-        RouterOptions(train_top_k, start, Balance(balance, balance_over)),
+        RouterOptions(train_top_k, start, Balance(balance, balance_over), joint, _rate_of_router(joint, router_lr)),
         {"batch": batch, "accumulate": accumulate, "max_length": max_length, "average": average, "seed": seed},
         steps,
         lr,
     )
 
 
-def _refuse_unused(context: typer.Context, steps: int | None, balance: float, accumulate: int) -> None:
+def _rate_of_router(joint: bool, given: float | None) -> float | None:
+    """The router's own rate in joint training: that of a router alone, by default. At the rate of experts it hardly moves."""
+    from unmask.experts.router import LEARNING
+
+    return LEARNING.lr if joint and given is None else given
+
+
+def _refuse_unused(context: typer.Context, joint: bool, steps: int | None, balance: float, accumulate: int) -> None:
     """Raise UnmaskError for options of learning that would change nothing."""
+    if not joint:
+        refuse_given(context, ("r", "alpha"), "is for new experts: give --joint, or leave it out.")
+        refuse_given(context, ("router_lr",), "is for a router that learns with new experts: give --joint, or use --lr.")
     if steps == 0:
         refuse_given(context, _LEARNING, "is for a router that learns, and with --steps 0 none does: leave it out.")
     if not balance or accumulate == 1:

@@ -25,6 +25,7 @@ from unmask.evaluation.verdict import (
 )
 from unmask.io.terminal import counted
 from unmask.statistics.paired import PairedTest
+from unmask.tasks.kinds import KINDS
 
 POWER = 0.8
 """The chance of finding a difference, when planning how many items or tasks to collect."""
@@ -121,18 +122,23 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
             raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
         chosen = baseline if baseline in dict(order) else None
         standing = lead(order, comparisons(of_kind, store, chosen), of_kind)
-        leaders.append(KindLeader(kind, standing.leader, order[0][1], reasons(standing, of_kind), standing.tied))
+        leaders.append(KindLeader(kind, standing.leader, order[0][1], reasons(standing, of_kind, _on(kind)), standing.tied))
     return leaders
 
 
-def reasons(standing: Lead, results: Sequence[Result]) -> tuple[str, ...]:
-    """Why the leader is recommended, in short sentences: one thought each."""
+def _on(kind: str) -> str:
+    """The tasks of a kind, as the words behind a cost: a report also shows the cost on all tasks."""
+    return f" on {(KINDS[kind].title if kind in KINDS else '') or kind} tasks"
+
+
+def reasons(standing: Lead, results: Sequence[Result], on: str = "") -> tuple[str, ...]:
+    """Why the leader is recommended, in short sentences: one thought each. on: words that say which tasks a cost is of."""
     rest = standing.order[1:]
     if not rest:
         return ("It is the only design that was compared.",)
     if not standing.tests:
         return (_untested_lead(standing, results), "Not tested: no task has scores of its single items.")
-    facts = _ties(standing, results) if standing.tied else _wins(standing, results) if standing.worse else []
+    facts = _ties(standing, results, on) if standing.tied else _wins(standing, results) if standing.worse else []
     if standing.ahead:
         facts.append(f"Worse than {names(standing.ahead, results)} where it was tested.")
     facts.append(_method(standing))
@@ -162,7 +168,7 @@ def _distance(standing: Lead, system: System, results: Sequence[Result]) -> str:
     return f"{ahead}; {outcome.effect_name}: {outcome.effect + 0.0:.2f}."
 
 
-def _ties(standing: Lead, results: Sequence[Result]) -> list[str]:
+def _ties(standing: Lead, results: Sequence[Result], on: str) -> list[str]:
     """The tied designs, the worse designs, the cheapest of the tied, and how much data would tell them apart."""
     tied = [f"{display_name(system, results)} ({_behind(standing, system)})" for system in standing.tied]
     more = f" and {len(tied) - _NAMED} more" if len(tied) > _NAMED else ""
@@ -170,7 +176,7 @@ def _ties(standing: Lead, results: Sequence[Result]) -> list[str]:
     if standing.worse:
         others = names(standing.worse, results) if len(standing.worse) == 1 else f"the other {len(standing.worse)} designs"
         facts.append(f"Better than {others}.")
-    facts.append(cheapest_sentence(standing, results))
+    facts.append(cheapest_sentence(standing, results, on))
     return [*facts, standing.needed] if standing.needed else facts
 
 
@@ -191,17 +197,17 @@ def _method(standing: Lead) -> str:
     return f"Tested on {data}; level {test.level:.3g}; p and intervals: Holm over {test.family}."
 
 
-def cheapest_sentence(standing: Lead, results: Sequence[Result]) -> str:
-    """A sentence that says which of the tied designs costs least."""
+def cheapest_sentence(standing: Lead, results: Sequence[Result], on: str = "") -> str:
+    """A sentence that says which of the tied designs costs least. on: as in `reasons`."""
     tokens, leader = standing.tokens[standing.cheapest], display_name(standing.leader, results)
     dearer = [system for system in standing.tied if standing.tokens[system] > tokens / CLEARLY]
     if standing.cheapest == standing.leader and len(dearer) == len(standing.tied):
-        return f"The cheapest of them is {leader} itself: {tokens:.0f} tokens a text."
+        return f"The cheapest of them is {leader} itself: {tokens:.0f} tokens a text{on}."
     if not standing.cheaper:
-        return f"None of them is clearly cheaper than {leader}: {standing.tokens[standing.leader]:.0f} tokens a text."
+        return f"None of them is clearly cheaper than {leader}: {standing.tokens[standing.leader]:.0f} tokens a text{on}."
     behind = points(standing.against(standing.cheapest).difference)
     name = display_name(standing.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
-    return f"The cheapest of them is {name}: {tokens:.0f} tokens a text, not {standing.tokens[standing.leader]:.0f}."
+    return f"The cheapest of them is {name}: {tokens:.0f} tokens a text{on}, not {standing.tokens[standing.leader]:.0f}."
 
 
 def what_it_takes(first: System, second: System, test: Comparison, results: Sequence[Result]) -> str | None:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from unmask.io.terminal import say
 from unmask.training.collate import padded
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
+
+if TYPE_CHECKING:
+    from unmask.training.loop import Rates
 
 Penalty = Callable[[Tensor], Tensor]
 """Takes the mask of real tokens of the latest pass. Returns what is added to the loss of the step."""
@@ -156,8 +159,9 @@ def learn(
     computing: Callable[[], Any],
     callbacks: Sequence[Any] = (),
     penalty: Penalty | None = None,
+    own_rates: Rates | None = None,
 ) -> list[dict[str, Any]]:
-    """Train all weights that are not frozen. Returns the log of each step.
+    """Train all weights that are not frozen, at `learning.lr` or at a rate of their own (own_rates). Returns the log of each step.
 
     Checkpoints go to `folder`; a run that was stopped continues from them. Raises UnmaskError if nothing trains, and for a loss that
     explodes.
@@ -180,6 +184,7 @@ def learn(
         response_loss(learning, computing, penalty),
         None,
         callbacks,
+        own_rates,
     )
     loop.remove_callback(PrinterCallback)
     checkpoint = resumable(folder)

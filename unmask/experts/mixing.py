@@ -108,6 +108,8 @@ def mix(
     """
     learning.require_first_gpu(source.device)
     options = options or RouterOptions()
+    if options.joint:
+        raise UnmaskError("These experts stay as they are. For experts that learn with their router, use mix_jointly.")
     experts = [read_expert(expert) for expert in ingredients.experts]
     shared = [read_expert(ingredients.shared)] if ingredients.shared else []
     options.check(routing, [expert.name for expert in experts], domains, learning)
@@ -143,10 +145,13 @@ def mix_jointly(
 ) -> Mixed:
     """Train new experts and their router together. There are as many experts as domains, but no expert belongs to a domain.
 
+    options: by default, the router learns at the rate of a router alone. At the rate of the experts, it hardly moves.
     Raises UnmaskError as `mix` does.
     """
     learning.require_first_gpu(source.device)
-    options = replace(options or RouterOptions(), joint=True)
+    options = replace(options or RouterOptions(joint=True, lr=LEARNING.lr), joint=True)
+    if options.lr == learning.lr:  # so it goes on with a run of an older version, which knew no other rate
+        options = replace(options, lr=None)
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
     record = _record(source, domains, routing, learning, options).model_copy(update={"lora": lora})

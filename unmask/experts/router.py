@@ -21,6 +21,7 @@ from unmask.experts.names import Start
 from unmask.experts.prototypes import start_from_prototypes
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture
+from unmask.training.stages.stage import MOST_RATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,12 +35,26 @@ class RouterOptions:
 
     train_top_k: number of experts that act on a token during training; None is all. start: from small random weights, or from the mean
     states of the domains with the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
+    lr: the learning rate of the router in joint training; None is that of the experts.
     """
 
     train_top_k: int | None = None
     start: Start = "random"
     balance: Balance = field(default_factory=Balance)
     joint: bool = False
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UnmaskError for a rate of the router that cannot train, or outside joint training."""
+        if self.lr is None:
+            return
+        if not self.joint:
+            raise UnmaskError(
+                "A router has a learning rate of its own (lr of its options) only in joint training. Set joint=True, or set the rate of "
+                "the whole training instead."
+            )
+        if not 0 < self.lr <= MOST_RATE:
+            raise UnmaskError(f"The learning rate of the router should be above 0 and at most {MOST_RATE}, not {self.lr:g}.")
 
     def during(self, routing: Routing, experts: int) -> Routing:
         """The routing while the router learns."""
@@ -104,6 +119,7 @@ def train_router(
     if not learning.steps:
         return ()
     free = [*mixture.router_weights, *(mixture.expert_weights if options.joint else [])]
+    own_rates = {options.lr: mixture.router_weights} if options.lr else None
     try:
         mixture.routing = during
         for weight in free:
@@ -111,7 +127,7 @@ def train_router(
         only_these_train(mixture, free)
         with _balancing(mixture, options.balance, before.top_k, learning.accumulate) as penalty:
             pad = int(tokenizer.pad_token_id or 0)
-            log = learn(mixture.model, tokens, learning, pad, folder, nullcontext, callbacks, penalty)
+            log = learn(mixture.model, tokens, learning, pad, folder, nullcontext, callbacks, penalty, own_rates)
     finally:
         mixture.routing = before
         for weight in free:

@@ -189,6 +189,7 @@ def _card(grid: Grid, summary: Summary, place: int) -> dict[str, Any]:
 
 
 def _cost_words(cost: DesignCost) -> str:
+    """What a design costs on all tasks. The reasons above it on the page are about the tasks of one kind."""
     parts = []
     if cost.tokens_per_text:
         parts.append(f"{amount(round(cost.tokens_per_text))} tokens a text")
@@ -196,7 +197,8 @@ def _cost_words(cost: DesignCost) -> str:
         parts.append(f"{amount(round(cost.tokens_per_second))} tokens a second")
     if cost.peak_memory:
         parts.append(f"{memory(cost.peak_memory)} at the peak")
-    return ", ".join([*parts, f"{amount(cost.dim)} dimensions"])
+    words = ", ".join([*parts, f"{amount(cost.dim)} dimensions"])
+    return f"On all tasks: {words}" if parts else words
 
 
 def memory(size: int | None) -> str:

@@ -108,6 +108,11 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
     Empty and repeated texts are left out and counted. Raises UnmaskError with file and line for a row without text.
     """
     file, table = read_table(source, root)
+    return sentences_of(name, source, file, table, seed)
+
+
+def sentences_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
+    """As `read_sentences`, of rows that are read."""
     columns = _text_columns(file, source, table[0][1])
     skipped: Counter[str] = Counter()
     seen: dict[str, Example] = {}

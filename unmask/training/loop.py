@@ -12,7 +12,7 @@ import random
 import statistics
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from unmask.training.sharding import is_sharded, whole
 from unmask.training.stages.stage import StageOptions
 
 Evaluate = Callable[[], dict[str, float]]
+Rates = Mapping[float, Collection[nn.Parameter]]
+"""Learning rates, each with the weights that train at it."""
 WEIGHTS = "trainable.safetensors"
 COMPLETE = "complete"  # the seal of a checkpoint, written last, when every process has written its part
 _KEPT = 2  # checkpoints, besides the best one: if the last is damaged, the one before it is used
@@ -59,7 +61,8 @@ class Loop(Trainer):  # type: ignore[misc]
     """One stage of training.
 
     objective: (model, inputs of a batch, items of the whole step) -> loss. evaluate_with: gives the scores of the model as it is, or
-    None. Raises UnmaskError with the step, the rows and the last good checkpoint when the loss is not finite or explodes.
+    None. own_rates: for weights that train at another rate than the rest. Raises UnmaskError with the step, the rows and the last good
+    checkpoint when the loss is not finite or explodes.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Loop(Trainer):  # type: ignore[misc]
         objective: Callable[[nn.Module, dict[str, Any], Any], Tensor],
         evaluate_with: Evaluate | None = None,
         callbacks: Sequence[Any] = (),
+        own_rates: Rates | None = None,
     ) -> None:
         # Trainer writes it into the model's configuration, which is saved with a trained model
         arguments.use_cache = bool(getattr(getattr(model, "config", None), "use_cache", False))
@@ -83,7 +87,7 @@ class Loop(Trainer):  # type: ignore[misc]
             callbacks=[_Moved(), *callbacks],
         )
         self.is_distributed_loading_by_transformers = is_sharded(model)  # Trainer then wraps nothing around shards
-        self.objective, self.evaluate_with = objective, evaluate_with
+        self.objective, self.evaluate_with, self.own_rates = objective, evaluate_with, own_rates or {}
         self.model_accepts_loss_kwargs = True  # the objective divides by the items of the whole step itself
         self._losses: deque[float] = deque(maxlen=_MEMORY)
         if arguments.process_index:  # every process drops in its own way; in the first one as a process alone does
@@ -92,6 +96,15 @@ class Loop(Trainer):  # type: ignore[misc]
     def _get_train_sampler(self, *_: Any, **__: Any) -> Sampler[int]:
         assert isinstance(self.train_dataset, ScheduleDataset)
         return SequentialSampler(self.train_dataset)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Trainer's optimizer. Weights with a rate of their own are in groups of their own: a schedule scales the rate of each group."""
+        is_new = self.optimizer is None
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        if is_new:
+            for rate, weights in self.own_rates.items():
+                _move_to_own_groups(optimizer, weights, rate)
+        return optimizer
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -165,6 +178,15 @@ class Loop(Trainer):  # type: ignore[misc]
 
     def _load_best_model(self) -> None:
         load_trainable(self.model, Path(str(self.state.best_model_checkpoint)) / WEIGHTS)
+
+
+def _move_to_own_groups(optimizer: torch.optim.Optimizer, weights: Collection[nn.Parameter], rate: float) -> None:
+    """Split each group of an optimizer, so that these weights have this rate. Their other settings, such as weight decay, stay."""
+    own = {id(weight) for weight in weights}
+    for group in list(optimizer.param_groups):
+        if moved := [weight for weight in group["params"] if id(weight) in own]:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in own]
+            optimizer.add_param_group({**group, "params": moved, "lr": rate})
 
 
 class _Moved(TrainerCallback):  # type: ignore[misc]

@@ -8,7 +8,7 @@ tests/training/test_mining.py holds ours to its result where the two must agree.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +22,11 @@ from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.io.rows import field
-from unmask.training.data import DataSet, DataSource, Example, content_hash, read_sentences, read_table
+from unmask.training.data import DataSet, DataSource, Example, content_hash, read_table, sentences_of
 from unmask.training.folding import text_key
 from unmask.training.positives import positives_of
 from unmask.training.sources import titled
+from unmask.training.titles import other_forms
 
 _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
 
@@ -67,26 +68,36 @@ class Mined:
     anything: float
 
 
-def read_corpus(path: str, pairs: DataSource) -> list[str]:
+@dataclass(frozen=True)
+class Corpus:
+    """Texts to find negatives in. plain: of documents with a title, the key of title and text -> the key of the text."""
+
+    texts: list[str]
+    plain: Mapping[str, str]
+
+
+def read_corpus(path: str, pairs: DataSource) -> Corpus:
     """The texts of a corpus, read as the positives of these pairs are: those of a folder have their title before the text.
 
-    Else a positive without its title would be a text of its own, and the best negative of its anchor. Raises UnmaskError with file and
-    line for a row without text.
+    Raises UnmaskError with file and line for a row without text.
     """
     source = DataSource(path=path)
-    if expanded(pairs.path).is_dir():
-        file, table = read_table(source, Path())
-        if "text" in table[0][1]:
-            return [titled(row) for line, row in table if field(file, line, row, "text").strip()]
-    return [example.texts[0] for example in read_sentences("corpus", source, Path(), seed=0).examples]
+    file, table = read_table(source, Path())
+    joined = {text_key(titled(row)): text_key(row["text"]) for _, row in table if titled(row) != row.get("text")}
+    if expanded(pairs.path).is_dir() and "text" in table[0][1]:
+        return Corpus([titled(row) for line, row in table if field(file, line, row, "text").strip()], joined)
+    return Corpus([example.texts[0] for example in sentences_of("corpus", source, file, table, seed=0).examples], joined)
 
 
-def mine(embedder: Embedder, pairs: DataSet, how: Mining, corpus: Sequence[str] = ()) -> Mined:
+def mine(
+    embedder: Embedder, pairs: DataSet, how: Mining, corpus: Sequence[str] = (), plain: Mapping[str, str] | None = None
+) -> Mined:
     """Give every pair the texts that the embedder ranks highest among all positives and a corpus, and that are not right.
 
-    Right are the anchor itself and all positives of that anchor in the data, whatever their case and punctuation. A pair with too few
-    such texts is left out and counted in `skipped`. Negatives that the pairs have already are dropped. Warns where all texts are so
-    alike to the embedder that the ratio leaves out what is hard. Raises UnmaskError if no pair is left.
+    Right are the anchor itself and all positives of that anchor in the data, whatever their case and punctuation, with or without a
+    title. plain: as in `Corpus`. A pair with too few such texts is left out and counted in `skipped`. Negatives that the pairs have
+    already are dropped. Warns where all texts are so alike to the embedder that the ratio leaves out what is hard. Raises UnmaskError
+    if no pair is left.
     """
     anchors = [example.texts[0] for example in pairs.examples]
     positives = [example.texts[1] for example in pairs.examples]
@@ -94,7 +105,8 @@ def mine(embedder: Embedder, pairs: DataSet, how: Mining, corpus: Sequence[str] 
     pool = [text for text in (*positives, *corpus) if _new(places, text_key(text))]
     # of a data set with a limit, the rows that were not drawn name positives too
     named = {**positives_of(zip(anchors, positives, strict=True)), **pairs.positives}
-    right = {anchor: {places[key] for key in (anchor, *keys) if key in places} for anchor, keys in named.items()}
+    forms = other_forms(frozenset().union(*named.values()), places, plain or {})
+    right = {anchor: _places((anchor, *keys), forms, places) for anchor, keys in named.items()}
     documents = _vectors(embedder.encode_document, pool, pairs.source.document_instruction)
     asked = list(dict.fromkeys(anchors))
     row = {anchor: number for number, anchor in enumerate(asked)}
@@ -188,6 +200,11 @@ def _mined(
     negative = np.mean([documents[chosen] @ queries[place] for place, chosen in kept])
     anything = queries.mean(axis=0) @ documents.mean(axis=0)
     return Mined(dataset, float(positive), float(negative), float(anything))
+
+
+def _places(keys: Sequence[str], forms: Mapping[str, set[str]], places: Mapping[str, int]) -> set[int]:
+    """The places of keys that are in the pool, and of their other forms."""
+    return {places[form] for key in keys for form in (key, *forms.get(key, ())) if form in places}
 
 
 def _new(places: dict[str, int], key: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.multiple_choice import chance
+from unmask.experts.lesson_training import share_of
 from unmask.experts.lessons.specialise import Yield
 from unmask.experts.records import LessonsRecord, write_or_check
 from unmask.io.files import inside, only_run_in
@@ -155,6 +156,7 @@ def study(
 
     write: writes the report, and gives its tables. command, scale: what started the run, for the results.
     """
+    _require_training(plan, source)
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         check_tests(plan, root)
@@ -173,10 +175,11 @@ def study(
             folder, record, pick_device(source.device), study="self-moe", paper=PAPER, command=command, scale=scale,
             data=record.data, rests_on=rests_on((MIXSE, *plan.ablations)),
         )  # fmt: skip
+        # this reads the files of the tests, so a mistake in them is found before hours of writing
+        measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
         # before the training: a model that cannot write says so at once
         written = _write_lessons(plan, source, data, folder) if plan.written else None
         builder = Builder(plan, source, data, folder, callbacks)
-        measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
         findings = Findings(yields=written.data.yields if written else data.yields, writer=written.writer if written else SELF)
         for _ in _tables(plan, builder, measurements, findings, written):
             complete = is_complete(findings, plan)
@@ -186,6 +189,13 @@ def study(
             claims = verdicts(plan.claims, findings.rows)
             results.write(findings.as_json(), claims, write(findings, folder), finished=complete)
         return findings
+
+
+def _require_training(plan: StudyPlan, source: Source) -> None:
+    """Raise UnmaskError for a device or a batch that the training refuses. A model may write lessons for hours before it trains."""
+    plan.expert_learning(plan.number, plan.seed).require_first_gpu(source.device)
+    if any(VARIANTS[name].options.joint for name in plan.ablations):
+        share_of(plan.batch, plan.seeds)  # the batch of the plan, as it is; other routers round theirs
 
 
 def _require_lessons(plan: StudyPlan, data: StudyData) -> None:

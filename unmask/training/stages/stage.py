@@ -18,6 +18,7 @@ from unmask.training.data import DataSet, DataSource, read_sentences
 
 MOST_STEPS: Final = 10_000_000
 MOST: Final = 1_000_000_000
+MOST_RATE: Final = 1_000_000
 """A number above these was mistyped."""
 
 Objective = Callable[[nn.Module, dict[str, Any], Any], Tensor]
@@ -43,7 +44,7 @@ class StageOptions(Table):
     steps: int = Field(ge=1, le=MOST_STEPS)
     batch: int = Field(default=32, ge=1, le=MOST)
     accumulate: int = Field(default=1, ge=1, le=MOST)
-    lr: float = Field(gt=0, le=1_000_000)
+    lr: float = Field(gt=0, le=MOST_RATE)
     warmup: int = Field(default=0, ge=0, le=MOST_STEPS)
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     weight_decay: float = Field(default=0.0, ge=0)
