@@ -31,8 +31,8 @@ from unmask.io.paths import expanded
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.mixture.any_model import load_any_decoder
+from unmask.models.digests import digest_of_tensors
 from unmask.models.loading import Source, dtype_name
-from unmask.models.provenance import fingerprint_of
 from unmask.models.source import short_name
 
 if TYPE_CHECKING:
@@ -396,7 +396,7 @@ class Embedder:
             "max_length": self.max_length,
             "dtype": dtype_name(self.backbone.model),
             "alpha": self.fitted.alpha,
-            "fitted": fingerprint_of([f"{name}{weights[name].tolist()}" for name in sorted(weights)]) if weights else None,
+            "fitted": digest_of_tensors(weights) if weights else None,
         }
         name = short_name(loaded_from(self.backbone.model, self.source).model)
         return model_meta(name, identity_of_loaded(self.backbone.model).revision, settings)

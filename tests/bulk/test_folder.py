@@ -7,6 +7,7 @@ import json
 import os
 import tracemalloc
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk import embed_shard
 from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
-from unmask.bulk.folder import check_folder
+from unmask.bulk.folder import check_folder, embed_folder
 from unmask.bulk.job import EmbedderArguments
 from unmask.bulk.kept_fit import read_fit, save_fit
 from unmask.bulk.manifest import key_of
 from unmask.bulk.repeated_ids import count_repeated
 from unmask.bulk.shards import SourceFile, read_sources
 from unmask.bulk.team import Member
+from unmask.bulk.workers import Workers
 from unmask.embedder import Embedder
 from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
@@ -660,6 +662,41 @@ def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], me
     assert not (here / "out").exists()
 
 
+REFUSED: list[tuple[str, str, dict[str, Any]]] = [
+    ("pico", "causal/plain/mean", {"dim": 9999}),
+    ("pico", "causal/plain/mean", {"dim": 3, "precision": "binary"}),
+    ("pico", "causal/plain/mean", {"instruction": "hi"}),
+    ("pico", "causal/plain/mean/zscore", {"dim": 9999}),
+    ("pico", "nosuchdesign", {}),
+    ("./nosuchfolder", "causal/plain/mean", {}),
+]
+
+
+@pytest.mark.parametrize(("model", "design", "options"), REFUSED)
+def test_a_refused_run_leaves_everything_as_it_was(model: str, design: str, options: dict[str, Any], here: Path) -> None:
+    arguments = EmbedderArguments(model, design, PICO.options)
+    (here / "empty").mkdir()
+    for output in ("new/deep", "empty"):
+        with pytest.raises(UnmaskError):
+            run(job_of(here, output=Path(output), **options), arguments)
+    assert sorted(here.iterdir()) == [here / "corpus", here / "empty"] and not list((here / "empty").iterdir())
+
+
+def test_a_refused_run_keeps_no_fit_in_a_folder_with_vectors(here: Path) -> None:
+    only(here, "a.txt", "one\n")
+    run(job_of(here))
+    before = sorted((here / "out").iterdir())
+    with pytest.raises(UnmaskError, match="dim must be"):
+        run(job_of(here, dim=9999), FITTED)
+    assert sorted((here / "out").iterdir()) == before
+
+
+def test_more_workers_than_cores_leave_no_folder(here: Path) -> None:
+    with pytest.raises(UnmaskError, match="--workers 9999"):
+        embed_folder(job_of(here), lambda: Workers(job_of(here), PICO, 9999))
+    assert not (here / "out").exists()
+
+
 def test_a_file_that_changes_meanwhile_ends_the_run_and_the_next_one_goes_on(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -675,6 +712,23 @@ def test_a_file_that_changes_meanwhile_ends_the_run_and_the_next_one_goes_on(
         with pytest.raises(UnmaskError, match=r"corpus/c\.parquet changed while it was embedded. Run the command again"):
             run(job_of(here))
     assert run(job_of(here)).complete and rows_of(here / "out")[-1]["id"] == "corpus/c.parquet:0"
+
+
+def test_packed_rows_that_end_with_cr_are_all_embedded(here: Path) -> None:
+    packed = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(packed, "zstd") as stream:
+        stream.write("".join(f"{row}\r" for row in ("text,id", "a,0", "b,1", "c,2", "d,3", "e,4")).encode())
+    only(here, "a.txt", "").unlink()
+    (here / "corpus" / "a.csv.zst").write_bytes(packed.getvalue().to_pybytes())
+    assert run(job_of(here, shard_rows=2, id_column="id")).complete
+    assert [row["id"] for row in rows_of(here / "out")] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_shard_with_fewer_rows_than_were_counted_ends_the_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(here, "a.txt", "one\ntwo\nthree\n")
+    monkeypatch.setattr(embed_shard, "read_documents", lambda *given: islice(read_documents(*given), 2))
+    with pytest.raises(UnmaskError, match=r"a\.txt: 3 rows from row 0 on were counted, but only 2 could be read"):
+        run(job_of(here))
 
 
 def test_the_output_inside_of_the_input_is_not_read(here: Path) -> None:

@@ -111,6 +111,21 @@ def test_the_help_of_a_command_has_an_example_that_parses(command: str) -> None:
     group.commands[command].make_context(command, arguments, **HELP)
 
 
+@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+def test_the_help_of_a_command_in_a_group_has_an_example_that_parses(path: tuple[str, ...]) -> None:
+    program, *words = shlex.split((EVERY_COMMAND[path].epilog or "").removeprefix("Example: "))
+    assert (program, tuple(words[: len(path)])) == ("unmask", path)
+    EVERY_COMMAND[path].make_context(path[-1], words[len(path) :], **HELP)
+
+
+def test_the_help_of_a_group_has_an_example_of_its_commands() -> None:
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            words = shlex.split(command.epilog or "")
+            assert words[:3] == ["Example:", "unmask", name] and words[3] in command.commands, name
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_explained(command: str) -> None:
     group: Any = typer.main.get_command(app)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.tiny import write_task
 from unmask.cli import app, main
-from unmask.cli.outputs import EITHER, FILE, FOLDER, OUTPUTS, READ, Command, check_outputs
+from unmask.cli.outputs import EITHER, FILE, FOLDER, MODELS, OUTPUTS, READ, Command, check_outputs
 from unmask.errors import UnmaskError
 
 # text options that name nothing on the disk; a new one belongs here or into READ
@@ -228,6 +228,35 @@ def test_a_file_of_a_folder_that_is_read_is_not_written_over(
     form = forms(COMMANDS[path], given)[0]
     assert "is a file of the input" in refused(path, {output: [str(folder / "test.jsonl")], given: [form.format(folder)]})
     assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "output", "given", "form"),
+    [case for case in CASES if case[2] in MODELS],
+    ids=lambda value: str(value).replace("/", ""),
+)
+def test_an_output_inside_a_model_is_refused(
+    path: tuple[str, ...], output: str, given: str, form: str, refused: Refused, tmp_path: Path
+) -> None:
+    """Its files would count as files of the model, and the next command would read another one."""
+    folder = content(tmp_path / "my-model", folder=True)
+    before = everything(tmp_path)
+    for place in other_names(folder).values():
+        said = refused(path, {output: [str(folder / "new" / "out.jsonl")], given: [form.format(place)]})
+        assert "lies inside the model folder" in said and "give an output outside" in said
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["compare", "recommend"])
+def test_so_is_the_usual_output_in_the_folder_of_the_model(command: str, refused: Refused) -> None:
+    assert "lies inside the model folder '.'" in refused((command,), {"model": ["."]})
+
+
+def test_training_does_not_write_into_its_base_model(refused: Refused, tmp_path: Path) -> None:
+    base, recipe = content(tmp_path / "base", folder=True), tmp_path / "own.toml"
+    settings = f'model = "{base}"\ndesigns = ["mean"]\nstages = ["simcse"]\n'
+    recipe.write_text(f'{settings}[data.texts]\npath = "starter:reference"\n[simcse]\ndata = ["texts"]\nsteps = 1\nlr = 1e-3\n')
+    assert "lies inside the model folder" in refused(("train",), {"recipe": [str(recipe)], "output": [str(base / "run")]})
 
 
 def test_vectors_beside_their_texts_are_written_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
@@ -68,6 +69,15 @@ def test_a_prompt_of_a_file_goes_before_one_of_the_library(tmp_path: Path) -> No
         """,
     )
     assert parse_designs(f"{file},subject")["topic"].prompt == 'Mine: "{text}":"'
+
+
+def test_a_new_line_in_single_quotes_is_told(tmp_path: Path) -> None:
+    """TOML reads no escapes there, so the model would read a backslash and an n."""
+    with pytest.warns(UserWarning, match=r"prompt 'topic': the model reads a backslash and an n.*double quotes"):
+        read_prompts(written(tmp_path, "[topic]\ntemplate = '{text}\\nIts topic is'"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_prompts(written(tmp_path, '[topic]\ntemplate = "{text}\\nIts topic is"'))
 
 
 def test_a_file_stands_for_its_designs_under_their_names(tmp_path: Path) -> None:

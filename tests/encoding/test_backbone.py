@@ -41,7 +41,7 @@ ENCODERS = [
         {"pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 34},
         base={"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
     )
-    for kind in ("xlm-roberta", "mpnet")
+    for kind in ("xlm-roberta", "mpnet", "ibert")
 ]
 """Encoders that count positions themselves, from the one after their padding's."""
 MPT = Family("mpt", "mpt", base={"vocab_size": 512, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 64})

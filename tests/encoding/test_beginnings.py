@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
@@ -94,6 +95,27 @@ def test_a_model_that_goes_on_wrongly_computes_whole_texts(
     monkeypatch.setattr(Backbone, "beginning", shifted)
     assert np.array_equal(embedder.encode(TEXTS), expected)
     assert lengths == [0]
+
+
+@pytest.mark.parametrize("error", [ValueError, torch.OutOfMemoryError])
+def test_a_model_that_does_not_run_with_a_cache_computes_whole_texts(
+    error: type[Exception], pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico(f"causal/{PROMPT}/last")
+    expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)
+    forward = type(embedder.backbone.model).forward
+
+    def failing(self: Any, *given: Any, use_cache: bool, **named: Any) -> Any:
+        if use_cache:
+            raise error("no cache")
+        return forward(self, *given, use_cache=use_cache, **named)
+
+    monkeypatch.setattr(type(embedder.backbone.model), "forward", failing)
+    if error is torch.OutOfMemoryError:  # no fault of the model
+        with pytest.raises(error):
+            embedder.encode(TEXTS)
+    else:
+        assert np.array_equal(embedder.encode(TEXTS), expected) and lengths == [0]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import TEXTS
+from tests.conftest import TEXTS, make_tokenizer
 from tests.families import FAMILIES, Family
 from tests.proofs import ALL
 from unmask.designs.design import ROUTINGS, Design, parse_designs
@@ -122,6 +122,16 @@ def test_alone_is_as_in_a_batch(encode: Encode, hard: Hard, family: str, name: s
     together = hard(family, name)
     assert together.dtype == np.float32 and np.isfinite(together).all()
     close(np.concatenate([only(encode(family, [name], [text])) for text in HARD]), together)
+
+
+@pytest.mark.parametrize("prompt", ["plain", "plain+eol"])
+def test_a_pad_token_that_the_model_does_not_embed_changes_nothing(prompt: str, pico: Callable[..., Embedder]) -> None:
+    embedder = pico(f"causal/{prompt}/mean")
+    padding = make_tokenizer()
+    padding.add_special_tokens({"pad_token": "[PAD]"})
+    assert padding.pad_token_id == embedder.backbone.model.get_input_embeddings().num_embeddings
+    other = Embedder.from_model(embedder.backbone.model, padding, f"causal/{prompt}/mean")
+    assert np.array_equal(other.encode(TEXTS), embedder.encode(TEXTS))
 
 
 @cases

@@ -92,6 +92,20 @@ def test_few_tokens_are_computed_by_one_thread(pico: Callable[..., Embedder], mo
     assert seen == {"MainThread"}
 
 
+def test_a_thread_that_starts_meanwhile_keeps_all_cores() -> None:
+    seen: list[int] = []
+    torch.set_num_threads(2)
+    try:
+        with replicas._one_core_each(2) as pool:
+            computing = set(pool.map(lambda _: (torch.ones(9).sum(), torch.get_num_threads())[1], range(8)))
+            other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+            other.start()
+            other.join()
+        assert (computing, seen, torch.get_num_threads()) == ({1}, [2], 2)
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_an_error_in_a_thread_reaches_the_caller(
     two_cores: None, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from tests.evaluation.made_results import DESIGNS, REFERENCE, TASKS, add, grid, values_of
 from unmask.errors import UnmaskError
-from unmask.evaluation.leader import kind_leaders, lead, reasons
+from unmask.evaluation.leader import kind_leaders, lead, reasons, what_it_takes
 from unmask.evaluation.results import ResultStore
+from unmask.evaluation.seed_means import SeedMean
 from unmask.evaluation.verdict import Comparison, comparisons, ranked
 from unmask.statistics.bootstrap import Items
 
@@ -87,6 +88,22 @@ def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:
     assert int(needed.replace(",", "")) == pytest.approx((2.394 + 0.842) ** 2 * noise.var() / 0.004**2, rel=0.1)
     [clear] = kind_leaders([results[0], results[2]], store)
     assert clear.reasons[0] == "Better than every other design." and not any("takes" in reason for reason in clear.reasons)
+
+
+def test_no_number_of_tasks_makes_up_for_few_trainings(tmp_path: Path) -> None:
+    """A part of the error is that of the trainings. More tasks do not reduce it."""
+    store = ResultStore(tmp_path)
+    ours = [add(store, "mean", task, items=False) for task in TASKS]
+    scores = [one.main_score + gap for one, gap in zip(ours, (0.02, -0.03, 0.04, 0.01, -0.01, 0.03, 0.0), strict=True)]
+    moved = [{"design": "last", "main_score": score} for score in scores]
+    others = [one.model_copy(update=update) for one, update in zip(ours, moved, strict=True)]
+    trained = [SeedMean(**dict(one), runs=(one, one)) for one in others]
+    said = []
+    for results in ([*ours, *others], [*ours, *trained]):
+        [test] = comparisons(results, store)
+        assert test.better is None and test.outcome.unit == "tasks"
+        said.append(what_it_takes(test.a, test.b, test, results))
+    assert said[0] is not None and re.search(r"takes about \d+ tasks", said[0]) and said[1] is None
 
 
 def test_no_fewer_items_are_asked_for_than_did_not_tell(tmp_path: Path) -> None:

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.leader import kind_leaders
+from unmask.evaluation.outcomes import made_result
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.evaluation.seed_means import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
+from unmask.evaluation.seed_means import (
+    DEVIATION,
+    SeedMean,
+    mean_over_seeds,
+    one_seed,
+    runs_of,
+    seed_scores,
+    training,
+    training_note,
+)
 from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked
 from unmask.statistics.bootstrap import Items, score
 from unmask.statistics.paired import bootstrap_tasks, wilcoxon
@@ -126,6 +139,64 @@ def test_runs_that_training_left_are_told_by_their_seeds(tmp_path: Path) -> None
     found = [training(str(run.result)) for run in train(made, tmp_path / "runs", ROOT)]
     assert [one and one.seed for one in found] == [0, 3]
     assert len({one.otherwise for one in found if one}) == 1
+
+
+def test_runs_on_a_file_that_changed_are_not_alike(tmp_path: Path) -> None:
+    """Their rows differ by the seed anyway. Only the files tell."""
+    for seed, files in enumerate(("a", "a", "b")):
+        record = Path(a_run(tmp_path / f"run{seed}", seed)).parent / "run.json"
+        content = json.loads(record.read_text())
+        content["data"]["mntp"]["wiki"]["files"] = files
+        record.write_text(json.dumps(content))
+    first, second, third = (training(str(tmp_path / f"run{seed}" / "model")) for seed in range(3))
+    assert first and second and third and first.otherwise == second.otherwise != third.otherwise
+
+
+# --- what a result notes of its training ------------------------------------------------------------------------------
+
+
+def noting(model: str, **fields: Any) -> Result:
+    return result(model, provenance=training_note(model), **fields)
+
+
+def test_a_report_joins_the_same_seeds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paths are those that were typed. The runs may be elsewhere by now, or gone."""
+    monkeypatch.chdir(tmp_path)
+    models = some_runs(Path("runs"), MEAN, [0, 1])
+    results = [noting(model) for model in models]
+    [here] = mean_over_seeds(results, kept=True)
+    monkeypatch.chdir("/")
+    assert mean_over_seeds(results, kept=True) == [here] and one_seed([here]) is None
+    assert one_seed(results[:1])
+    shutil.rmtree(tmp_path / "runs")
+    assert mean_over_seeds(results, kept=True) == [here]
+
+
+def test_a_run_that_was_trained_again_leaves_old_scores_their_seed(tmp_path: Path) -> None:
+    results = [noting(model) for model in some_runs(tmp_path / "runs", MEAN, [0, 1])]
+    model = Path(results[1].model).parent
+    (model / "run.json").write_text(json.dumps({"design": LAST, "seed": 0, "data": {}}))
+    assert [[run.model for run in runs_of(one)] for one in mean_over_seeds(results)] == [[one.model for one in results]]
+
+
+def test_older_results_are_joined_with_newer_ones_by_their_folder(tmp_path: Path) -> None:
+    old, new = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    assert len(mean_over_seeds([result(old), noting(new)])) == 1
+
+
+def test_a_broken_record_stops_no_scoring(tmp_path: Path) -> None:
+    model = a_run(tmp_path / "one", 0)
+    (tmp_path / "one" / "run.json").write_text("{")
+    assert training_note(model) == {} == training_note("smollm2")
+
+
+def test_a_new_result_notes_the_training_of_its_model(tmp_path: Path) -> None:
+    conditions, task = result(a_run(tmp_path / "run", 3)).conditions, SimpleNamespace(name="t0", kind="sts")
+    outcome = SimpleNamespace(main_score=0.5, items=None, metric="accuracy", scores={})
+    made, _ = made_result(conditions, "label", cast(Any, task), cast(Any, outcome), 8, Tally(), {"dtype": "x"})
+    trained = training(conditions.model)
+    assert trained and made.provenance == {"dtype": "x", "training": {"seed": 3, "otherwise": trained.otherwise}}
+    assert made.conditions.key == conditions.key
 
 
 # --- mean over seeds -------------------------------------------------------------------------------------------------

@@ -105,7 +105,8 @@ def test_the_same_experts_or_lessons_in_another_order_are_another_mixture(base: 
     mixed(tmp_path / "mixture", experts)
     names, turned = list(DOMAINS), dict(reversed(DOMAINS.items()))
     for order, lessons in ((names[::-1], DOMAINS), (names, turned)):
-        with pytest.raises(UnmaskError, match="holds a mixture with other experts, lessons, order or settings"):
+        words = "holds a mixture with other experts, lessons, order or settings. Give another folder, or remove this one to train again."
+        with pytest.raises(UnmaskError, match=rf"'{tmp_path / 'mixture'}' {words}"):
             ingredients = Ingredients(tuple(experts / name for name in order))
             mix(ingredients, lessons, tmp_path / "mixture", Routing(), Source("", dtype="float32"), learning=SHORT)
 

@@ -12,6 +12,7 @@ import pytest
 
 from unmask.errors import UnmaskError
 from unmask.io.compressed import COMPRESSIONS, row_ending
+from unmask.io.formats import Fault
 from unmask.io.rows import find_starts, read_items, read_rows
 
 CONTENT = "".join(f'{{"text": "{word} ü"}}\n' for word in ("one", "two", "three") * 400).encode()
@@ -48,12 +49,26 @@ def test_every_compression_is_tested() -> None:
 @pytest.mark.parametrize("ending", PACKERS)
 @pytest.mark.parametrize("kind", [".jsonl", ".txt", ".csv"])
 def test_the_rows_are_those_of_the_plain_file(kind: str, ending: str, tmp_path: Path) -> None:
-    content = CONTENT if kind == ".jsonl" else b'text\n"a\nb"\nc\n'
+    content, apart = (CONTENT, 60) if kind == ".jsonl" else (b'text\n"a\nb"\nc\n', 2)
     file, same = packed(tmp_path, ending, content, kind), plain(tmp_path, content, kind)
     assert list(read_rows(file)) == list(read_rows(same))
     assert find_starts(file, 1) == find_starts(same, 1)
-    for start in find_starts(file, 2)[0]:
+    for start in find_starts(file, apart)[0]:
         assert list(read_items(file, start)) == list(read_items(same, start))
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("breaks", ["\r", "\n", "\r\n"])
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".txt"])
+def test_reading_begins_at_every_row_whatever_ends_the_lines(kind: str, breaks: str, ending: str, tmp_path: Path) -> None:
+    delimiter = "\t" if kind == ".tsv" else ","
+    lines = [f"text{delimiter}id", *(f"row ü{delimiter}{number}" for number in range(6)), f'"two\rlines"{delimiter}6', ""]
+    file = packed(tmp_path, ending, breaks.join(lines).encode(), kind)
+    rows = list(read_items(file))
+    starts, count = find_starts(file, 1)
+    assert len(rows) == count >= 7
+    for start in starts:
+        assert list(read_items(file, start)) == rows[start.row :]
 
 
 @pytest.mark.parametrize("ending", PACKERS)
@@ -67,6 +82,34 @@ def test_endings_may_be_in_capitals(ending: str, tmp_path: Path) -> None:
 def test_parts_that_were_joined_are_read_to_the_end(ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"rows.jsonl{ending}"
     file.write_bytes(PACKERS[ending](CONTENT) * 2)
+    assert len(list(read_rows(file))) == 2400
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_later_part_whose_head_is_damaged_is_named(ending: str, tmp_path: Path) -> None:
+    part, file = PACKERS[ending](CONTENT), tmp_path / f"rows.jsonl{ending}"
+    damaged = bytes([part[0] ^ 1]) + part[1:]
+    file.write_bytes(part + damaged)
+    items = [item for _, item in read_items(file)]
+    read = len(items) - 1
+    assert isinstance(items[-1], Fault) and items[-1].told.startswith(f" cannot be unpacked after line {read}: ")
+    assert find_starts(file, 2000)[1] == read + 1
+    assert read == 1200 or ending == ".zst"  # pyarrow drops some rows in front of the damage
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_file_without_a_byte_is_damaged_and_nothing_packed_is_not(ending: str, tmp_path: Path) -> None:
+    assert list(read_rows(packed(tmp_path, ending, b""))) == []
+    file = tmp_path / f"rows.jsonl{ending}"
+    file.write_bytes(b"")
+    with pytest.raises(UnmaskError, match=r"cannot be unpacked after line 0: the file is empty\.$"):
+        list(read_rows(file))
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
+def test_null_bytes_behind_a_part_are_padding(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"rows.jsonl{ending}"
+    file.write_bytes(PACKERS[ending](CONTENT) + bytes(100_000) + PACKERS[ending](CONTENT) + bytes(4))
     assert len(list(read_rows(file))) == 2400
 
 

@@ -226,6 +226,30 @@ class TestLocks:
             assert names(tmp_path / "items") == []
 
 
+class TestARunThatFails:
+    def test_it_leaves_no_folder_that_was_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError), only_run_in(tmp_path / "new" / "deep"):
+            make_own(tmp_path / "new" / "deep")
+            raise RuntimeError
+        assert names(tmp_path) == []
+
+    def test_it_leaves_what_was_there_and_takes_only_its_own_lock_away(self, tmp_path: Path) -> None:
+        for name in (".lock", ".mine", "mine"):
+            (tmp_path / name).touch()
+        with pytest.raises(RuntimeError), only_run_in(tmp_path):
+            make_own(tmp_path)
+            raise RuntimeError
+        assert names(tmp_path) == [".lock", ".mine", "mine"]
+
+    @pytest.mark.parametrize("name", ["x", ".x"])
+    def test_it_leaves_what_it_has_written(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError), only_run_in(tmp_path / "new"):
+            make_own(tmp_path / "new")
+            (tmp_path / "new" / name).touch()
+            raise RuntimeError
+        assert set(names(tmp_path / "new")) == {".lock", ".unmask-made", name}
+
+
 def test_only_an_own_folder_is_removed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     make_own(tmp_path / "ours")

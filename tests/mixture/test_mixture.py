@@ -143,7 +143,8 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
     ids = tokens(model)
     shared = logits(model, ids)
     sizes = [0 if point.together is None else point.together.shape[0] // (3 * 2) for point in mixture.points.values()]
-    assert set(sizes) == ({3, 2} if family != "olmoe" else {3}), "query, key, value; gate, up"
+    expected = {"olmoe": {3}, "qwen2-moe": {3, 0}}.get(family, {3, 2})
+    assert set(sizes) == expected, "query, key, value; gate, up, unless the block gives them other states than its input"
     assert all(point.now.strength is None for point in mixture.points.values())
     for point in mixture.points.values():
         point.unshare()
@@ -210,6 +211,18 @@ def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: P
             position_ids=torch.cat([places, torch.arange(9)[None]]),
         )
         assert torch.allclose(found[:1][mask.bool()], alone[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(("length", "top_k"), [(1, 1), (1, 2), (3, 2), (9, 2)])
+def test_texts_whose_tokens_a_block_puts_in_one_row_are_the_same_alone(length: int, top_k: int, tmp_path: Path) -> None:
+    """The shared expert of such a base gets states of shape (texts * tokens, dim). Few tokens are computed in another way."""
+    model = language_model("qwen2-moe")
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=top_k))
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.3)
+    assert any("shared_expert" in name for name in mixture.stacks)
+    ids = tokens(model, 2, length)
+    alone = torch.cat([logits(model, one[None]) for one in ids])
+    assert torch.allclose(logits(model, ids), alone, atol=1e-4)
 
 
 # experts are chosen token by token, whatever the number of texts: each of both has each value once
@@ -290,6 +303,22 @@ def test_gradient_checkpointing_changes_no_gradient(router: Any, tmp_path: Path)
     assert found[0] and len(found[0]) == len(found[1])
     assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(*found, strict=True))
     assert any(float(one.abs().max()) > 0 for one in found[0])
+
+
+@pytest.mark.parametrize("length", [1, 5, 12])
+def test_a_mixture_that_has_encoded_trains_its_router(length: int, tmp_path: Path) -> None:
+    """What it keeps for few tokens was made in inference mode, which no gradient may pass."""
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model))
+    ids = tokens(model, 1, length)
+    with torch.inference_mode():
+        encoded = model(input_ids=ids, use_cache=False).logits.clone()
+    [weight] = mixture.router_weights
+    weight.requires_grad_(True)
+    output = model(input_ids=ids, use_cache=False).logits
+    output.square().sum().backward()
+    assert torch.allclose(output.detach(), encoded, atol=1e-5)
+    assert weight.grad is not None and weight.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize(("router", "points"), [("block", 6), ("layer", 6), ("final", 6)])

@@ -34,6 +34,11 @@ ENCODER_DECODERS = [
         base={"vocab_size": 512, "d_model": 64, "max_position_embeddings": 64},
     ),
 ]
+MOBILEBERT = Family(
+    "mobilebert",
+    "mobilebert",
+    base={"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
+)
 OBEYING = [name for name, family in FAMILIES.items() if family.bidirectional == "yes"]
 REFUSED = [name for name, family in FAMILIES.items() if family.bidirectional == "no"]
 IN_BF16 = ("llama", "gemma2", "gpt2", "bloom", "olmoe", "deepseek-v3", "gpt-oss", "dbrx", "qwen3-next", "mamba", "llama4")
@@ -295,6 +300,24 @@ def test_a_mask_of_its_own_that_does_what_was_asked_is_accepted(attention: Atten
     model = FAMILIES["llama"].build()
     sabotage(model, 2, mask)
     assert Backbone(model, attention).proof.attention == attention
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+def test_an_encoder_whose_embeddings_see_their_neighbours_is_refused(dtype: torch.dtype) -> None:
+    """MobileBERT gives its first layer each token with those beside it, so the last token of a text sees the padding."""
+    with pytest.raises(AttentionError, match="MobileBertModel lets padding or other texts change a text in its embeddings, so"):
+        Backbone(MOBILEBERT.build(dtype=dtype), "bidirectional")
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize(
+    ("place", "where"), [("embed_tokens", "its embeddings"), ("norm", "layers 3"), ("layers.1", "layers 2")]
+)
+def test_what_lets_the_last_token_see_padding_is_refused_wherever_it_is(place: str, where: str, attention: Attention) -> None:
+    model = FAMILIES["llama"].build()
+    model.get_submodule(place).register_forward_hook(lambda _, __, states: states + 0.1 * states.roll(-1, dims=1))
+    with pytest.raises(AttentionError, match=f"change a text in {where}, so"):
+        Backbone(model, attention)
 
 
 def test_a_setting_that_reaches_no_layer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.mixture.models import language_model
+from tests.mixture.models import language_model, saved_experts
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.io.files import fingerprint
+from unmask.mixture.mixture_folder import Mixture
 from unmask.models import digests, identity
 from unmask.models.digests import digest_of_file, digest_of_folder
 from unmask.models.identity import identity_of, identity_of_loaded, note_source, older_revision
+from unmask.models.loading import load_language_model
 from unmask.models.source import Source
 from unmask.saving.folder import read_settings
 
@@ -98,10 +100,21 @@ def test_every_file_that_vectors_depend_on_counts(name: str, model: Path) -> Non
     assert digest_of_folder(model) != before
 
 
-@pytest.mark.parametrize("name", ["README.md", "loss.png", ".lock", ".cache/notes.json", "checksums.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "loss.png",
+        ".lock",
+        ".cache/notes.json",
+        "checksums.json",
+        "checkpoint-10/optimizer.pt",
+        "checkpoint-10/a/b.json",
+    ],
+)
 def test_a_file_that_no_vector_depends_on_does_not(name: str, model: Path) -> None:
     before = digest_of_folder(model)
-    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).parent.mkdir(parents=True, exist_ok=True)
     (model / name).write_text("{}")
     assert digest_of_folder(model) == before
 
@@ -266,10 +279,64 @@ def test_what_leaves_the_weights_alone_leaves_the_model_itself_and_hashes_nothin
     assert identity_of_loaded(decoder) == identity_of(merged)
 
 
+def test_a_mixture_that_routes_in_another_way_is_another_one(base: Path, tmp_path: Path) -> None:
+    language, _ = load_language_model(Source(str(base), dtype="float32", device="cpu"))
+    Mixture(language, saved_experts(tmp_path, language), source=Source(str(base))).save_pretrained(tmp_path / "mixture")
+    decoder = Embedder.from_pretrained(tmp_path / "mixture", "causal/plain/mean", **DESIGN).backbone.model
+    mixture: Any = decoder.mixture
+    before, routing = identity_of_loaded(decoder), mixture.routing
+    assert before == identity_of(Source(str(tmp_path / "mixture")))
+    names = []
+    for changed in ({"renormalise": True}, {"top_k": 2}):
+        mixture.routing = replace(routing, **changed)
+        names.append(identity_of_loaded(decoder).weights)
+        assert names[-1] == identity_of_loaded(decoder).weights
+    mixture.routing = routing
+    for override in (mixture.without_experts(), mixture.only("a"), mixture.only("b"), mixture.with_gates(torch.zeros_like)):
+        with override:
+            names.append(identity_of_loaded(decoder).weights)
+            assert names[-1] == identity_of_loaded(decoder).weights
+        assert identity_of_loaded(decoder) == before, "as soon as the override is over"
+    assert len(set(names)) == 6 and all(name.startswith("memory-") for name in names)
+
+
 def test_a_model_that_was_loaded_in_inference_mode_has_its_identity(model: Path) -> None:
     with torch.inference_mode():
         decoder = loaded(model).backbone.model
     assert identity_of_loaded(decoder) == identity_of(Source(str(model)))
+
+
+def test_files_that_were_written_since_are_not_those_that_were_loaded(model: Path) -> None:
+    decoder = loaded(model).backbone.model
+    before = identity_of_loaded(decoder)
+    retrain(model)
+    after = identity_of_loaded(decoder)
+    assert after.weights.startswith("memory-") and after != before
+    again = loaded(model).backbone.model
+    assert identity_of_loaded(again) == identity_of(Source(str(model))) != before
+    shutil.rmtree(model)
+    assert identity_of_loaded(decoder) == after
+
+
+def test_the_base_below_an_adapter_that_was_written_since_is_noticed(adapter: Path, base: Path) -> None:
+    decoder = Embedder.from_pretrained(adapter, "mean", **DESIGN).backbone.model
+    assert identity_of_loaded(decoder) == identity_of(Source(str(adapter)))
+    retrain(base)
+    assert identity_of_loaded(decoder).weights.startswith("memory-")
+
+
+def test_what_other_programs_download_beside_an_adapter_does_not_count(
+    adapter: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.models.source.hub_folder", lambda *_: adapter)
+    sources = (Source("owner/adapter"), Source(str(base), adapter="owner/adapter"))
+    (adapter / "README.md").unlink(missing_ok=True)
+    before = [identity_of(source).revision for source in sources]
+    assert before == [revision(adapter), revision(base, adapter=str(adapter))], "as a folder with the same files"
+    (adapter / "tokenizer.json").write_text("{}")
+    assert [identity_of(source).revision for source in sources] == before
+    retrain(adapter, "adapter_model.safetensors")
+    assert not {identity_of(source).revision for source in sources} & set(before)
 
 
 # --- saved embedders -------------------------------------------------------------------------------------------------

@@ -287,6 +287,22 @@ def test_an_approximate_index_tells_its_recall(store: str, precision: Any, embed
     assert told(indexed(embedder, tmp_path, rows)) == (300, 0, 0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("documents", "said"),
+    [
+        (1, None),
+        (2, "finds 100.0% of the 1 nearest document (2 documents as queries)."),
+        (4, "finds 100.0% of the 3 nearest documents (4 documents as queries)."),
+        (120, " of the 10 nearest documents (100 documents as queries)."),
+    ],
+)
+def test_a_recall_is_told_with_its_numbers(documents: int, said: str | None, embedder: Embedder, tmp_path: Path) -> None:
+    rows = [{"_id": str(n), "text": f"text {n} of {n % 7}"} for n in range(documents)]
+    done = indexed(embedder, tmp_path, rows, store="usearch", approximate=True)
+    assert (done.recall is None) == (said is None)
+    assert done.recall_told is None if said is None else said in (done.recall_told or "")
+
+
 def test_an_index_may_become_approximate(embedder: Embedder, tmp_path: Path) -> None:
     indexed(embedder, tmp_path)
     assert told(indexed(embedder, tmp_path, approximate=True)) == (4, 0, 0, 0, 0)

@@ -200,7 +200,7 @@ def test_weights_that_changed_are_refused(base: Path, tmp_path: Path) -> None:
 
 def test_documents_are_read_as_the_task_reads_them(tmp_path: Path) -> None:
     task = task_of(write_task(tmp_path / "task", "retrieval"))
-    texts, _ = task.texts_and_pairs
+    texts = [forms if isinstance(forms, str) else forms[0] for forms in task.texts_and_pairs[0]]
     documents = [one.joined for one in read_documents(Corpus((tmp_path / "task" / "corpus.jsonl",)))]
     assert texts[len(task.data["queries"]) :] == documents
 

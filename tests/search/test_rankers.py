@@ -18,7 +18,7 @@ from unmask.search.queries import Queries
 from unmask.search.rankers import DenseRanker, KeywordRanker
 from unmask.search.stores import STORES
 from unmask.search.stores.store import Layout
-from unmask.search.vectors import Vectors
+from unmask.search.vectors import Vectors, stored
 
 QUERIES = normalized(np.random.default_rng(1).normal(size=(3, DIM)).astype(np.float32))
 
@@ -65,6 +65,24 @@ def test_a_query_alone_is_as_among_others(tmp_path: Path) -> None:
     for place, ranking in enumerate(together):
         (alone,) = ranker.rank(asked(str(place)), 50, None)
         assert alone.rows.tolist() == ranking.rows.tolist() and alone.scores.tolist() == ranking.scores.tolist()
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("store", STORES)
+def test_equal_documents_are_ranked_by_row(
+    store: str, precision: Precision, approximate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if they lie in blocks of other sizes, of which the last has one row."""
+    monkeypatch.setattr(rankers, "BLOCK", 11)
+    equal = np.repeat(made("float32")[:1], COUNT, axis=0)
+    kind: Any = STORES[store]
+    layout = Layout(SCHEMA, DIM, precision)
+    kind.write(tmp_path, layout, blocks(stored(equal, precision)), approximate=False)
+    ranker = DenseRanker(kind.open(tmp_path, layout), layout, approximate=approximate)
+    monkeypatch.setattr(ranker, "proposed", lambda vector, number: np.arange(11))
+    for ranking in ranker.rank(asked("0", "1", "2"), 11, None):
+        assert ranking.rows.tolist() == list(range(11)) and len(set(ranking.scores.tolist())) == 1
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -12,9 +12,10 @@ from unmask.serving.keys import Keys, is_loopback, read_keys, require_keys
 ONE, TWO = "one-key-of-a-client", "two-key-of-a-client"
 
 
-def test_keys_of_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", ["", "\ufeff", "\ufeff# clients\n", "# clients\n"])
+def test_keys_of_a_file(begin: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text(f"# clients\n{ONE}\n\n  {TWO}  \n")
+    file.write_text(f"{begin}{ONE}\n\n  {TWO}  \n", encoding="utf-8")
     keys = read_keys(file, {})
     assert keys and all(keys.allow(f"Bearer {key}".encode()) for key in (ONE, TWO))
 

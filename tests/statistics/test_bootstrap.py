@@ -173,6 +173,36 @@ def test_interval_around_a_v_measure_holds_it_where_the_plain_one_does_not() -> 
     assert score(items) < interval(samples)[0]
 
 
+def test_a_weighted_item_counts_as_its_copies_and_a_resample_has_the_mean_of_all_replicates() -> None:
+    random = np.random.default_rng(0)
+    columns = {name: random.integers(0, 4, (12, 3)) for name in ("label", "assigned", "weight")}
+    items, drawn = Items("v-measure", columns), random.integers(0, 12, (5, 12))
+
+    def expected(row: np.ndarray) -> float:
+        copies = [np.repeat(row, columns["weight"][row, replicate]) for replicate in range(3)]
+        pairs = [(columns["label"][one, place], columns["assigned"][one, place]) for place, one in enumerate(copies)]
+        return float(np.mean([v_measure_score(*pair) for pair in pairs]))
+
+    assert METRICS["v-measure"](items.columns, drawn) == pytest.approx([expected(row) for row in drawn])
+    assert score(items) == pytest.approx(expected(np.arange(12)))
+
+
+def test_copies_of_few_texts_are_no_evidence() -> None:
+    """mteb draws thousands of copies of a few texts. Counted as items of their own, their score would hardly vary."""
+    random = np.random.default_rng(0)
+    label = random.integers(0, 4, 40)
+    assigned = np.where(random.random(40) < 0.7, label, random.integers(0, 4, 40))
+    draws = random.integers(0, 40, (4000, 2))
+    weight = np.stack([np.bincount(column, minlength=40) for column in draws.T], axis=1)
+    once, twice = np.stack([label, label], axis=1), np.stack([assigned, assigned], axis=1)
+    of_texts = Items("v-measure", {"label": once, "assigned": twice, "weight": weight})
+    of_draws = Items("v-measure", {"label": label[draws], "assigned": assigned[draws]})
+    of_one_each = Items("v-measure", {"label": once, "assigned": twice})
+    spread = [bootstrap(items, 200).std() for items in (of_texts, of_draws, of_one_each)]
+    assert score(of_texts) == pytest.approx(score(of_draws))
+    assert spread[0] == pytest.approx(spread[2], rel=0.2) and spread[0] > 5 * spread[1]
+
+
 def test_bootstrap_and_interval_refuse_what_they_cannot_answer() -> None:
     with pytest.raises(ValueError, match="at least 2 items"):
         bootstrap(items_of("mean", value=[1.0]))

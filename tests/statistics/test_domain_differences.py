@@ -15,6 +15,7 @@ from tests.experts.conftest import DOMAINS
 from tests.experts.test_training import expert
 from unmask.cli import app
 from unmask.errors import UnmaskError
+from unmask.experts.lessons.lessons import tokenize_lessons
 from unmask.experts.lessons.seed_lessons import write_lessons
 from unmask.experts.likelihood import response_likelihood, text_likelihood
 from unmask.mixture.any_model import load_any_language_model
@@ -62,6 +63,34 @@ def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> Non
     for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names the domain 'snow' twice")):
         with pytest.raises(UnmaskError, match=why):
             CliRunner().invoke(app, [*given, "--texts", wrong], catch_exceptions=False)
+
+
+def test_what_is_cut_is_said_once_before_a_model_is_measured(base: Path, tmp_path: Path) -> None:
+    _, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
+    texts = ["It is cold.", "Snow fell on the hill, and rain fell on the snow."]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    write_lessons(DOMAINS["sums"], tmp_path / "sums.jsonl")
+    given = ["evaluate-lm", "-m", str(base), "--dtype", "float32", "--json", "--texts", f"cold={tmp_path / 'texts.txt'}"]
+    both = [*given, "--lessons", f"sums={tmp_path / 'sums.jsonl'}"]
+
+    def run(*options: str) -> tuple[Any, str]:
+        done = CliRunner().invoke(app, options, catch_exceptions=False)
+        return json.loads(done.stdout), " ".join(done.stderr.split())
+
+    found, said = run(*both)
+    assert found["likelihood"]["cut"] == {"sums": 0} and found["text_likelihood"]["cut"] == {"cold": 0}
+    assert "are cut" not in said and "done" in said
+    longest = max(len(tokens.ids) for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
+    number = sum(len(tokens.ids) == longest for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
+    found, said = run(*both, "--max-length", str(longest - 1))
+    assert found["likelihood"]["cut"] == {"sums": number}
+    assert f"sums: {number} of 12 lessons are cut to {longest - 1} tokens (--max-length)" in said
+    short = len(tokenizer(texts[0])["input_ids"])
+    shutil.copytree(base, tmp_path / "other")
+    found, said = run(*given, "-m", str(tmp_path / "other"), "--max-length", str(short))
+    assert found["text_likelihood"]["cut"] == {"cold": 1}, "a text of just that length is whole"
+    message = f"cold: 1 of 2 texts are cut to {short} tokens (--max-length)"
+    assert said.count(message) == 1 and said.index(message) < said.index("done")
 
 
 def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:

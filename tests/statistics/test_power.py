@@ -183,6 +183,35 @@ def test_a_test_over_items_detects_what_its_normal_interval_says() -> None:
     assert detectable(test) == pytest.approx((1.96 + 0.842) * error, rel=0.1) == detectable(test, by_interval=True)
 
 
+def of_items(changes: np.ndarray, family: int = 1) -> PairedTest:
+    """The corrected test of two designs whose scores differ by these changes, item by item."""
+    first, second = ([Items("mean", {"value": side})] for side in (np.maximum(changes, 0), np.maximum(-changes, 0)))
+    return with_holm([paired_bootstrap(first, second, 300)] * family)[0]
+
+
+@pytest.mark.parametrize(("items", "differ", "family"), [(48, 3, 1), (48, 0, 1), (48, 20, 1), (48, 8, 5)])
+def test_what_the_sign_flips_of_few_items_detect_is_found_in_four_studies_of_five(items: int, differ: int, family: int) -> None:
+    """Of 48 items that are right or wrong, three differ. A normal interval promised 9 points; the exact test finds 28 % of these."""
+    now = np.repeat([1.0, -1.0, 0.0], [differ - differ // 2, differ // 2, items - differ])
+    size = detectable(of_items(now, family))
+    share, random = max(differ / items, size), np.random.default_rng(0)
+    studies = [(random.random(items) < share) * np.sign((1 + size / share) / 2 - random.random(items)) for _ in range(250)]
+    assert 0.72 < np.mean([better_side(of_items(study, family)) == 1 for study in studies]) < 0.88
+
+
+def test_items_of_all_sizes_are_detected_as_by_a_t_test() -> None:
+    values = np.random.default_rng(0).normal(size=12)
+    now = (values - values.mean()) / values.std(ddof=1)
+    assert t_test(detectable(of_items(now)), 12) == pytest.approx(0.8, abs=0.04)
+
+
+def test_five_items_detect_nothing() -> None:
+    """The smallest p of five items is 0.0625."""
+    assert detectable(of_items(np.ones(5))) == np.inf > detectable(of_items(np.ones(6)))
+    assert detectable(of_items(np.ones(6), family=2)) == np.inf, "twice 0.03125 is above 0.05"
+    assert detectable(of_items(np.ones(5)), by_interval=True) < np.inf
+
+
 @pytest.mark.parametrize("family", [1, 3, 8])
 def test_where_few_seeds_decide_a_detectable_difference_is_found_as_often(family: int) -> None:
     """t of two degrees of freedom is far from normal: at the level of eight tests, 10.4 standard errors are needed and not 2.7."""

@@ -34,6 +34,20 @@ def test_a_difference_is_paired() -> None:
         difference("accuracy", Ratio(hard, below), Ratio(hard[:5], below[:5]))
 
 
+def test_a_share_that_is_the_same_everywhere_has_an_interval_with_a_width() -> None:
+    """20 of 20 is 100.0 [83.9, 100.0], and two probes that are right on the same sentences may differ on others."""
+    words = np.arange(1.0, 21.0)
+    right, wrong = Ratio(words, words, share=True), Ratio(0 * words, words, share=True)
+    assert right.interval() == pytest.approx((0.839, 1.0), abs=5e-4)
+    assert wrong.interval() == pytest.approx((0.0, 0.161), abs=5e-4)
+    half = Ratio(words / 2, words, share=True)
+    assert half.interval() == pytest.approx((0.5 - 0.161 / 2, 0.5 + 0.161 / 2), abs=5e-4)
+    same = difference("accuracy", right, right)
+    assert same.interval == pytest.approx((-0.161, 0.161), abs=5e-4) and same.p == 1
+    cosines = Ratio(np.full(20, 0.3), np.ones(20))
+    assert cosines.interval() == pytest.approx((0.3, 0.3)), "no share: nothing says how far others may lie"
+
+
 def test_few_sentences_that_differ_are_tested_exactly() -> None:
     below = np.full(50, 4.0)
     one_word_more = Ratio(np.where(np.arange(50) < 5, 3.0, 2.0), below)

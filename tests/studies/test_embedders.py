@@ -27,7 +27,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.compare import compare
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
-from unmask.statistics.paired import PairedTest
+from unmask.statistics.paired import PairedTest, better_side, with_holm
 from unmask.studies.embedders.builder import _start
 from unmask.studies.embedders.contrast import Scored, contrasts
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
@@ -223,6 +223,19 @@ def test_few_tasks_are_tested_over_items_and_seeds(tmp_path: Path) -> None:
     assert one is not None and "bootstrap" in one.test and one.difference == pytest.approx(10, abs=1)
 
 
+def test_few_items_that_differ_are_no_finding_with_seeds_either(tmp_path: Path) -> None:
+    """Five of forty items differ, all in one direction: exactly p = 1/16, though a t over items and seeds says 0.025. As in `compare`."""
+    store, items = ResultStore(tmp_path), np.arange(40)
+    trained = Scored(tuple({"t": result(store, f"a{seed}", "t", (items < 25).astype(float))} for seed in range(3)))
+    plain = Scored(({"t": result(store, "b", "t", (items < 20).astype(float))},))
+    for first, second, way in ((trained, plain, 1), (plain, trained, -1)):
+        found = contrast(first, second, [], store, 1)
+        assert found is not None and found.difference == pytest.approx(12.5 * way) and found.p == pytest.approx(1 / 16)
+        [corrected] = with_holm([found])
+        low, high = corrected.interval
+        assert low <= 0 <= high and better_side(corrected) == 0, "the interval agrees with p"
+
+
 def test_many_tasks_are_tested_over_tasks(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     found = contrast(scored(store, "a", 0.1, 3, 8), scored(store, "b", 0.0, 1, 8), [], store, 1)
@@ -303,6 +316,7 @@ def test_a_difference_that_depends_on_the_kind_of_task_is_an_interaction(tmp_pat
     def interaction(name: str, on_sts: float, on_topics: float) -> PairedTest:
         found, here = contrasts(two_kinds(store, name, seeds, on_sts, on_topics), plain, ["sts"], store, 1, ["classification"])
         assert found is not None and found.unit == "items" and here is found
+        assert found.changes is None, "in an interaction, no sign is a coin flip"
         return found
 
     larger, same, smaller = interaction("a", 0.1, 0.0), interaction("b", 0.1, 0.1), interaction("c", 0.0, 0.1)

@@ -14,10 +14,12 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from tests.mixture.models import language_model
+from tests.probing.routing.recorded import ours
 from tools import smoke_numbers
 from tools.claims import RESULTS as MEASURED
 from tools.smoke_numbers import OTHERWISE, differences
@@ -27,12 +29,13 @@ from unmask.experts.lesson_training import Learning, schedule
 from unmask.experts.lessons.lessons import Lesson, LessonTokens, read_lessons
 from unmask.io.arrays import load_arrays
 from unmask.models.bundled import resolve
-from unmask.models.loading import Source
+from unmask.models.loading import Source, load_language_model
 from unmask.probing.routing.record import read_record
 from unmask.studies.claims.claim import Claim, findings
 from unmask.studies.results import read_results
 from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
+from unmask.studies.routers import run as running
 from unmask.studies.routers.analysis import best_information, distinct_and_good, information, noise_of, rows_of
 from unmask.studies.routers.anchor import prototype_accuracy
 from unmask.studies.routers.cell import Cell, CellRecord, Measuring
@@ -44,7 +47,7 @@ from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
 from unmask.studies.routers.paper_claims import verdicts
 from unmask.studies.routers.plan import LessonSource, load_plan, scales
 from unmask.studies.routers.recorded import responses
-from unmask.studies.routers.run import RoutersRecord
+from unmask.studies.routers.run import RoutersRecord, _require_training, study
 from unmask.studies.routers.same_experts import SameExperts
 from unmask.studies.routers.tables import _MEASURES, measures, routing_and_prediction
 
@@ -103,6 +106,29 @@ def test_a_base_that_is_a_mixture_already_is_refused_before_anything_is_trained(
     done = CliRunner().invoke(app, given)
     assert isinstance(done.exception, UnmaskError) and "is a mixture of experts already" in str(done.exception)
     assert not list(tmp_path.glob("out/*/mixtures"))
+
+
+def test_a_device_that_training_refuses_is_told_before_the_base_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, source = load_plan("smoke"), Source("pico", dtype="float32", device="cuda:1")
+    monkeypatch.setattr(running, "load_language_model", lambda source: load_language_model(replace(source, device="cpu")))
+    monkeypatch.setattr(running, "pick_device", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(running, "precision_of", lambda source: source.dtype)
+    monkeypatch.setattr(Measuring, "base", lambda *_: pytest.fail("the base was measured"))
+    with pytest.raises(UnmaskError, match="set CUDA_VISIBLE_DEVICES=1"):
+        study(plan, source, Path(), [], tmp_path, lambda *_: [])
+
+
+def test_such_a_device_does_not_stop_a_study_that_has_nothing_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, source = load_plan("smoke"), Source("pico", device="cuda:1")
+    monkeypatch.setattr(Measuring, "known", lambda *_: "a cell")
+    builder = building.Builder(plan, source, {}, tmp_path, anchor=0, layers=2)
+    measuring = Measuring(source, tmp_path / "cells", [], 8, 8)
+    _require_training(plan, builder, measuring)
+    builder.folder_of(STANDARD, plan.seeds[0]).mkdir(parents=True)
+    with pytest.raises(UnmaskError, match="set CUDA_VISIBLE_DEVICES=1"):  # a mixture that is there may be unfinished
+        _require_training(plan, builder, measuring)
 
 
 def test_neighbouring_domains_share_an_expert() -> None:
@@ -522,6 +548,25 @@ def test_a_cell_of_a_configuration_that_changed_is_not_used(whole: Path, tmp_pat
         assert (measuring.known(STANDARD, 1) is not None) is used
     base = CellRecord.read(next((tmp_path / "cells").glob("base-*/0/cell.json")))
     assert base is not None and base.configuration == "", "the base has no configuration"
+
+
+def test_a_cell_of_another_mixture_is_recorded_again_in_its_own_place(tokenizer: Any, tmp_path: Path) -> None:
+    """Only the record is removed: files that are no part of it stay, and are told."""
+    held_out = {name: [Lesson(f"Say {name} {number}.", f"It is {number}.") for number in range(6)] for name in DOMAINS[:2]}
+    measuring, folder = Measuring(Source("pico"), tmp_path, (), 64, 32), tmp_path / "routing"
+    models = {seed: ours(tmp_path / str(seed), tokenizer) for seed in (0, 1)}
+    mixture: Any = models[1].backbone.model.mixture
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    weights, files = [], []
+    for seed in (0, 0, 1):
+        measuring._routing(models[seed], held_out, folder)
+        weights.append(read_record(folder).settings.weights)
+        files.append((folder / "parts" / "00000" / "tokens.parquet").stat().st_mtime_ns)
+    assert weights[0] == weights[1] != weights[2] and files[0] == files[1] != files[2]
+    (folder / "notes.txt").write_text("kept")
+    with pytest.raises(UnmaskError, match=r"holds other files \(notes\.txt\)"):
+        measuring._routing(models[0], held_out, folder)
+    assert (folder / "notes.txt").read_text() == "kept"
 
 
 def test_experts_of_other_domains_or_names_may_differ() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -153,12 +154,12 @@ def test_clustering_keeps_the_draws_that_mteb_scored(tiny: Any, outcome: Callabl
 def test_clustering_items_follow_the_texts_that_mteb_keeps_of_a_large_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # its own tasks embed a part of their texts: the draws are then places in that part
+    # its own tasks embed a part of their texts and draw more than these: copies of a text are one item
     part = {"max_fraction_of_documents_to_embed": 0.3, "input_column_name": "text", "label_column_name": "label"}
     monkeypatch.setattr(Clustering, "mteb_settings", lambda *_: {**part, "max_documents_per_cluster": 50})
     write_rows(tmp_path / "all.jsonl", labelled(0, 120))
     found = evaluate(read(tmp_path), "words", encode_words)
-    assert found.items is not None and found.items.n == 50
+    assert found.items is not None and found.items.n == 36 and set(found.items.columns["weight"].sum(axis=0)) == {50}
     assert score(found.items) == pytest.approx(found.main_score, abs=1e-6)
 
 
@@ -486,6 +487,13 @@ def test_mteb_keeps_results_of_different_vectors_apart(tiny: Any, pico: Any) -> 
     assert len({str(meta.experiment_kwargs) for meta in (one, two, refitted)}) == 3
     assert one.revision == two.revision != pico(family="qwen2").mteb_model_meta.revision
     assert one.name.startswith("unmask/")
+
+
+def test_weights_are_not_turned_into_numbers_of_python(pico: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = pico("causal/plain/mean/zscore")
+    assert embedder.fitted.tensors
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda _: pytest.fail("a head has millions of numbers"))
+    assert embedder.mteb_model_meta.experiment_kwargs
 
 
 def test_an_option_of_mteb_that_would_change_nothing_is_refused(tiny: Any, pico: Any) -> None:

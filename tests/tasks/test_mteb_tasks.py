@@ -357,6 +357,7 @@ def test_chance_correction_is_over_the_draws_of_each_subset(
 def test_levels_of_labels_are_all_among_the_items(offline: Callable[[str], MtebTask]) -> None:
     found = evaluate(offline("ArXivHierarchicalClusteringP2P"), "noisy", noisy)
     assert found.items is not None and found.items.replicates == 20
+    assert found.items.n == 50 and "weight" in found.items.columns, "an embedded text is one item, on both levels"
     assert -0.2 < found.scores["ami"] < found.main_score  # chance-corrected, over distinct texts
 
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from unmask.errors import UnmaskError
-from unmask.training.data import PARTNERS, DataSet, DataSource, read_pairs, read_sentences
+from unmask.training.data import PARTNERS, DataSet, DataSource, read_pairs, read_sentences, read_whole
 from unmask.training.labels import read_related
 
 Write = Callable[..., str]
@@ -337,3 +337,54 @@ def test_stages_on_texts_and_on_pairs_share_a_data_set(read: Callable[..., DataS
     assert texts(read_sentences("set", named, tmp_path, 0)) == [("a",), ("b",)]
     with pytest.raises(UnmaskError, match=r"columns.text would change nothing"):
         read("set", named, tmp_path, 0)
+
+
+A, NEGATIVE = {"anchor": "a", "positive": "p"}, {"anchor": "b", "positive": "q", "negative": "n"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([A, NEGATIVE], "line 1: column 'negative' .* is missing"),
+        ([A, {**A, "negatives": ["n"]}], "line 1: column 'negatives' .* is missing"),
+        ([A | {"negative_1": "n"}, A | {"negative_1": "m", "negative_2": "o"}], "line 1: column 'negative_2' .* is missing"),
+        ([A | {"negative_1": ["n", "m"]}], "line 1, column 'negative_1': expected one text, found a list of 2"),
+    ],
+)
+def test_negatives_that_the_first_row_lacks_are_not_dropped(
+    write: Write, pairs: Callable[..., DataSet], tmp_path: Path, rows: list[dict[str, Any]], reason: str
+) -> None:
+    path = write(*rows)
+    with pytest.raises(UnmaskError, match=reason):
+        pairs(path)
+    assert texts(pairs(path, negatives=0)) == list(dict.fromkeys((row["anchor"], row["positive"]) for row in rows))
+    searched = {text for row in texts(read_whole("set", DataSource(path=path), tmp_path)) for text in row}
+    assert {"n", *rows[-1].get("negative_2", "")} <= searched
+
+
+def test_a_string_beside_lists_is_a_list_of_one(write: Write, pairs: Callable[..., DataSet]) -> None:
+    found = pairs(write(A | {"negative": "n"}, NEGATIVE | {"negative": ["x", "y"]}))
+    assert found.columns == ("anchor", "positive", "negative")
+    assert texts(found)[0] == ("a", "p", "n") and texts(found)[1][2:] in (("x",), ("y",))
+
+
+def test_a_split_of_a_source_without_splits_is_refused(write: Write, pairs: Callable[..., DataSet]) -> None:
+    write({"_id": "0", "text": "passage"}, name="squad/passages.jsonl")
+    write({"query": "ask", "passage_id": "0", "split": "dev"}, name="squad/queries.jsonl")
+    for path in ("squad", write(A), "starter:pairs"):
+        with pytest.raises(UnmaskError, match=rf"'{path}' has no splits, so split = \"train\" would change nothing"):
+            pairs(path, split="train")
+        assert pairs(path).examples
+
+
+def test_a_judgement_that_is_no_number_is_told_by_its_place(
+    write: Write, pairs: Callable[..., DataSet], tmp_path: Path
+) -> None:
+    write({"_id": "d", "text": "one"}, name="beir/corpus.jsonl")
+    write({"_id": "q", "text": "ask"}, name="beir/queries.jsonl")
+    qrels = tmp_path / "beir/qrels_train.tsv"
+    qrels.write_text("query-id\tcorpus-id\tscore\nq\td\t0.5\n")
+    assert texts(pairs("beir")) == [("ask", "one")]
+    qrels.write_text("query-id\tcorpus-id\tscore\nq\td\tyes\n")
+    with pytest.raises(UnmaskError, match=r"qrels_train.tsv, line 2, column 'score': expected a number, found 'yes'"):
+        pairs("beir")

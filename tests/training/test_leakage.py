@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from unmask.cli import app
 from unmask.errors import UnmaskError
+from unmask.tasks.find import find_task
+from unmask.tasks.task import LocalTask
 from unmask.training import leakage
-from unmask.training.data import DataSet, DataSource, Example, content_hash, read_any
+from unmask.training.data import DataSet, DataSource, Example, content_hash, read_any, read_pairs, read_whole
 from unmask.training.folding import fold
 from unmask.training.leakage import SHINGLE, TaskLeaks, find_all_leaks, find_leaks, without_leaks
 
@@ -159,7 +161,7 @@ def test_the_command_reads_every_kind_of_task(folders: Path) -> None:
     assert counted == {
         "sts": (2, [0], []),
         "ranked": (2, [], [0, 1]),
-        "beir": (2, [1], []),
+        "beir": (3, [1], [0]),  # T0 is a document without its title
         "labels": (0, [], []),
         "sum": (2, [], [0]),
     }
@@ -224,3 +226,31 @@ def test_the_same_rows_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_leaks(rows, tasks, 0.99).tasks[0].near == 0 and len(calls) == 2
     assert find_leaks(data_set(("x y z", "a b c")), tasks).tasks[1].exact == 0 and len(calls) == 3
     assert find_leaks(rows, {"two": ["a b c"]}).tasks[0].exact == 1 and len(calls) == 4
+
+
+def test_a_document_is_a_leak_with_its_title_and_without(tmp_path: Path) -> None:
+    """Their letters differ too much for a near leak, because the title is as long as the text."""
+    title, text = "a long title of this report", "the bridge is old and closed"
+    documents = [{"_id": "d", "title": title, "text": text}, {"_id": "e", "title": "", "text": f"{title} too"}]
+    for folder, rows in (("titled", documents), ("plain", [{**row, "title": ""} for row in documents])):
+        write(tmp_path / folder / "corpus.jsonl", *rows)
+        write(tmp_path / folder / "queries.jsonl", {"_id": "q", "text": "which bridge"})
+        for split in ("train", "test"):
+            file = tmp_path / folder / f"qrels_{split}.tsv"
+            file.write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+
+    def found(trained: str, task: str) -> TaskLeaks:
+        resolved = find_task(str(tmp_path / task))
+        assert isinstance(resolved, LocalTask)
+        texts, pairs = resolved.texts_and_pairs
+        data = read_whole("set", DataSource(path=trained), tmp_path)
+        (of_set,) = find_all_leaks([data], {"task": texts}, pairs={"task": pairs})
+        assert of_set.texts == 2
+        (limited,) = find_all_leaks([read_pairs("set", data.source, tmp_path, 0)], {"task": texts}, pairs={"task": pairs})
+        assert limited.tasks == of_set.tasks
+        return of_set.tasks[0]
+
+    for trained in ("titled", "plain"):
+        for task in ("titled", "plain"):
+            leaks = found(trained, task)
+            assert (leaks.texts, leaks.seen, leaks.exact, leaks.both) == (3, 2, 2, (0,)), (trained, task)

@@ -181,6 +181,22 @@ def test_the_command_knows_the_titles_of_its_corpus(pico_folder: Callable[[str],
     assert isinstance(CliRunner().invoke(app, [*words, "--negatives", "2"]).exception, UnmaskError), "no other text is left"
 
 
+def test_the_titles_of_a_folder_of_pairs_are_known_for_any_corpus(tmp_path: Path) -> None:
+    """A text this short is not taken for the same without its title."""
+    write_rows(tmp_path / "corpus.jsonl", [{"_id": "d1", "title": "Songs", "text": "20"}, {"_id": "d2", "text": "100"}])
+    write_rows(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "0"}, {"_id": "q2", "text": "90"}])
+    judged = [{"query-id": query, "corpus-id": document, "score": 1} for query, document in (("q1", "d1"), ("q2", "d2"))]
+    write_rows(tmp_path / "qrels_train.tsv", judged)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("20\n50\n")
+    source = DataSource(path=str(tmp_path))
+    corpus = read_corpus(str(texts), source)
+    for limit in (None, 2):
+        data = read_pairs("folder", source.model_copy(update={"limit": limit}), Path(), 0)
+        found = mine(Angles(), data, FREE, corpus.texts, corpus.plain).dataset  # type: ignore[arg-type]
+        assert found.examples[0].texts == ("0", "Songs 20", "50"), "20 alone would be nearer"
+
+
 TEXT = "A song that everybody in the town knows, number 20"
 
 

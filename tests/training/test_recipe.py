@@ -195,6 +195,20 @@ def test_settings_stand_over_the_scale_and_the_last_one_counts(file: Path) -> No
     assert (recipe.data["text"].limit, recipe.model) == (9, "other")
 
 
+def test_a_setting_of_what_is_not_run_or_read_is_refused(file: Path) -> None:
+    """The tables of a recipe file may wait for other stages."""
+    more = '[contrastive]\ndata = ["triples"]\nsteps = 4\nlr = 1e-3\n[data.triples]\npath = "starter:pairs"\n'
+    file.write_text(TEXT.replace("[scale.large]", f"{more}\n[scale.large]"), encoding="utf-8")
+    assert load_recipe(str(file)).contrastive
+    for setting in ("contrastive.steps=500", 'next-token={data=["text"], steps=1, lr=1.0}'):
+        assert f"'{setting}' would change nothing in recipe 'mine': its stages are simcse." in refused(file, setting)
+    for setting in ("data.triples.limit=10", 'data.mine={path="a.txt"}'):
+        assert f"'{setting}' would change nothing in recipe 'mine': its stages do not read " in refused(file, setting)
+    own = ["contrastive.steps=500", "data.triples.limit=10", 'stages=["contrastive"]']
+    recipe = load_recipe(str(file), None, iter(own))
+    assert recipe.contrastive and (recipe.contrastive.steps, recipe.data["triples"].limit) == (500, 10)
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [

@@ -40,6 +40,7 @@ def test_records_of_older_versions_are_read(tmp_path: Path) -> None:
     base = BaseRecord.read(tmp_path / "base.json")
     assert base is not None and base.precision is None
     assert run is not None and (run.base, run.data["mntp"]["wiki"].left_out) == (None, {"empty": 2})
+    assert run.data["mntp"]["wiki"].files is None
 
 
 def test_no_file_is_no_record_and_another_file_is_refused(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from tests.proofs import ALL
 from tests.training.running import At, die, killed, losses, recipe, run, same, weights
 from unmask.errors import UnmaskError
 from unmask.io.seals import write_record
+from unmask.models.digests import digest_of_file
 from unmask.models.identity import identity_of
 from unmask.models.source import Source
 from unmask.training import loop, trainee
 from unmask.training.card import write_card
 from unmask.training.recipe import Recipe
-from unmask.training.records import BaseRecord
+from unmask.training.records import BaseRecord, DataRecord, RunRecord
 from unmask.training.same_run import require_same_base
 
 CUT: list[tuple[str, dict[str, Any]]] = [
@@ -235,3 +236,19 @@ def test_other_data_in_the_same_folder_are_refused(model: Path, tmp_path: Path) 
     file.write_text("\n".join(map(json.dumps, rows[1:])))
     with pytest.raises(UnmaskError, match=r"The data changed since .* \(mntp: text\)"):
         run(made, tmp_path / "run")
+
+
+def test_an_older_run_goes_on_although_it_did_not_record_its_files(model: Path, tmp_path: Path) -> None:
+    """So does a run whose file changed in rows that it does not read."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"text": "A sentence about the number {number}."}}\n' for number in range(20)))
+    made = recipe(model, "mntp", data={"text": {"path": str(file)}})
+    killed(lambda: run(made, tmp_path / "run", None, At("1-mntp", 4, die)))
+    record = DataRecord.read(tmp_path / "run" / "data.json")
+    assert record is not None and record.stages["mntp"]["text"].files == digest_of_file(file)
+    old = {"mntp": {"text": record.stages["mntp"]["text"].model_copy(update={"files": None})}}
+    record.model_copy(update={"stages": old}).write(tmp_path / "run" / "data.json")
+    file.write_text(file.read_text() + "\n")
+    run(made, tmp_path / "run")
+    done = RunRecord.read(tmp_path / "run" / "run.json")
+    assert done is not None and done.data["mntp"]["text"].files == digest_of_file(file)

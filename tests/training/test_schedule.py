@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import UnmaskError
+from unmask.training import schedule
 from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.schedule import ScheduledExample, contrastive_schedule, language_schedule
 
@@ -188,3 +191,47 @@ def test_chunks_of_similar_length_come_together() -> None:
 def test_no_text_is_refused() -> None:
     with pytest.raises(UnmaskError, match="no text to train on"):
         language_schedule([], 1, 1, 0)
+
+
+def test_every_text_is_folded_once_however_long_its_example_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the rows have the same answer, so all but one of these wait in every batch."""
+    folded: Counter[str] = Counter()
+
+    def counted(text: str) -> str:
+        folded[text] += 1
+        return text
+
+    monkeypatch.setattr(schedule, "text_key", counted)
+    rows = [(f"question {n}", "yes" if n % 2 else f"answer {n}") for n in range(400)]
+    steps = contrastive_schedule([data_set("a", rows)], 40, BATCH, 0)
+    assert len(steps) == 40 * BATCH
+    del folded["yes"]
+    assert set(folded.values()) == {1}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=4, max_size=40), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_examples_that_wait_come_first_and_in_their_order(pairs: list[tuple[int, int]], seed: int) -> None:
+    """The plain way: in every batch, each example that waits is tried again, in order, and then those of the pass."""
+    data = data_set("a", [(f"q{question}", f"a{answer}") for question, answer in pairs])
+    try:
+        found = [row.example for row in contrastive_schedule([data], 12, 3, seed)]
+    except UnmaskError:
+        return
+    generator = random.Random(f"{seed}:a")
+    order = (place for _ in repeat(None) for place in generator.sample(range(len(pairs)), len(pairs)))
+    expected: list[Example] = []
+    waiting: list[Example] = []
+    for _ in range(12):
+        batch, texts, tried, left, waiting = [], set[str](), 0, waiting, []
+        while len(batch) < 3:
+            example = left.pop(0) if left else data.examples[next(order)]
+            if texts.isdisjoint(example.texts):
+                batch.append(example)
+                texts.update(example.texts)
+            elif tried < 4 * len(pairs):
+                waiting.append(example)
+            tried += 1
+        expected += batch
+        waiting += left
+    assert found == expected

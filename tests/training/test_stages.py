@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
 from tests.training.running import ROOT, recipe, run
-from tests.training.test_collate import sets_of, text_of
+from tests.training.test_collate import VOCABULARY, sets_of, text_of, trainee_of
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -25,6 +26,7 @@ from unmask.training.recipe import Recipe, read_sets
 from unmask.training.schedule import contrastive_schedule
 from unmask.training.stages import STAGES
 from unmask.training.stages.distill import DistillOptions
+from unmask.training.stages.mntp import MntpOptions
 from unmask.training.trainee import Trainee
 
 NEXT = {"data": ["text"], "batch": 4, "max_length": 16, "steps": 2, "lr": 1e-3}
@@ -43,7 +45,7 @@ def mixture(tmp_path: Path, family: str, tokenizer: Any) -> Path:
 
 
 def next_token(model: Path, **stage: Any) -> Recipe:
-    common = recipe(model, "contrastive").model_dump(by_alias=True, exclude={"contrastive"})
+    common = recipe(model, "contrastive").model_dump(by_alias=True, exclude={"contrastive"}, exclude_unset=True)
     settings = common | {"stages": ["next-token"], "train": "full", "next-token": NEXT | stage}
     return Recipe.model_validate(settings | {"designs": ["causal/plain/mean"]})
 
@@ -259,3 +261,16 @@ def test_a_batch_is_made_of_whole_groups(model: Path) -> None:
 def test_every_stage_has_a_table_in_a_recipe() -> None:
     tables = {field.alias or name: field.annotation for name, field in Recipe.model_fields.items()}
     assert {name: tables.get(name) for name in STAGES} == {name: stage.options | None for name, stage in STAGES.items()}
+
+
+def test_mntp_draws_no_token_that_the_model_does_not_embed(tokenizer: Any) -> None:
+    """A tokenizer may know more tokens than the model. Those would have no embedding."""
+    larger = copy.deepcopy(tokenizer)
+    larger.add_tokens([f"<image {number}>" for number in range(VOCABULARY)], special_tokens=True)
+    stage = MntpOptions(data=("text",), steps=8, batch=4, lr=1.0, chunks="sentences", p=0.9)
+    sets = [sets_of([[text] for text in reference_texts()])]
+    ready = STAGES["mntp"].prepare(stage, trainee_of("llama", larger), sets, 0)
+    fitting = STAGES["mntp"].prepare(stage, trainee_of("llama", tokenizer), sets, 0)
+    inputs = ready.collate(ready.rows)["input_ids"]
+    assert int(inputs.max()) < VOCABULARY < len(larger)
+    assert torch.equal(inputs, fitting.collate(fitting.rows)["input_ids"])

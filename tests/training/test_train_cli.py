@@ -133,7 +133,13 @@ def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: 
     assert code == 0, said
     assert "step 2: " in said.replace("step 2/3  ", "step 2: ") and "score" in said
     record = json.loads((tmp_path / "kept" / "run.json").read_text())
-    assert 0 < record["scores"]["score"] <= 1
+    assert 0 < record["scores"]["score"] <= 1 and record["chosen"]
+    card = tmp_path / "kept" / "model" / "README.md"
+    shutil.rmtree(tmp_path / "kept" / "stages")  # the curves go with them
+    written = card.read_text()
+    card.unlink()
+    assert cli("train", file, "-o", "kept", "--keep-leaks", *setting, "--set", "contrastive.evaluate_every=2")[0] == 0
+    assert all("These tasks chose the best checkpoint, so they flatter it." in text for text in (written, card.read_text()))
 
 
 # one stage, then a comparison
@@ -292,6 +298,19 @@ def test_a_wrong_row_is_told_by_file_line_and_reason(
         assert len(said.strip().splitlines()[-1].split("unmask: ")) == 2 and "Traceback" not in said
 
 
+def test_fewer_rows_than_one_batch_are_refused_by_the_check_as_by_training(
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainee, "load", lambda *_: pytest.fail("a model was loaded"))
+    (tmp_path / "rows.jsonl").write_text('{"anchor": "a", "positive": "b"}\n{"anchor": "c", "positive": "d"}\n')
+    told = []
+    for command in (("recipes", "check", file), ("train", file, "-o", "run")):
+        code, out, said = cli(*command, "--set", "data.pairs.path=rows.jsonl", "--set", "contrastive.batch=3")
+        told.append(said.strip().splitlines()[-1])
+        assert code == 2 and out == "", said
+    assert told[0] == told[1] and "has 2 examples, fewer than one batch of 3: lower the batch." in told[0]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -305,6 +324,7 @@ def test_a_wrong_row_is_told_by_file_line_and_reason(
         (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--data", "nowhere"], "There is no data folder 'nowhere'."),
         (["recipes", "show", "llm2vce"], "Did you mean 'llm2vec'?"),
         (["recipes", "copy", "llm2vec", "taken.toml"], "'taken.toml' exists, and is not overwritten."),
+        (["recipes", "copy", "llm2vec", "mine"], "'mine' would not be found as a recipe: name it mine.toml."),
         (["recipes", "check", "llm2vec", "--scale", "smal"], "Did you mean 'small'?"),
     ],
 )

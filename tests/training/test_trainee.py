@@ -105,6 +105,21 @@ def test_a_router_without_a_gradient_does_not_train(model: Path, tmp_path: Path)
     assert loaded(recipe(tmp_path / "top-1", "contrastive", train="head", designs=[HEADED], **HEAD))
 
 
+@pytest.mark.parametrize("routing", [Routing(), Routing(level="sequence"), Routing("final"), Routing(span=2)], ids=str)
+def test_checkpointing_is_refused_where_decisions_outlive_a_block(routing: Routing, model: Path, tmp_path: Path) -> None:
+    """A pooling stage runs its chunks forward before it goes backward, so a recomputed block would see the last chunk's decision."""
+    base, _ = load_language_model(Source(str(model), dtype="float32"))
+    Mixture(base, saved_experts(tmp_path, base), routing, source=Source(str(model))).save_pretrained(tmp_path / "mixture")
+    again = {"contrastive": {"checkpointing": True}}
+    if routing == Routing():
+        assert loaded(recipe(tmp_path / "mixture", "contrastive", train=["router"], **again))
+    else:
+        with pytest.raises(UnmaskError, match=r"'contrastive' cannot have checkpointing.*leave checkpointing out"):
+            loaded(recipe(tmp_path / "mixture", "contrastive", train=["router"], **again))
+    assert loaded(recipe(tmp_path / "mixture", "contrastive", train=["router"]))
+    assert loaded(recipe(tmp_path / "mixture", "contrastive", train="head", designs=[HEADED], **again, **HEAD))
+
+
 def test_named_kinds_of_weight_train_alone(model: Path) -> None:
     kinds = ("gate_proj", "down_proj")
     trainee = loaded(recipe(model, "mntp", train=kinds, dtype="bfloat16"))

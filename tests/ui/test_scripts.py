@@ -221,6 +221,42 @@ def test_a_map_is_hidden_while_another_design_waits() -> None:
     assert found[:4] == [False, True, True, True] and found[4].startswith("Write design A")
 
 
+def test_a_late_refusal_of_a_design_that_was_left_changes_nothing() -> None:
+    """Whether the user chose another design, or the other place."""
+    found = value_of(
+        NODE
+        + DESIGNS
+        + MAP
+        + """const board = named("board");
+        const refusals = [];
+        const refuse = async () => { await pause(); refusals.shift()(); await pause(); };
+        const answered = globalThis.fetch;
+        const no = { ok: false, json: async () => ({ error: { message: "No." } }) };
+        const refused = () => new Promise((done) => refusals.push(() => done(no)));
+        const result = [];
+        for (const leave of [() => { first.value = "last"; view.designsChanged(); }, () => named("choice").children[1].listeners.click()]) {
+          first.value = "mean";
+          second.value = "last";
+          view.show();
+          await settle(READY);
+          globalThis.fetch = refused;
+          view.designsChanged();
+          await pause();
+          globalThis.fetch = answered;
+          leave();
+          await settle(READY);
+          await refuse();
+          result.push(board.hidden, named("problem").hidden);
+        }
+        globalThis.fetch = refused;
+        view.designsChanged();
+        await refuse();
+        result.push(board.hidden, named("problem").textContent);
+        view.hide();"""
+    )
+    assert found == [False, True, False, True, True, "No."]
+
+
 SELECTED = """
 Object.assign(section.find((part) => part.tag === "canvas"), { clientWidth: 100, clientHeight: 100 });
 const panel = named("selection");

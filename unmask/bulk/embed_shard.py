@@ -12,9 +12,11 @@ from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
 from unmask.bulk.shards import Shard, is_shard_name
 from unmask.bulk.vector_writers import WRITERS
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
+from unmask.errors import UnmaskError
 from unmask.io.files import atomic, inside, remove, sync
 from unmask.io.records import Record
 from unmask.io.seals import hash_file
+from unmask.io.terminal import counted
 
 Progress = Callable[[Counts], None]
 ENDING = ".parquet"
@@ -105,7 +107,7 @@ def finished(places: Places, shard: Shard, description: str) -> ShardRecord | No
 def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, description: str, progress: Progress) -> ShardRecord:
     """Embed a shard and write its files. progress: takes what was done since its last call.
 
-    Raises UnmaskError if the file of texts has changed since it was read.
+    Raises UnmaskError if the file of texts has changed since it was read, or gives fewer rows now.
     """
     counts, dead, losses = Counts(), list[DeadLetter](), list[PrecisionLoss]()
 
@@ -130,6 +132,7 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
                 dead += done.dead
                 losses += [done.loss] if done.loss else []
                 note(done.counts)
+        _require_all_rows(shard, counts.rows, dead)
         sync(scratch)
         output_sum = hash_file(scratch)
         shard.require_unchanged()
@@ -147,6 +150,17 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
     )
     record.write(places.record(shard.name))
     return record
+
+
+def _require_all_rows(shard: Shard, read: int, dead: list[DeadLetter]) -> None:
+    """Raise UnmaskError if rows are missing. A file may end early only with a dead letter, which says that its rest cannot be read."""
+    ends_in_dead_letter = any(letter.row == shard.start.row + read - 1 for letter in dead)
+    if read < shard.rows and not ends_in_dead_letter:
+        shard.require_unchanged()  # the usual reason
+        raise UnmaskError(
+            f"{shard.file}: {counted(shard.rows, 'row')} from row {shard.start.row} on were counted, but only {read} could be read. "
+            "Give the file in another format, such as .jsonl."
+        )
 
 
 def _write_dead_letters(file: Path, source: str, dead: list[DeadLetter]) -> str | None:

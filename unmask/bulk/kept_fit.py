@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,10 +27,13 @@ _LOCK = ".fit.lock"
 _ALPHA = "alpha"
 
 
-def load_with_kept_fit(arguments: EmbedderArguments, folder: Path) -> tuple[Embedder, str | None]:
+def load_with_kept_fit(
+    arguments: EmbedderArguments, folder: Path, check: Callable[[Embedder], object]
+) -> tuple[Embedder, str | None]:
     """The embedder with the fit of a folder, and the name of its file there; None if nothing has to be fitted.
 
-    The first process fits and saves, the others wait and read. A saved embedder that brings a fit keeps its own. Raises UnmaskError.
+    The first process fits and saves, the others wait and read. A saved embedder that brings a fit keeps its own. check: raises UnmaskError
+    for an embedder that cannot do the work; its fit is not saved. Raises UnmaskError.
     """
     from filelock import FileLock
 
@@ -47,6 +50,7 @@ def load_with_kept_fit(arguments: EmbedderArguments, folder: Path) -> tuple[Embe
     with FileLock(folder / _LOCK):
         if (fit := read_fit(file)) is None:
             fit = embedder.fit(texts).fitted
+            check(embedder)
             save_fit(file, fit)
     return embedder.use_fit(fit), file.name
 

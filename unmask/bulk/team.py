@@ -45,7 +45,7 @@ class Member:
 
     def __init__(self, job: Job, arguments: EmbedderArguments) -> None:
         """Load. Raises UnmaskError for a model or an option that does not work."""
-        embedder, fit_file = load_with_kept_fit(arguments, job.output)
+        embedder, fit_file = load_with_kept_fit(arguments, job.output, check=lambda fitted: DocumentEncoder(fitted, job))
         self._encoder = DocumentEncoder(embedder, job)
         self._places = Places(job.output)
         self.description = describe(embedder, job, self._encoder.layout.dim) | {"fit_file": fit_file}

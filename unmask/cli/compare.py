@@ -48,7 +48,8 @@ def compare(
         ),
     ] = None,
     reference: Annotated[
-        list[str] | None, typer.Option("--reference", "-r", help="sentence-transformers model to show in the same table.")
+        list[str] | None,
+        typer.Option("--reference", "-r", help="sentence-transformers model to show in the same table. Repeat for several."),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results. Run again to add results.")

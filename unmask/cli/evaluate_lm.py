@@ -43,6 +43,8 @@ AllowUnsandboxedCode = Annotated[
         "your files, and keep running after the command has ended.",
     ),
 ]
+LIKELIHOOD, TEXT_LIKELIHOOD = "likelihood", "text_likelihood"
+"""Sections of the JSON in which texts may be cut."""
 _OF_ABILITIES = ("limit", "learned", "run_code", "allow_unsandboxed_code", "batch", "seed")
 
 
@@ -103,8 +105,10 @@ def evaluate_lm(
     foreseen: dict[str, dict[str, Any]] = {}
     told: dict[str, dict[str, Any]] = {}
     right: dict[str, dict[str, Any]] = {}
+    cut: dict[str, dict[str, int]] = {}
     for name in model:
         speaker, tokenizer = load_any_language_model(options.source(name))
+        cut = cut or _say_cut(tokenizer, domains, read, max_length)
         for row, using in _ways(name, speaker, choice or []):
             with using():
                 if domains:
@@ -117,7 +121,24 @@ def evaluate_lm(
                 if asked:
                     right[row] = _accuracies(speaker, tokenizer, asked, limit, code, batch)
             say(f"{row}: done")
-    _tell(foreseen, told, right, as_json)
+    _tell(foreseen, told, right, cut, as_json)
+
+
+def _say_cut(
+    tokenizer: Any, domains: Mapping[str, Sequence[Lesson]], read: Mapping[str, Sequence[str]], longest: int
+) -> dict[str, dict[str, int]]:
+    """How many lessons and texts of each domain are cut, by the section of the result. All models read the same tokens. Says it, too."""
+    from unmask.experts.likelihood import cut_lessons, cut_texts
+
+    cut = {
+        LIKELIHOOD: {domain: cut_lessons(tokenizer, lessons, longest) for domain, lessons in domains.items()},
+        TEXT_LIKELIHOOD: {domain: cut_texts(tokenizer, texts, longest) for domain, texts in read.items()},
+    }
+    for what, section, given in (("lessons", LIKELIHOOD, domains), ("texts", TEXT_LIKELIHOOD, read)):
+        for domain, number in cut[section].items():
+            if number:
+                say(f"{domain}: {number} of {len(given[domain])} {what} are cut to {longest} tokens (--max-length)")
+    return cut
 
 
 def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, Items]:
@@ -189,14 +210,16 @@ def _accuracies(
     return {name: 100 * values for name, values in shares.items()}
 
 
-def _tell(foreseen: dict[str, Any], told: dict[str, Any], right: dict[str, Any], as_json: bool) -> None:
+def _tell(
+    foreseen: dict[str, Any], told: dict[str, Any], right: dict[str, Any], cut: dict[str, dict[str, int]], as_json: bool
+) -> None:
     from unmask.statistics.domain_differences import as_json as content
     from unmask.statistics.domain_differences import compare_by_domain
 
     sections: dict[str, Any] = {}
     for values, name, title, unit, digits in (
-        (foreseen, "likelihood", "Nats a response token, lower is better", "nats a response token", 3),
-        (told, "text_likelihood", "Nats a token of text, lower is better", "nats a token of text", 3),
+        (foreseen, LIKELIHOOD, "Nats a response token, lower is better", "nats a response token", 3),
+        (told, TEXT_LIKELIHOOD, "Nats a token of text, lower is better", "nats a token of text", 3),
         (right, "accuracy", "Right answers, percent, higher is better", "percent of items", 1),
     ):
         if not values:
@@ -204,7 +227,7 @@ def _tell(foreseen: dict[str, Any], told: dict[str, Any], right: dict[str, Any],
         first = next(iter(values))
         rows = compare_by_domain(values, first)
         numbers = {domain: len(some) for domain, some in values[first].items()}
-        sections[name] = content(rows, first, numbers, unit)
+        sections[name] = content(rows, first, numbers, unit) | ({"cut": cut[name]} if name in cut else {})
         if not as_json:
             _print(rows, title, digits, numbers)
     if as_json:

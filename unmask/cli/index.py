@@ -115,5 +115,5 @@ def _tell(done: Done, output: Path, as_json: bool) -> None:
         f"{output}: {counted(done.documents, 'document')}; {done.added} added, {done.changed} changed, {done.removed} removed, "
         f"{counted(done.embedded, 'text')} embedded."
     )
-    if done.recall is not None:
-        tell(f"The approximate index finds {done.recall:.1%} of the ten nearest documents (100 documents as queries).")
+    if done.recall_told:
+        tell(done.recall_told)

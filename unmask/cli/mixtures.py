@@ -72,7 +72,8 @@ def mix(
         Path | None, typer.Option(help="An expert that acts on every token at full strength, beside the routed experts.")
     ] = None,
     start_from: Annotated[
-        Path | None, typer.Option(help="Start from this mixture's router. Rows of experts that both mixtures have are copied.")
+        Path | None,
+        typer.Option(help="Start from the router of this mixture. Experts that both mixtures have keep their part of it."),
     ] = None,
     router: Router = "block",
     level: Decision = "token",

@@ -49,7 +49,8 @@ class ModelOptions:
         bool,
         typer.Option(
             "--trust-remote-code",
-            help="Run the Python code that comes with the model you name. Code of other models is never run.",
+            help="Run the Python code that comes with the model you name. Code of other models runs only if UNMASK_TRUST_CODE_OF "
+            "lists them.",
         ),
     ] = False
 

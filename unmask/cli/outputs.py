@@ -38,6 +38,8 @@ READ = (
     "texts",
     "train",
 )
+# options that name the folder of a model, whose files are its identity
+MODELS = ("adapter", "base", "branch", "experts", "model", "reference", "start_from")
 FILE, FOLDER, EITHER = "FILE", "FOLDER", "FILE|FOLDER"  # of either, a name without an ending is a folder
 # what typer shows for the type of an option, and what our help shows
 _PLAIN_TYPES = {f"<{kind}{more}>": "NUMBER" for kind in ("int", "float") for more in ("", " range")} | {
@@ -48,7 +50,8 @@ _PLAIN_TYPES = {f"<{kind}{more}>": "NUMBER" for kind in ("int", "float") for mor
 class Command(TyperCommand):
     """A command that checks what it was given, before it does anything.
 
-    It refuses an option of one value that was given twice, numbers that are none, and an output which is an input or cannot be written.
+    It refuses an option of one value that was given twice, numbers that are none, and an output which is an input, lies in a model or
+    cannot be written.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -99,7 +102,7 @@ def _at_home(value: Any) -> Any:
 
 
 def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
-    """Raise UnmaskError if a command's output is one of its inputs, or cannot be written."""
+    """Raise UnmaskError if a command's output is one of its inputs, lies inside a model that it reads, or cannot be written."""
     from unmask.io.files import check_output
 
     for parameter in parameters:
@@ -113,9 +116,26 @@ def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
             inputs.pop("texts", None)
         if not folder:
             _refuse_part_of(output, chain.from_iterable(inputs.values()))
+        refuse_inside_models(output, [path for name in MODELS for path in inputs.get(name, ())])
         others = [given[name] for name in OUTPUTS if name != parameter.name and given.get(name) is not None]
         if any(_is_same(output, other) for other in others):
             raise UnmaskError(f"'{output}' is given for two outputs, and the second would overwrite the first: give two files.")
+
+
+def models_named(*names: str) -> list[Path]:
+    """The paths among names of models: neither hub ids nor bundled models."""
+    return list(_paths("model", names))
+
+
+def refuse_inside_models(output: Path, models: Iterable[Path]) -> None:
+    """Raise UnmaskError for an output inside the folder of a model: all files there count as its weights and settings."""
+    place = expanded(output).resolve()
+    for folder in models:
+        if expanded(folder).is_dir() and expanded(folder).resolve() in place.parents:
+            raise UnmaskError(
+                f"'{output}' lies inside the model folder '{folder}', and new files there would make it another model: "
+                "give an output outside this folder."
+            )
 
 
 def _paths(name: str, value: Any) -> Iterator[Path]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 reproduce = typer.Typer(
     cls=Group,
     help="Repeat the experiments of a paper, or of router configurations, and test their claims.",
+    epilog="Example: unmask reproduce moee --scale smoke -o moee",
     no_args_is_help=True,
 )
 Output = Annotated[

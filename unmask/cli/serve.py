@@ -20,7 +20,8 @@ def serve(
         typer.Option(
             "--designs",
             "-d",
-            help="Designs to serve (see `unmask designs`), separated by commas. LABEL=DESIGN serves a design under the name LABEL.",
+            help="Designs to serve (see `unmask designs`), separated by commas. LABEL=DESIGN serves a design under the name LABEL. "
+            "Default: the saved embedder's design, or prompteol.",
         ),
     ] = None,
     host: Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.lesson_options import showing
-from unmask.cli.outputs import Command, Group
+from unmask.cli.outputs import Command, Group, models_named, refuse_inside_models
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say, tell_json
 
@@ -35,7 +35,12 @@ Data = Annotated[
     Path | None, typer.Option(help="Folder that data paths start from. Default: UNMASK_DATA, or the current folder.")
 ]
 
-recipes = typer.Typer(cls=Group, help="List, show, copy and check training recipes.", no_args_is_help=True)
+recipes = typer.Typer(
+    cls=Group,
+    help="List, show, copy and check training recipes.",
+    epilog="Example: unmask recipes show llm2vec",
+    no_args_is_help=True,
+)
 
 
 def train(
@@ -59,6 +64,7 @@ def train(
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(known)}.")
     root, plan = root_of(data), load_recipe(recipe, scale, settings or [])
     check_output(output, [plan.model, *(root / source.path for source in plan.data.values())], folder=True)
+    refuse_inside_models(output, models_named(plan.model))
     _run(plan, output, root, keep_leaks)
 
 
@@ -95,7 +101,7 @@ def _covered(stage: str, kinds: Sequence[Coverage]) -> None:
         console(stderr=True).print(coverage_table(stage, kinds))
 
 
-@recipes.command("list", cls=Command)
+@recipes.command("list", cls=Command, epilog="Example: unmask recipes list")
 def list_recipes() -> None:
     """List the recipes of this package and their scales."""
     from unmask.io.terminal import console
@@ -105,7 +111,7 @@ def list_recipes() -> None:
     console().print(recipe_table([(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]))
 
 
-@recipes.command("show", cls=Command)
+@recipes.command("show", cls=Command, epilog="Example: unmask recipes show llm2vec --scale small")
 def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
     """Print the file of a recipe. With a scale: every setting, as JSON."""
     from unmask.training.recipe import load_recipe, recipe_file
@@ -116,12 +122,14 @@ def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
         show_settings(load_recipe(recipe, scale, settings or []))
 
 
-@recipes.command("copy", cls=Command)
+@recipes.command("copy", cls=Command, epilog="Example: unmask recipes copy llm2vec mine.toml")
 def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]) -> None:
     """Copy a recipe to a file that you can change."""
     from unmask.io.files import atomic
     from unmask.training.recipe import recipe_file
 
+    if not file.name.endswith(".toml"):
+        raise UnmaskError(f"'{file}' would not be found as a recipe: name it {file.name}.toml.")
     if file.exists():
         raise UnmaskError(f"'{file}' exists, and is not overwritten.")
     with atomic(file) as scratch:
@@ -129,7 +137,7 @@ def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help
     say(f"wrote {file}; train with: unmask train {file} --scale small -o FOLDER")
 
 
-@recipes.command("check", cls=Command)
+@recipes.command("check", cls=Command, epilog="Example: unmask recipes check llm2vec --scale small --data DATA")
 def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Data = None) -> None:
     """Check a recipe and every row of its data, without loading a model."""
     from unmask.training.recipe import load_recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,8 @@ def ui(
         typer.Option(
             "--designs",
             "-d",
-            help="One or two designs (see `unmask designs`), separated by a comma. Default: prompteol,mean.",
+            help="One or two designs (see `unmask designs`), separated by a comma. Default: the saved embedder's design, or "
+            "prompteol,mean.",
         ),
     ] = None,
     corpus: Annotated[
@@ -40,6 +42,7 @@ def ui(
     """
     from unmask.errors import UnmaskError
     from unmask.serving.server import listen
+    from unmask.ui.page_file import opened
     from unmask.ui.server import PageServer
     from unmask.ui.start import load_page, read_inputs
 
@@ -55,9 +58,6 @@ def ui(
             return
         server = PageServer(page, listening)
         say(f"open {server.address} (Ctrl-C stops the page)")
-        if open_page:
-            import webbrowser
-
-            webbrowser.open(server.address)
-        server.run()
+        with opened(server.address) if open_page else nullcontext():
+            server.run()
         say("stopped")

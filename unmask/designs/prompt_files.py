@@ -8,6 +8,8 @@
     [topic-and-meaning]
     average = ["topic", "eol"]    # the mean of the vectors under prompts of the file, or registered ones
 
+A new line is `\\n` in double quotes. In single quotes, TOML would keep a backslash and an n.
+
 `-d FILE.toml` stands for all designs of a file. The design holds the whole template, so a saved embedder does not need the file.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Final, Literal
 
@@ -124,6 +127,12 @@ def _checked(file: Path, name: str, table: object) -> PromptEntry | AverageEntry
         raise UnmaskError(f"{file}, prompt '{name}': {first_problem(error)}.") from error
     except UnmaskError as error:
         raise UnmaskError(f"{file}, prompt '{name}': {error}") from error
+    if "\\n" in entry.whole:  # no error: it may be meant, as in a formula of LaTeX
+        warnings.warn(
+            f"{file}, prompt '{name}': the model reads a backslash and an n, not a new line, because TOML keeps '\\n' as it is in single "
+            "quotes. For a new line, write the text in double quotes.",
+            stacklevel=2,
+        )
     return entry
 
 

@@ -26,7 +26,15 @@ from unmask.encoding.lexical import lexical_vectors
 from unmask.encoding.pooling import POOLINGS, Pool
 from unmask.errors import UnmaskError
 from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
-from unmask.models.decoder import find_layers, first_position, has_hooks, model_lock, positions_of, require_headless
+from unmask.models.decoder import (
+    find_layers,
+    first_position,
+    has_hooks,
+    model_lock,
+    positions_of,
+    require_headless,
+    vocabulary_of,
+)
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
@@ -116,6 +124,10 @@ class RoutingRead:
 Read = HiddenRead | RoutingRead
 
 
+CANNOT_GO_ON = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+"""What architectures raise that keep no keys and values, or that take none."""
+
+
 class _DeepEnough(Exception):
     """Raised in the last layer that is read, to end the forward pass there."""
 
@@ -139,6 +151,7 @@ class Backbone:
         require_headless(model)
         self.model = model.eval()
         self.layers = find_layers(model)
+        self._vocabulary = vocabulary_of(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)  # first: a model that it refuses may not run at all
         with self.turn():
@@ -242,7 +255,7 @@ class Backbone:
         """The keys and values of tokens before all texts, or before each text; None if a text could not go on from there.
 
         That is so if tokens see what follows, if a head or somebody else's hooks read all tokens of a text, or if the model keeps no keys
-        and values that can be repeated.
+        and values that can be repeated, or does not run if it has to keep them.
         """
         if self.attention != "causal" or self.head is not None:
             return None
@@ -253,7 +266,12 @@ class Backbone:
         with self.computing():
             if has_hooks(self.model):  # asked inside the turn: outside of it, other threads have hooks on the model
                 return None
-            output = self.model(input_ids=ids, use_cache=True, **self._places(real.to(self.device)))
+            try:
+                output = self.model(input_ids=ids, use_cache=True, **self._places(real.to(self.device)))
+            except torch.OutOfMemoryError:
+                raise
+            except CANNOT_GO_ON:
+                return None
         cache = getattr(output, "past_key_values", None)
         # a state of linear attention cannot be repeated, and the padding before a shorter text would be in it
         parts = (cache, *getattr(cache, "layers", ()))
@@ -356,7 +374,9 @@ class Backbone:
             yield
 
     def _forward(self, batch: TokenBatch) -> Tensor | None:
-        inputs: dict[str, Any] = {"input_ids": batch.ids, "use_cache": False}
+        # a tokenizer may pad with a token that the model has no embedding of
+        ids = batch.ids.where(batch.real | (batch.ids < self._vocabulary), 0)
+        inputs: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         before, real = 0, batch.real
         if batch.beginning is not None:
             before = batch.beginning.length

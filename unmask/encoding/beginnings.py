@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from unmask.encoding.backbone import Backbone, Beginning
+from unmask.encoding.backbone import CANNOT_GO_ON, Backbone, Beginning
 from unmask.encoding.tokenization import TokenizedText
 
 _SAVED = 0.2  # share of all tokens from which a shared beginning is worth its check
@@ -40,7 +40,7 @@ def agree(dtype: torch.dtype, whole: Callable[[], Sequence[Tensor]], shared: Cal
     limit = _ROUNDING.get(dtype, _ROUNDING[torch.float32])
     try:
         both = list(zip(whole(), shared(), strict=True))
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # an architecture that takes no keys and values
+    except CANNOT_GO_ON:
         return False
     return all(bool((one - other).abs().max() <= limit * one.abs().max()) for one, other in both)
 

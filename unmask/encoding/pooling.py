@@ -22,7 +22,10 @@ def last(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token
 
 
 def first(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
-    """State of the first token: BERT's [CLS] position. It is useful only under bidirectional attention."""
+    """State of the first token of the embedded span. It is useful only under bidirectional attention.
+
+    A token that the tokenizer puts in front, such as BERT's [CLS], is not in the span, so it is not the one.
+    """
     return _at(hidden, mask.int().argmax(dim=1))
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from copy import copy, deepcopy
 from math import inf
 from queue import SimpleQueue
+from threading import Barrier
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -63,12 +64,27 @@ def _cores() -> int:
 
 @contextmanager
 def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that compute on one core each. Their number is that of torch, which is restored."""
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads, "unmask-replica", initializer=torch.set_num_threads, initargs=(1,))
+    """Threads that compute on one core each.
+
+    torch takes the number of cores that a thread sets for the default of threads that start later. So all threads start at once, and
+    the default is restored before they compute: a thread of somebody else that starts meanwhile would keep one core for its life.
+    """
+    before, started = torch.get_num_threads(), Barrier(threads + 1)
+
+    def start() -> None:
+        torch.get_num_threads()  # a thread takes the default at its first use of torch, and that would undo what it sets
+        torch.set_num_threads(1)
+        started.wait()
+
+    pool = ThreadPoolExecutor(threads, "unmask-replica", initializer=start)
     try:
+        for _ in range(threads):  # no thread is idle before all have started, so each job starts one
+            pool.submit(int)
+        started.wait()
+        torch.set_num_threads(before)
         yield pool
     finally:
+        started.abort()  # if a thread could not start
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
 

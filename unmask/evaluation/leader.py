@@ -216,8 +216,8 @@ def what_it_takes(first: System, second: System, test: Comparison, results: Sequ
     It is for planning, not evidence: it treats the observed difference as the true one.
     """
     outcome, comparisons_made = test.outcome, _family_size(test)
-    if outcome.unit == "items" and any(len(runs_of(one)) > 1 for one in results if one.system in (first, second)):
-        return None  # a part of the error is that of trainings, which no number of items reduces
+    if any(len(runs_of(one)) > 1 for one in results if one.system in (first, second)):
+        return None  # a part of the error is that of trainings, which no number of items or tasks reduces
     start = f"To tell {display_name(first, results)} from {display_name(second, results)} takes"
     if outcome.unit == "tasks":
         needed = _tasks_needed(test, results, comparisons_made)

@@ -11,6 +11,7 @@ from unmask.designs.design import Design
 from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Failure, Result
+from unmask.evaluation.seed_means import training_note
 from unmask.io.terminal import visible
 from unmask.models.bundled import resolve
 from unmask.models.identity import identity_of
@@ -56,7 +57,7 @@ def made_result(
         tokens_by_prompt=tally.by_prompt,
         truncated=tally.truncated,
         conditions=conditions,
-        provenance=dict(provenance),
+        provenance={**provenance, **training_note(conditions.model)},
     )
     return result, items
 

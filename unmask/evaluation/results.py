@@ -65,7 +65,8 @@ class Result(BaseModel):
 
     label: the name under which the user gave the design; main_score: 0 to 1; interval: 95 %, from the task's n items; scores: other
     scores of mteb; dim: size of a vector; tokens: computed for this task; tokens_by_prompt: the same for each prompt of a design with
-    several; truncated: texts that were cut to max_length; provenance: the proven attention, library versions, device.
+    several; truncated: texts that were cut to max_length; provenance: the proven attention, library versions, device, and the training of
+    a model that `unmask train` made (seed, and a hash of the rest).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

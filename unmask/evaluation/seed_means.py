@@ -1,14 +1,16 @@
 """Means over seeds: models that were trained with one recipe and design, and differ only in the seed, count as one.
 
 A run of `unmask train` is a folder with `run.json` (design, seed, data) and `model`. Its recipe is in `recipe.json`, there or one folder
-up. Any other model counts on its own.
+up. Any other model counts on its own. A result keeps a note of the training of its model, because the folder may be moved or trained
+again later. Results of older versions have no such note: for these, the folder is read when they are joined.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,10 @@ DEVIATION = "deviation over seeds"
 """The key of the standard deviation of the main score over seeds, among the scores of a `SeedMean`."""
 
 
+TRAINING = "training"
+"""The key of the note on the training of a model, in the provenance of a result."""
+
+
 class SeedMean(Result):
     """Results of one design on one task under several seeds of its training, joined: scores are means over the seeds.
 
@@ -37,7 +43,7 @@ class SeedMean(Result):
 
 @dataclass(frozen=True)
 class Training:
-    """How a run was trained: its seed, and everything else that decides on its weights, as one text."""
+    """How a run was trained: its seed, and a hash of everything else that decides on its weights."""
 
     seed: int
     otherwise: str
@@ -51,16 +57,38 @@ def training(model: str) -> Training | None:
         return None
     record, settings = _read(folder / "run.json"), _read(recipe)
     try:
-        # a seed draws its rows and negatives, so their hash differs between runs that are alike; the rows kept out do not differ
-        kept_out = {
-            stage: {name: sorted(data["leaks"]) for name, data in sets.items()} for stage, sets in record["data"].items()
+        # a seed draws its rows and negatives, so their hash differs between runs that are alike; files and the rows kept out do not
+        rows = {
+            stage: {name: [sorted(data["leaks"]), data.get("files")] for name, data in sets.items()}
+            for stage, sets in record["data"].items()
         }
         same = {key: value for key, value in settings.items() if key not in ("designs", "seeds")}
         base = record.get("base") or {}
         weights = [(one or {}).get("weights") for one in (base, base.get("teacher"))]
-        return Training(int(record["seed"]), json.dumps([same, record["design"], kept_out, weights], sort_keys=True))
+        otherwise = json.dumps([same, record["design"], rows, weights], sort_keys=True)
+        return Training(int(record["seed"]), hashlib.sha256(otherwise.encode()).hexdigest()[:16])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnmaskError(f"{folder / 'run.json'} is not what `unmask train` wrote: {error!r}.") from error
+
+
+def training_note(model: str) -> dict[str, Any]:
+    """What the provenance of a new result says of the training of its model. Empty if there is nothing to say.
+
+    A broken record does not stop the scoring: `mean_over_seeds` reports it.
+    """
+    try:
+        trained = training(model)
+    except UnmaskError:
+        return {}
+    return {TRAINING: asdict(trained)} if trained else {}
+
+
+def _noted(result: Result) -> Training | None:
+    """The training that a result notes. None for a result of an older version, and for a name that a report made up."""
+    note = result.provenance.get(TRAINING)
+    if not note or result.model != result.conditions.model:
+        return None
+    return Training(int(note["seed"]), str(note["otherwise"]))
 
 
 def mean_over_seeds(results: Sequence[Result], *, kept: bool = False) -> list[Result]:
@@ -121,7 +149,8 @@ Group = list[tuple[int, tuple[str, str]]]  # seeds and systems
 
 def _groups(results: Sequence[Result]) -> list[Group]:
     """Trained systems that differ only in their seed, grouped, in the order of their seeds."""
-    trainings = {model: training(model) for model in dict.fromkeys(result.model for result in results)}
+    noted = {result.model: note for result in results if (note := _noted(result))}
+    trainings = {model: noted.get(model) or training(model) for model in dict.fromkeys(result.model for result in results)}
     groups: dict[tuple[str, str], Group] = {}
     for model, design in dict.fromkeys(result.system for result in results):
         trained = trainings[model]
@@ -160,7 +189,8 @@ def _mean(runs: Sequence[Result]) -> SeedMean:
             "texts": sum(run.texts for run in runs),
             "tokens": sum(run.tokens for run in runs),
             "truncated": sum(run.truncated for run in runs),
-            "provenance": first.provenance | {"runs": [run.model for run in runs]},
+            "provenance": {name: value for name, value in first.provenance.items() if name != TRAINING}
+            | {"runs": [run.model for run in runs]},
             "runs": tuple(runs),
         }
     )

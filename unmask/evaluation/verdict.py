@@ -25,7 +25,6 @@ from unmask.statistics.paired import (
     bootstrap_tasks,
     difference_test,
     fewest_tasks,
-    sign_flip_p,
     task_changes,
     wilcoxon,
     with_holm,
@@ -65,12 +64,12 @@ class Comparison:
             return self.outcome
         low, high = self.outcome.interval
         mirrored = {"difference": -self.outcome.difference, "effect": -self.outcome.effect, "interval": (-high, -low)}
-        return replace(self.outcome, **mirrored, bounds=None)  # type: ignore[arg-type]
+        return replace(self.outcome, **mirrored, bounds=None, changes=None)  # type: ignore[arg-type]
 
     def as_json(self) -> dict[str, Any]:
         """For `--json` and the saved file."""
         systems = {side: dict(zip(("model", "design"), system, strict=True)) for side, system in (("a", self.a), ("b", self.b))}
-        outcome = {name: value for name, value in vars(self.outcome).items() if name != "bounds"}
+        outcome = {name: value for name, value in vars(self.outcome).items() if name not in ("bounds", "changes")}
         if not isfinite(self.outcome.effect):
             outcome["effect"] = None  # JSON has no infinity, the effect of one and the same difference on every resample
         verdict = {"told_apart": self.better is not None, "family": self.family, "left_out": self.left_out}
@@ -255,10 +254,8 @@ def _over_items(
         changes = task_changes([items[a, task] for task in used], [items[b, task] for task in used])
         if max(len(points[a]), len(points[b])) > 1:
             together = _models(cells[a, used[0]]) == _models(cells[b, used[0]])
-            test = items_and_seeds_test((samples[a][None], samples[b][None]), (points[a], points[b]), sizes, paired=together)
-            # where few items differ, the t finds too much
-            exact = None if changes is None else sign_flip_p(changes)
-            tests.append(replace(test, p=max(test.p, exact or 0.0)))
+            drawn = samples[a][None], samples[b][None]
+            tests.append(items_and_seeds_test(drawn, (points[a], points[b]), sizes, paired=together, changes=changes))
             continue
         one, other = points[a][0], points[b][0]
         test = difference_test(

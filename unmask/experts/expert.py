@@ -19,7 +19,7 @@ from unmask.experts.records import LessonsRecord, TrainingRecord, claim, finishe
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import seal
 from unmask.models.adapter_config import sort_adapter_config
-from unmask.models.decoder import body_of, find_layers
+from unmask.models.decoder import body_of, find_layers, pad_id_of
 from unmask.models.identity import Pinned, identity_of, pinned
 from unmask.models.loading import Source, load_language_model, precision_of
 from unmask.models.provenance import versions
@@ -106,7 +106,7 @@ def _train(
         model,
         {"lessons": tokens},
         learning,
-        int(tokenizer.pad_token_id or 0),
+        pad_id_of(tokenizer, model),
         work,
         nullcontext if precise else lambda: torch.autocast(model.device.type, model.dtype),
         callbacks,

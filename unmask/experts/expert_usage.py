@@ -20,6 +20,7 @@ from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.mixture.gating import gates
 from unmask.mixture.mixture_folder import Mixture
+from unmask.models.decoder import pad_id_of
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.routing.information import information, joint_of_texts, normalised_information
 from unmask.statistics.routing.text_bootstrap import bootstrap_texts, shuffled_labels, without_chance
@@ -83,7 +84,7 @@ def first_choices(
     The third value is the mean sum of the gates, over all tokens and routing points.
     """
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
-    collate = LessonCollator(int(tokenizer.pad_token_id or 0))
+    collate = LessonCollator(pad_id_of(tokenizer, mixture.model))
     shape = (len(tokens), len(mixture.points), len(mixture.experts))
     everywhere, answering, gates_sum, decisions = np.zeros(shape), np.zeros(shape), 0.0, 0
     for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):

@@ -20,6 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.io.terminal import progress_bar
+from unmask.models.decoder import pad_id_of
 from unmask.models.loading import Source, load_tokenizer
 from unmask.models.source import below, place_of
 from unmask.training.collate import NextTokenCollator, chunk_tokens
@@ -76,7 +77,7 @@ def text_likelihood(
     Texts of one token are left out: nothing stands before it. Raises UnmaskError if that leaves nothing.
     """
     chunks = chunk_tokens(tokenizer, texts, max_length, blocks=False)
-    collate = NextTokenCollator(int(tokenizer.pad_token_id or 0))
+    collate = NextTokenCollator(pad_id_of(tokenizer, model))
     return mean_losses(
         model, [(0, ids) for ids in chunks], [len(ids) for ids in chunks], collate, batch_tokens, "reading texts"
     )
@@ -92,8 +93,18 @@ def response_likelihood(
 ) -> NDArray[np.float64]:
     """Mean negative log-likelihood per response token of each lesson, in nats, shape (lesson,)."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
-    collate = LessonCollator(int(tokenizer.pad_token_id or 0))
+    collate = LessonCollator(pad_id_of(tokenizer, model))
     return mean_losses(model, tokens, [len(lesson.ids) for lesson in tokens], collate, batch_tokens, "reading lessons")
+
+
+def cut_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int) -> int:
+    """How many lessons are longer than the limit, so that the end of their response does not count."""
+    return sum(lesson.cut for lesson in tokenize_lessons(tokenizer, lessons, max_length))
+
+
+def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> int:
+    """How many texts are longer than the limit, so that their end does not count."""
+    return sum(len(ids) > max_length for ids in chunk_tokens(tokenizer, texts, max_length + 1, blocks=False))
 
 
 def mean_losses(

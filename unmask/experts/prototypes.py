@@ -20,6 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import LessonTokens
 from unmask.mixture.mixture_folder import Mixture
+from unmask.models.decoder import pad_id_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,7 +38,7 @@ def start_from_prototypes(
     every = [expert.name for expert in mixture.experts]
     if lacking := [name for name in every if name not in domains]:
         raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{lacking[0]}' has none.")
-    pad = int(tokenizer.pad_token_id or 0)
+    pad = pad_id_of(tokenizer, mixture.model)
     means = [mean_states(mixture, domains[name], pad) for name in every]
     wanted = [every.index(name) for name in (every if names is None else names)]
     with torch.no_grad():

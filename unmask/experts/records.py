@@ -138,7 +138,10 @@ def finished(folder: Path, name: str, record: Training, what: str) -> Training |
             f"'{folder / name}' is damaged, so the settings of '{folder}' are unknown. Remove the folder to train again."
         )
     if not record.is_same(done, folder):
-        raise UnmaskError(f"'{folder}' holds {_OTHER[what]} or settings{_difference(record, done)}. Give another folder.")
+        raise UnmaskError(
+            f"'{folder}' holds {_OTHER[what]} or settings{_difference(record, done)}. Give another folder, or remove this one to train "
+            "again."
+        )
     try:
         check_seal(folder)
     except Damaged as error:

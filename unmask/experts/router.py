@@ -21,6 +21,7 @@ from unmask.experts.names import Start
 from unmask.experts.prototypes import start_from_prototypes
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture
+from unmask.models.decoder import pad_id_of
 from unmask.training.stages.stage import MOST_RATE
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def train_router(
             weight.requires_grad_(True)
         only_these_train(mixture, free)
         with _balancing(mixture, options.balance, before.top_k, learning.accumulate) as penalty:
-            pad = int(tokenizer.pad_token_id or 0)
+            pad = pad_id_of(tokenizer, mixture.model)
             log = learn(mixture.model, tokens, learning, pad, folder, nullcontext, callbacks, penalty, own_rates)
     finally:
         mixture.routing = before

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+_BLOCK = 1 << 16
+
 
 def open_unpacked(file: Path) -> BinaryIO:
     """The bytes of a file, unpacked if its ending says that they are packed. Reading may raise one of DAMAGE."""
     opener = COMPRESSIONS.get(file.suffix.lower())
-    return file.open("rb") if opener is None else opener(file)
+    if opener is None:
+        return file.open("rb")
+    return opener(file) if file.stat().st_size else cast(BinaryIO, io.BufferedReader(_Nothing()))
 
 
 def row_ending(file: Path) -> str:
@@ -32,6 +36,65 @@ def is_damage(error: BaseException) -> bool:
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
+class _Nothing(io.RawIOBase):
+    """A packed file without a byte. It was lost: even nothing, packed, has a head."""
+
+    def readable(self) -> bool:
+        """It is made for reading."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Raise EOFError."""
+        raise EOFError("the file is empty")
+
+
+class _Streams(io.RawIOBase):
+    """The packed streams of a file, one behind another, unpacked. Null bytes between them are padding.
+
+    Python's own files of bzip2 and xz do not say so if a later stream is damaged: they take it for the end of the file. begin: makes what
+    unpacks one stream.
+    """
+
+    def __init__(self, packed: BinaryIO, begin: Callable[[], Any]) -> None:
+        """Begin with the first stream."""
+        self._packed, self._begin, self._stream = packed, begin, begin()
+
+    def readable(self) -> bool:
+        """It is made for reading."""
+        return True
+
+    def close(self) -> None:
+        """Close the file, too."""
+        self._packed.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        """Unpack some bytes, or none at the end. Raises one of DAMAGE."""
+        data = b""
+        while not data:
+            block = b""
+            if self._stream.eof:
+                if not (block := self._next_stream()):
+                    return 0
+                self._stream = self._begin()
+            elif self._stream.needs_input and not (block := self._packed.read(_BLOCK)):
+                raise EOFError("the file ends too early")
+            data = self._stream.decompress(block, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next_stream(self) -> bytes:
+        """How the next stream begins; no bytes if there is none."""
+        begins = self._stream.unused_data.lstrip(b"\0")
+        while not begins and (block := self._packed.read(_BLOCK)):
+            begins = block.lstrip(b"\0")
+        return bytes(begins)
+
+
+def _streams(begin: Callable[[], Any]) -> Callable[[Path], BinaryIO]:
+    return lambda file: cast(BinaryIO, io.BufferedReader(_Streams(file.open("rb"), begin), _BLOCK))
+
+
 def _zstd(file: Path) -> BinaryIO:
     import pyarrow as pa
 
@@ -41,7 +104,7 @@ def _zstd(file: Path) -> BinaryIO:
 
 COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
     ".gz": lambda file: cast(BinaryIO, gzip.GzipFile(file)),
-    ".bz2": lambda file: cast(BinaryIO, bz2.BZ2File(file)),
-    ".xz": lambda file: cast(BinaryIO, lzma.LZMAFile(file)),  # noqa: SIM115 (the caller closes it)
+    ".bz2": _streams(bz2.BZ2Decompressor),
+    ".xz": _streams(lzma.LZMADecompressor),
     ".zst": _zstd,
 }

@@ -73,12 +73,21 @@ def atomic_folder(folder: Path, replaces: Callable[[Path], bool] | None = None) 
 
 @contextmanager
 def only_run_in(folder: Path) -> Iterator[None]:
-    """Hold a folder that grows in place for one run. Raises UnmaskError if another run holds it."""
+    """Hold a folder that grows in place for one run. Raises UnmaskError if another run holds it.
+
+    A block that fails before it has written anything leaves nothing: no lock, no marker, and no folder that was not there before.
+    """
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    before = set() if new else set(folder.iterdir())
     make_folder(folder)
-    with _held(folder / ".lock", folder):
+    with _held(folder / _LOCK, folder):
         patterns = (f"{depth}.*.{_SCRATCH}{lock}" for depth in ("", "*/", "*/*/", "*/*/*/") for lock in ("", _LOCK))
         _sweep(path for pattern in patterns for path in folder.glob(pattern))
-        yield
+        try:
+            yield
+        except BaseException:
+            _leave_nothing(folder, before, new)
+            raise
 
 
 @contextmanager
@@ -211,6 +220,17 @@ def _drop_torn(lines: BinaryIO) -> None:
     if size and lines.read(1) != b"\n":
         lines.seek(0)
         lines.truncate(lines.read().rfind(b"\n") + 1)
+
+
+def _leave_nothing(folder: Path, before: set[Path], new: list[Path]) -> None:
+    """Remove locks and our marker from a folder if a run has put nothing else there, and then the new folders. before: what was there."""
+    with suppress(OSError):  # the folder is gone, or somebody has put something there meanwhile
+        left = set(folder.iterdir()) - before
+        if all(file.name == _MARKER or (file.name.startswith(".") and file.name.endswith(_LOCK)) for file in left):
+            for file in sorted(left, key=lambda file: file.name == _LOCK):  # the lock that this run holds goes last
+                file.unlink()
+            for place in new:
+                place.rmdir()
 
 
 def _real(path: Path) -> Path:

@@ -51,9 +51,11 @@ class Lines(Iterator[str]):
         """Begin anew behind so many lines and bytes, which lie ahead."""
         if self._stream.seekable():
             self._stream.seek(start.offset)
-        else:
-            self._discard(start.offset - self.offset - sum(map(_size, self._pieces)))
-        self._pieces.clear()
+            self._pieces.clear()
+        else:  # what was read and not given out yet cannot be read again: the start may lie in it
+            while self._pieces and self.offset < start.offset:
+                self.offset += _size(self._pieces.popleft())
+            self._discard(start.offset - self.offset)
         self.number, self.offset = start.line, start.offset
 
     def __next__(self) -> str:

@@ -56,6 +56,11 @@ class Routing:
         """The settings that a mixture is built for. They cannot be changed later."""
         return {"router": self.router, "level": self.level, "span": self.span, "from_layer": self.from_layer}
 
+    @property
+    def recomputable(self) -> bool:
+        """Whether a block can be computed again by itself. Otherwise it needs what only the latest forward pass left behind."""
+        return self.level == "token" and self.router != "final" and not self.span
+
     def require_gradient(self) -> None:
         """Raise UnmaskError if a router would learn nothing under this routing."""
         if self.renormalise and self.top_k == 1:
@@ -77,14 +82,16 @@ def gates(logits: Float[Tensor, "*batch expert"], routing: Routing) -> Float[Ten
 class Control:
     """What all routing points of one mixture share: the routing, and what overrides it.
 
-    gate_function: computes the gates in place of the routing (an oracle, chance). off: the base model alone. decided: logits of a first
-    pass (router "final"). scale: what the factors of the experts lack while they train, alpha / r. recorded: a list that takes the
-    logits of every routing point, in order. so_far: turns the logits of single tokens into those of the text up to each token.
+    gate_function: computes the gates in place of the routing (an oracle, chance). override: a name that only this use of a gate function
+    has. off: the base model alone. decided: logits of a first pass (router "final"). scale: what the factors of the experts lack while
+    they train, alpha / r. recorded: a list that takes the logits of every routing point, in order. so_far: turns the logits of single
+    tokens into those of the text up to each token.
     """
 
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
         self.gate_function: GateFunction | None = None
+        self.override = ""
         self.off = False
         self.decided: Tensor | None = None
         self.scale = 1.0
@@ -143,7 +150,8 @@ class RoutingPoint(nn.Module):
         """Logits of every token, shape (B * T, n). Sets `now` for the maps of the block."""
         control, now = self.control, self.now
         tokens = hidden.numel() // hidden.shape[-1]
-        now.few = self.fixed and tokens <= _FEW and hidden.device.type == "cpu"
+        # not where gradients are computed: the factors for few tokens may have been made in inference mode
+        now.few = self.fixed and not torch.is_grad_enabled() and tokens <= _FEW and hidden.device.type == "cpu"
         wide = hidden.float() if now.few else hidden
         logits = self._decide(wide)
         if control.recorded is not None:
@@ -203,9 +211,10 @@ class RoutingPoint(nn.Module):
         now = self.now
         if hidden is now.input and stack in self._sharing:
             return now.low[self._sharing[stack]]
+        strength = now.strength.reshape(*hidden.shape[:-1], -1)  # a block may give its maps the tokens of all texts in one row
         if now.few:
-            return nn.functional.linear(hidden.float(), stack.few("down")[now.chosen]) * now.strength  # type: ignore[no-any-return]
-        return nn.functional.linear(hidden, stack.down.to(hidden.dtype)) * now.strength  # type: ignore[no-any-return]
+            return nn.functional.linear(hidden.float(), stack.few("down")[now.chosen]) * strength  # type: ignore[no-any-return]
+        return nn.functional.linear(hidden, stack.down.to(hidden.dtype)) * strength  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Drop the state of a forward pass when its block is done."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +89,12 @@ class MixtureModel:
         self._control.routing = routing
 
     @property
+    def in_use(self) -> str:
+        """How experts are used at the moment: the routing, and what overrides it. Waits for other threads that have the model."""
+        with self.turn():
+            return f"{self.routing} {self._control.override}{' without experts' if self._control.off else ''}"
+
+    @property
     def routers(self) -> dict[str, nn.Linear]:
         """Each router once, by name: "router", or for `layer` the name of its block."""
         if self.routing.router == "layer":
@@ -154,11 +161,14 @@ class MixtureModel:
     def with_gates(self, gate_function: GateFunction) -> Iterator[None]:
         """Compute the gates by a function of the logits inside a `with` block, in place of the routing: an oracle, chance."""
         with self.turn():
-            before, self._control.gate_function = self._control.gate_function, gate_function
+            control = self._control
+            before = control.gate_function, control.override
+            # a function cannot be compared with another one, so each use of one counts as another mixture (`in_use`)
+            control.gate_function, control.override = gate_function, uuid4().hex
             try:
                 yield
             finally:
-                self._control.gate_function = before
+                control.gate_function, control.override = before
 
     @contextmanager
     def record_logits(self) -> Iterator[list[Tensor]]:

@@ -3,8 +3,8 @@
 `config.is_causal = False` makes most decoders bidirectional. Some silently stay causal, in some layers, or only with or without
 padding. So it is measured: the input of layer k is changed at the last token, and its output is compared at the earlier tokens. Every
 layer is given its own undisturbed input with that change, whatever the layer below made, so two passes of a short text prove all layers.
-A third pass changes the padding and the other text of the batch, which must change nothing. If some layers of a bidirectional model
-hardly look ahead, all of this is repeated under causal attention, for comparison.
+A third pass has another text beside the first and other padding, and must change nothing: neither in the layers, nor before, between
+or after them. If some layers of a bidirectional model hardly look ahead, all of this is repeated under causal attention, for comparison.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _LOW_PRECISION_REORDERED = 2**-7
 
 @dataclass(frozen=True)
 class AttentionProof:
-    """Measurements on the loaded model: for each layer, the relative change of earlier states, without and with padding."""
+    """Measurements on the loaded model: for each layer, the relative change of earlier states, without and with padding.
+
+    leak: the relative change by other padding and another text beside it, of the embeddings and of what each layer gives.
+    """
 
     attention: Attention
     unpadded: tuple[float, ...]
@@ -97,8 +100,10 @@ def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: At
                              "unmask cannot read it. Use a decoder or an encoder.")  # fmt: skip
     others = torch.arange(_TOKENS + _PADS) >= torch.tensor([[_TOKENS], [0]])
     try:
-        (unpadded,) = _dependences(model, layers, 0, _last(0))
-        padded, leak = _dependences(model, layers, _PADS, _last(_PADS), others)
+        clean, moved = _passes(model, layers, 0, _last(0))
+        unpadded = _dependences(clean, moved)
+        clean, moved, neighbours = _passes(model, layers, _PADS, _last(_PADS), others)
+        padded, leak = _dependences(clean, moved), _leaks(clean, neighbours)
     except (UnmaskError, torch.OutOfMemoryError):
         raise
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # code that gets no causal mask, say
@@ -123,7 +128,7 @@ def _more_than_causal(model: nn.Module, layers: Sequence[nn.Module], pads: int, 
     """For each layer, whether it changes more than it does under causal attention."""
     with attention_kept(model):
         set_attention(model, "causal")
-        (causal,) = _dependences(model, layers, pads, _last(pads))
+        causal = _dependences(*_passes(model, layers, pads, _last(pads)))
     least = _REORDERED.get(next(model.parameters()).dtype, _LOW_PRECISION_REORDERED)
     return [value > max(_TIMES_CAUSAL * noise, least) for value, noise in zip(values, causal, strict=True)]
 
@@ -139,15 +144,15 @@ def _refuse(model: nn.Module, proof: AttentionProof, ahead: list[bool], padded: 
     differ = [k for k, (one, other) in enumerate(zip(ahead, padded, strict=True), start=1) if one != other]
     if wanted == "causal" and all(padded):
         raise AttentionError(f"This model ({name}) is an encoder: every layer looks ahead, and cannot be made causal. To compare with "
-                             "it, give it to `unmask compare` with -r. To embed with it, use a bidirectional design.")  # fmt: skip
+                             "it, give it to `unmask compare` with -r. To embed with it, use a bidirectional design. That pools the text's "
+                             "own tokens, without [CLS] and [SEP], so its vectors are not those of -r.")  # fmt: skip
     if differ:
         raise AttentionError(f"{name} attends differently with and without padding in layers {_ranges(differ)}, so {wanted} "
                              "embeddings of it would depend on the batch. Use the other attention, or another model.")  # fmt: skip
     if any(leak):
-        leaking = [k for k, leaks in enumerate(leak, start=1) if leaks]
-        raise AttentionError(
-            f"{name} lets padding or other texts change a text in layers {_ranges(leaking)}, so it cannot be used in batches."
-        )
+        leaking = [k for k, leaks in enumerate(leak) if leaks and k]
+        where = " and ".join([*["its embeddings"] * leak[0], *[f"layers {_ranges(leaking)}"] * bool(leaking)])
+        raise AttentionError(f"{name} lets padding or other texts change a text in {where}, so it cannot be used in batches.")
     if wanted == "causal" and looking:
         raise AttentionError(f"{name} was set to causal, but layers {_ranges(looking)} look ahead. Use a bidirectional design.")
     if wanted == "bidirectional" and not looking:
@@ -167,42 +172,70 @@ def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
     return kind.endswith("attention") and not kind.startswith("linear")
 
 
-def _dependences(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed: Tensor) -> list[tuple[float, ...]]:
-    """For each mask of tokens, and for each layer, how much its output changes if its input is changed there.
+@dataclass(frozen=True)
+class _Pass:
+    """What went through a model, in one pass of two texts.
 
-    The change is relative, and of the first text at the tokens before the last. Masks have the shape (text, token).
+    inputs: what came to each layer. between: of the first text, what came to each layer and what left the model. outputs: of the first
+    text, what each layer gave at the tokens before the last.
+    """
+
+    inputs: list[Tensor]
+    between: list[Tensor]
+    outputs: list[Tensor]
+
+
+def _passes(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed: Tensor) -> list[_Pass]:
+    """An undisturbed pass, and a disturbed one for each mask. There, the tokens of the mask are others, and so is each layer's input.
+
+    Masks have the shape (text, token).
     """
     device = next(model.parameters()).device
     vocabulary = vocabulary_of(model)
-    ids = (torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary
-    mask = (torch.arange(_TOKENS + pads, device=device) < _TOKENS).long()
     # the text twice: with one text, some models read no mask
-    given: dict[str, Any] = {"input_ids": ids.expand(2, -1), "use_cache": False}
+    ids = ((torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary).expand(2, -1)
+    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if pads:
-        given["attention_mask"] = mask.expand(2, -1)
+        given["attention_mask"] = (torch.arange(_TOKENS + pads, device=device) < _TOKENS).long().expand(2, -1)
     with torch.inference_mode():
-        inputs, clean = _through(model, layers, given)
-        moved = [_through(model, layers, given, [_disturbed(one, place) for one in inputs])[1] for place in disturbed]
-    # the median, not the largest: trained models have a few enormous values, beside which every change looks small
-    typical = clean.abs().median(dim=1, keepdim=True).values.clamp_min(1e-12)
-    if not clean.isfinite().all():
+        clean = _through(model, layers, given)
+        passes = [clean]
+        for place in disturbed:
+            other_ids = torch.where(place.to(device), (ids + 1) % vocabulary, ids)
+            inputs = [_disturbed(one, place) for one in clean.inputs]
+            passes.append(_through(model, layers, {**given, "input_ids": other_ids}, inputs))
+    if not all(output.isfinite().all() for output in clean.outputs):
         precision = str(next(model.parameters()).dtype).removeprefix("torch.")
         raise AttentionError(f"The states of {type(model).__name__} are not finite (NaN or infinity) in {precision}, so nothing can be "
                              "read from them. Use another --dtype: bfloat16 or float32.")  # fmt: skip
-    changes = [(one - clean).abs() / clean.abs().maximum(typical) for one in moved]
+    return passes
+
+
+def _dependences(clean: _Pass, moved: _Pass) -> tuple[float, ...]:
+    """For each layer, how much its output changed at the tokens before the last."""
+    return tuple(map(_change, clean.outputs, moved.outputs))
+
+
+def _leaks(clean: _Pass, moved: _Pass) -> tuple[float, ...]:
+    """How much the first text changed in the embeddings, and in each layer: in its output, or on the way from there."""
+    embeddings, *later = map(_change, clean.between, moved.between)
+    return (embeddings, *map(max, later, _dependences(clean, moved)))
+
+
+def _change(before: Tensor, after: Tensor) -> float:
+    """The largest change of an element, relative to the larger of itself and the median element."""
+    # the median, not the largest: trained models have a few enormous values, beside which every change looks small
+    size = before.abs().maximum(before.abs().median().clamp_min(1e-12))
     # a state that turns into NaN has changed
-    return [tuple(change.nan_to_num(nan=float("inf")).amax(dim=1).tolist()) for change in changes]
+    return float(((after - before).abs() / size).nan_to_num(nan=float("inf")).max())
 
 
 def _through(
     model: nn.Module, layers: Sequence[nn.Module], given: dict[str, Any], replaced: Sequence[Tensor] | None = None
-) -> tuple[list[Tensor], Tensor]:
-    """Send texts through a model: the input of each layer, and of the first text each layer's output at the tokens before the last.
-
-    replaced: what each layer is given in place of its input.
-    """
+) -> _Pass:
+    """Send texts through a model. replaced: what each layer is given in place of its input."""
     inputs: list[Tensor] = []
-    states: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def give(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         hidden = args[0] if args else kwargs["hidden_states"]
@@ -215,14 +248,18 @@ def _through(
         return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
 
     def keep(_: nn.Module, __: Any, output: Any) -> None:
-        states.append(hidden_of(output)[0, : _TOKENS - 1].float().flatten().clone())
+        outputs.append(_of_the_first_text(hidden_of(output), _TOKENS - 1))
 
     with ExitStack() as stack:
         for layer in layers:
             stack.callback(layer.register_forward_pre_hook(give, with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(keep).remove)
-        model(**given)
-    return inputs, torch.stack(states)
+        final = model(**given).last_hidden_state
+    return _Pass(inputs, [_of_the_first_text(states, _TOKENS) for states in (*inputs, final)], outputs)
+
+
+def _of_the_first_text(states: Tensor, tokens: int) -> Tensor:
+    return states[0, :tokens].float().flatten().clone()
 
 
 def _disturbed(hidden: Tensor, where: Tensor) -> Tensor:

@@ -8,13 +8,13 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.io.threads import FairLock, lock_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _TOKENS = 8
 # Change of an element, relative to the larger of itself and the median. Rounding is less in any precision, another position is more.
@@ -70,8 +70,9 @@ def first_position(model: PreTrainedModel) -> int:
     if "position_ids" not in signature(model.forward).parameters:
         return 0
     words, size = model.get_input_embeddings(), positions_of(model)
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not words]
-    starts = [table.padding_idx + 1 for table in tables if table.num_embeddings == size and table.padding_idx is not None]
+    # by what a table has and not by its class: I-BERT's is no nn.Embedding
+    tables: list[Any] = [module for module in model.modules() if module is not words and hasattr(module, "padding_idx")]
+    starts = [table.padding_idx + 1 for table in tables if _rows_of(table) == size and table.padding_idx is not None]
     if not starts:  # most models: no table of positions has a row for padding
         return 0
     positions = torch.arange(_TOKENS, device=next(model.parameters()).device)[None]
@@ -82,6 +83,11 @@ def first_position(model: PreTrainedModel) -> int:
     if not ((from_zero - own).abs() > _MOVED * own.abs().maximum(own.abs().median())).any():
         return 0
     return int(max(starts))
+
+
+def _rows_of(table: nn.Module) -> int | None:
+    weight = getattr(table, "weight", None)
+    return len(weight) if isinstance(weight, Tensor) and weight.dim() == 2 else None
 
 
 def require_headless(model: PreTrainedModel) -> None:
@@ -98,6 +104,15 @@ def rotary_border(model: PreTrainedModel) -> float:
     rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
     kinds = [kind for kind in (rope, *rope.values()) if isinstance(kind, dict) and kind.get("rope_type") == "longrope"]
     return float(min((kind["original_max_position_embeddings"] for kind in kinds), default=inf))
+
+
+def pad_id_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    """The id that pads a batch: the tokenizer's own, or 0 if there is none or the model has no embedding of it.
+
+    A token that was added to the tokenizer alone has no embedding. Padding is masked, so any id that has one will do.
+    """
+    pad = tokenizer.pad_token_id
+    return int(pad) if pad is not None and pad < vocabulary_of(model) else 0
 
 
 def vocabulary_of(model: PreTrainedModel) -> int:

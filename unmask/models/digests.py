@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -19,6 +21,9 @@ from unmask.errors import UnmaskError
 from unmask.io.files import write_json
 from unmask.io.seals import SEAL
 from unmask.models.bundled import cache_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".py", ".tiktoken", ".spm", ".vocab", ".bpe")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz")
@@ -29,18 +34,43 @@ _SETTLED = 3.0
 """Seconds after which the clock of a file system surely tells two changes apart."""
 
 
-def digest_of_folder(folder: Path) -> str:
+def digest_of_folder(folder: Path, pattern: str = "*") -> str:
     """A short hash of everything in a model folder that a load depends on: weights in any format, settings, tokenizer and code.
 
-    Hidden files, pictures and texts about the model (.md) are left out. Raises UnmaskError for a file that cannot be read.
+    Hidden files, pictures, texts about the model (.md) and checkpoints of its training are left out. pattern: of the files that count.
+    Raises UnmaskError for a file that cannot be read.
     """
     digest = hashlib.sha256(b"unmask identity 1")
-    for file in sorted(folder.rglob("*")):
+    for name, file in _files_of(folder, pattern):
+        digest.update(f"{name}\0{digest_of_file(file)}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def state_of_folder(folder: Path, pattern: str = "*") -> str:
+    """A hash of the names, sizes, times and inodes of the files behind `digest_of_folder`. It is cheap, and changes with any writing."""
+    digest = hashlib.sha256()
+    for name, file in _files_of(folder, pattern):
+        with suppress(OSError):  # the file is gone, so its name does not count
+            state = file.stat()
+            told = f"{name}\0{state.st_size} {state.st_mtime_ns} {state.st_dev} {state.st_ino}\0"
+            digest.update(told.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _files_of(folder: Path, pattern: str) -> Iterator[tuple[str, Path]]:
+    for file in sorted(folder.rglob(pattern)):
         name = file.relative_to(folder)
-        if file.suffix not in (*_SETTINGS, *_WEIGHTS) or any(part.startswith(".") for part in name.parts) or file.name == SEAL:
-            continue
-        if file.is_file():
-            digest.update(f"{name.as_posix()}\0{digest_of_file(file)}\0".encode("utf-8", "surrogateescape"))
+        hidden = any(part.startswith(".") for part in name.parts)
+        checkpoint = any(part.startswith("checkpoint-") for part in name.parent.parts)
+        if file.suffix in (*_SETTINGS, *_WEIGHTS) and not hidden and not checkpoint and file.name != SEAL and file.is_file():
+            yield name.as_posix(), file
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A short hash of named tensors, as float32."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)}\n".encode() + tensor.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -1,14 +1,15 @@
 """Identity: what makes two loads of a model the same. Every key, record and report takes it from here.
 
 Weights are identified by their content, every byte of it, including the base model below an adapter or a mixture. A model on the hub is
-identified by its commit. Library versions are recorded beside results, but are no part of the identity: a patch release must not make
-results invalid.
+identified by its commit, and an adapter there by its own files. Library versions are recorded beside results, but are no part of the
+identity: a patch release must not make results invalid.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +22,14 @@ from torch import nn
 from unmask.errors import UnmaskError
 from unmask.io.files import fingerprint
 from unmask.models.bundled import is_path, resolve
-from unmask.models.digests import digest_of_folder
+from unmask.models.digests import digest_of_folder, state_of_folder
 from unmask.models.hub import hub_commit
 from unmask.models.source import Source, adapter_folder, below, is_adapter, is_mixture, lasting_name, place_of
 
 Model = TypeVar("Model", bound=Any)
+ReadFolder = Callable[[Path, str], str]
+"""Tells what a folder holds in files of a pattern."""
+
 RECORDS = ("unmask.json", "mixture.json", "expert.json")
 """Files that record the base model of a folder."""
 _SAMPLED = 8
@@ -65,17 +69,24 @@ class ModelIdentity:
 
 def identity_of(source: Source) -> ModelIdentity:
     """The identity of the model that a source loads. Raises UnmaskError for a missing model."""
+    return _identity(source, digest_of_folder)
+
+
+def _identity(source: Source, read: ReadFolder) -> ModelIdentity:
+    """The identity of a model whose folders are told by `read`."""
     place, adapter = Path(place_of(source)), source.adapter
-    if adapter and is_mixture(Path(resolve(adapter))):  # its base is the model, named by the user
-        return ModelIdentity(_content(adapter_folder(adapter), None), base=ModelIdentity(_content(str(place), source.revision)))
+    weights = read(place, _own_files(source.model)) if place.is_dir() else hub_commit(str(place), source.revision)
+    on_top = read(Path(adapter_folder(adapter)), _own_files(adapter)) if adapter else None
+    if adapter and on_top and is_mixture(Path(resolve(adapter))):  # its base is the model, named by the user
+        return ModelIdentity(on_top, base=ModelIdentity(weights))
     base = below(place, source) if place.is_dir() else None
     merged = source.merge and (adapter is not None or is_adapter(place))
-    on_top = _content(adapter_folder(adapter), None) if adapter else None
-    return ModelIdentity(_content(str(place), source.revision), identity_of(base) if base else None, on_top, merged)
+    return ModelIdentity(weights, _identity(base, read) if base else None, on_top, merged)
 
 
-def _content(place: str, revision: str | None) -> str:
-    return digest_of_folder(Path(place)) if Path(place).is_dir() else hub_commit(place, revision)
+def _own_files(name: str) -> str:
+    """A pattern of the files that count. Beside an adapter on the hub lies whatever other programs have downloaded from there."""
+    return "*" if Path(resolve(name)).is_dir() else "adapter_*"
 
 
 def older_revision(source: Source) -> str | None:
@@ -93,8 +104,16 @@ def older_revision(source: Source) -> str | None:
 def note_source(model: Model, source: Source, base: Source | None = None) -> Model:
     """Note on a loaded decoder where it and its base model came from. Its identity and its saving need that."""
     model.unmask_source, model.unmask_base = source, base or replace(source, adapter=None, merge=False)
-    model.unmask_sample = _sample(model)
+    model.unmask_sample, model.unmask_files = _sample(model), _state_of_files(source)
     return model
+
+
+def _state_of_files(source: Source) -> ModelIdentity | None:
+    """The identity of a model, with names and times of its files in place of their content. None if the model is not there."""
+    try:
+        return _identity(source, state_of_folder)
+    except UnmaskError:
+        return None
 
 
 def source_of(model: nn.Module) -> Source | None:
@@ -115,19 +134,26 @@ def base_of_loaded(model: nn.Module) -> Source | None:
 
 
 def identity_of_loaded(model: nn.Module) -> ModelIdentity:
-    """The identity of a loaded decoder. If it was not loaded here, or was trained since, it is the content of its weights in memory."""
+    """The identity of a loaded decoder.
+
+    If it was not loaded here, or was trained since, it is the content of its weights in memory. So it is if its files were written
+    since: they may hold other weights now. A mixture that routes in another way than when it was loaded is named by its routing, too.
+    """
     source = source_of(model)
     if source is not None and getattr(model, "unmask_sample", None) == _sample(model):
-        return identity_of(source)
+        noted = getattr(model, "unmask_files", None)
+        if noted is None or noted == _state_of_files(source):
+            return identity_of(source)
     return ModelIdentity(f"memory-{_in_memory(model)}")
 
 
-def _sample(model: nn.Module) -> list[tuple[str, int, list[float]]]:
+def _sample(model: nn.Module) -> tuple[str, list[tuple[str, int, list[float]]]]:
     """What any training changes of a model: the names of its weights, how often each was written to, and its first numbers.
 
+    Also how a mixture uses its experts, which needs no training to change.
     torch counts what is written to a tensor, but not what its fused optimizers write. A move to another device changes nothing here.
     """
-    return [
+    weights = [
         (
             name,
             0 if weight.is_inference() else weight._version,
@@ -135,10 +161,17 @@ def _sample(model: nn.Module) -> list[tuple[str, int, list[float]]]:
         )
         for name, weight in model.named_parameters()
     ]
+    return _routing_in_use(model), weights
+
+
+def _routing_in_use(model: nn.Module) -> str:
+    """How a mixture uses its experts at the moment. Empty for another model."""
+    mixture = getattr(model, "mixture", None)
+    return "" if mixture is None else str(mixture.in_use)
 
 
 def _in_memory(model: nn.Module) -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_routing_in_use(model).encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -99,7 +99,8 @@ def probe_masked(
         for batch in plan([len(text.ids) for text in usable], budget):
             sums[batch] = _predict(model, [usable[index] for index in batch])
             advance(len(batch))
-    first, fifth, entropy = (Ratio(sums[:, column], sums[:, 3]) for column in range(3))
+    first, fifth = (Ratio(sums[:, column], sums[:, 3], share=True) for column in range(2))
+    entropy = Ratio(sums[:, 2], sums[:, 3])
     return MaskedAccuracy(
         accuracy_at_1=first.value,
         accuracy_at_1_interval=first.interval(),

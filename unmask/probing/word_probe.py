@@ -61,14 +61,14 @@ class Scores:
     @property
     def accuracy(self) -> Ratio:
         """Correct words over words."""
-        return Ratio(self.correct.astype(np.float64), self.words.astype(np.float64))
+        return Ratio(self.correct.astype(np.float64), self.words.astype(np.float64), share=True)
 
     @property
     def entity_f1(self) -> Ratio | None:
         """2 x entities found / (gold + predicted entities), exact in span and type; None if tags are not BIO."""
         if self.found is None or self.given is None or self.predicted is None:
             return None
-        return Ratio((2 * self.found).astype(np.float64), (self.given + self.predicted).astype(np.float64))
+        return Ratio((2 * self.found).astype(np.float64), (self.given + self.predicted).astype(np.float64), share=True)
 
 
 @dataclass(frozen=True, eq=False)

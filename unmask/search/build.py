@@ -20,7 +20,7 @@ from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, make_own, only_run_in, remove
 from unmask.io.seals import seal
-from unmask.io.terminal import progress_bar, say
+from unmask.io.terminal import counted, progress_bar, say
 from unmask.models.provenance import installed_versions, versions
 from unmask.search.data import next_data, open_data, remove_unfinished
 from unmask.search.documents import Document, Known, joined, read_documents, typed
@@ -70,6 +70,17 @@ class Done:
     embedded: int
     truncated: int
     recall: float | None
+
+    @property
+    def recall_told(self) -> str | None:
+        """The recall in a sentence, with the numbers of documents behind it; None without one."""
+        if self.recall is None or self.documents < 2:
+            return None
+        nearest, queries = min(_NEAREST, self.documents - 1), min(_SAMPLE, self.documents)
+        return (
+            f"The approximate index finds {self.recall:.1%} of the {counted(nearest, 'nearest document')} "
+            f"({counted(queries, 'document')} as queries)."
+        )
 
 
 @dataclass(frozen=True)
@@ -344,8 +355,13 @@ def _texts(store: Store) -> Iterator[str]:
         yield from (joined(title, text) for title, text in zip(batch[TITLE].to_pylist(), batch[TEXT].to_pylist(), strict=True))
 
 
-def measured_recall(store: Store, record: IndexRecord) -> float:
-    """The share of the ten nearest documents that the approximate index finds, on a sample of documents as queries."""
+def measured_recall(store: Store, record: IndexRecord) -> float | None:
+    """The share of the ten nearest documents that the approximate index finds, on a sample of documents as queries.
+
+    None for a single document, which has no other one near it.
+    """
+    if len(store) < 2:
+        return None
     rows: Rows = np.unique(np.linspace(0, len(store) - 1, _SAMPLE).astype(np.int64))
     vectors = restored(store.vectors(rows), record.precision)
     ranker = DenseRanker(store, record.layout, approximate=True)
@@ -353,7 +369,7 @@ def measured_recall(store: Store, record: IndexRecord) -> float:
     for row, vector, ranking in zip(rows, vectors, ranker.nearest(vectors, _NEAREST + 1), strict=True):
         nearest = [other for other in ranking.rows.tolist() if other != row][:_NEAREST]
         found = set(ranker.proposed(vector, _NEAREST + 1).tolist())
-        shares.append(sum(other in found for other in nearest) / max(1, len(nearest)))
+        shares.append(sum(other in found for other in nearest) / len(nearest))
     return float(np.mean(shares))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from unmask.encoding.quantization import finish
 from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.seals import load_tensors, save_tensors
+from unmask.models.digests import digest_of_tensors
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
 from unmask.models.source import Source, lasting_name, without_its_code
@@ -172,9 +172,4 @@ def query_vectors(embedder: Embedder, queries: Sequence[str], lexical: bool) -> 
 
 
 def _digest(fit: Fit) -> str | None:
-    if not fit.tensors:
-        return None
-    digest = hashlib.sha256()
-    for name, tensor in sorted(fit.tensors.items()):
-        digest.update(f"{name} {tuple(tensor.shape)}\n".encode() + tensor.float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return digest_of_tensors(fit.tensors) if fit.tensors else None

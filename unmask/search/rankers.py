@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unmask.search.fusion import Ranking, Rows, best
 from unmask.search.keywords import Keywords
@@ -48,7 +49,8 @@ class DenseRanker:
             decoded = restored(kept, self.layout.precision)
             for place, vector in enumerate(vectors):
                 before = found[place]
-                scores = np.concatenate([before.scores, decoded @ vector])  # one at a time: a query alone as among others
+                cosines = _cosines(decoded, vector)  # one query at a time: alone as among others
+                scores = np.concatenate([before.scores, cosines])
                 found[place] = best(np.concatenate([before.rows, rows]), scores, number)
         return found
 
@@ -59,7 +61,7 @@ class DenseRanker:
 
     def _rank_proposed(self, vector: Vectors, number: int) -> Ranking:
         rows = self.proposed(vector, number)
-        return best(rows, restored(self.store.vectors(rows), self.layout.precision) @ vector, number)
+        return best(rows, _cosines(restored(self.store.vectors(rows), self.layout.precision), vector), number)
 
     def _blocks(self, allowed: Rows | None) -> Iterator[tuple[Rows, Stored]]:
         """The allowed rows and their stored vectors, block after block."""
@@ -78,6 +80,15 @@ class DenseRanker:
 
     def _bytes(self) -> int:
         return len(self.store) * self.store.vectors(np.zeros(1, np.int64)).nbytes
+
+
+def _cosines(vectors: Vectors, query: Vectors) -> NDArray[np.float32]:
+    """The cosine of each vector with a query, both of unit length. Equal vectors have equal cosines, wherever they lie.
+
+    `vectors @ query` would not do: BLAS rounds a row by its place in the block. Here each row is a product of its own.
+    """
+    cosines: NDArray[np.float32] = np.vecdot(vectors, query)
+    return cosines
 
 
 class KeywordRanker:

@@ -48,7 +48,7 @@ def read_keys(file: Path | None, environment: Mapping[str, str]) -> Keys:
     if file is None:
         return Keys(environment.get(VARIABLE, "").replace(",", " ").split())
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()  # some editors begin a file with a byte-order mark
     except UnicodeDecodeError as error:
         raise UnmaskError(f"'{file}' is not a text file in UTF-8.") from error
     found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]

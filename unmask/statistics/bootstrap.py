@@ -85,17 +85,25 @@ def v_measure(columns: Columns, indices: Indices) -> Scores:
     2007; sklearn.metrics.v_measure_score).
     Resamples score higher than the items do: the clusters are not fitted again, and a repeated item agrees with itself. Many clusters
     and poor clusters gain most. `around` in `interval` and the centring in `paired.difference_test` correct this.
+    An optional column `weight` says how often each replicate counts an item. Then each resample has the mean of all replicates.
     """
-    scores = np.empty(len(indices))
     replicates = columns["assigned"].shape[1]
+    if "weight" in columns:
+        of_replicates = [_v_of_replicate(columns, replicate, indices) for replicate in range(replicates)]
+        return np.asarray(np.mean(of_replicates, axis=0), dtype=np.float64)
+    scores = np.empty(len(indices))
     for replicate in range(min(replicates, len(indices))):
-        assigned, label = _codes(columns["assigned"][:, replicate]), _codes(columns["label"][:, replicate])
-        rows = indices[replicate::replicates]
-        total = _entropy(assigned[rows]) + _entropy(label[rows])
-        information = total - _entropy(_codes(assigned * (label.max() + 1) + label)[rows])
-        shared = 2 * np.maximum(information, 0) / np.where(total > 0, total, 1)
-        scores[replicate::replicates] = np.where(total > 0, shared, 1.0)
+        scores[replicate::replicates] = _v_of_replicate(columns, replicate, indices[replicate::replicates])
     return scores
+
+
+def _v_of_replicate(columns: Columns, replicate: int, rows: Indices) -> Scores:
+    assigned, label = (_codes(columns[name][:, replicate]) for name in ("assigned", "label"))
+    weights = columns["weight"][:, replicate][rows] if "weight" in columns else None
+    total = _entropy(assigned[rows], weights) + _entropy(label[rows], weights)
+    information = total - _entropy(_codes(assigned * (label.max() + 1) + label)[rows], weights)
+    shared = 2 * np.maximum(information, 0) / np.where(total > 0, total, 1)
+    return np.where(total > 0, shared, 1.0)
 
 
 def ratio(columns: Columns, indices: Indices) -> Scores:
@@ -221,9 +229,10 @@ def _ranks(values: NDArray[Any], indices: Indices) -> Scores:
     return np.take_along_axis(np.cumsum(counts, axis=1) - (counts - 1) / 2, codes, axis=1)
 
 
-def _entropy(codes: Indices) -> Scores:
-    """Entropy of the codes in each row, in nats."""
-    share: Scores = _counts(codes) / codes.shape[1]
+def _entropy(codes: Indices, weights: NDArray[Any] | None = None) -> Scores:
+    """Entropy of the codes in each row, in nats. 0 for a row without weight."""
+    counts = _counts(codes, weights)
+    share: Scores = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     negative: Scores = (share * np.log(np.where(share > 0, share, 1))).sum(axis=1)
     return -negative
 

@@ -106,6 +106,19 @@ def difference_interval(differences: Scores, difference: float, n: int, level: f
     return difference - half, difference + half
 
 
+def t_interval(changes: Scores, level: float = 0.95) -> Bounds:
+    """The t interval of a mean over few tasks, from how much each task adds to that mean.
+
+    A percentile bootstrap of few tasks is too narrow: at 95 %, of 6 tasks it leaves out the truth in 13 % of studies, and at the levels of
+    Holm's correction it is worse.
+    """
+    from scipy.stats import t
+
+    n = len(changes)
+    mean, half = float(changes.sum()), float(t.ppf((1 + level) / 2, n - 1) * changes.std(ddof=1) * sqrt(n))
+    return mean - half, mean + half
+
+
 def _z(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"The level of an interval lies between 0 and 1, not at {level}; 0.95 is usual.")

@@ -37,7 +37,8 @@ class PairedTest:
 
     difference: mean of a - b. interval: its bounds at `level`. bounds: computes the interval at another level. p: two-sided. p_holm: p
     corrected for all tests of the family; None until `with_holm` sets it. `with_holm` corrects `interval` and `level` too. effect:
-    positive if a is better. least: the smallest p that `bounds` can show; m resamples show none below 2 / (m + 1).
+    positive if a is better. least: the smallest p that `bounds` can show; m resamples show none below 2 / (m + 1). changes: how much each
+    task adds to the difference, or each item of a sign-flip test; None for other tests.
     """
 
     test: str
@@ -52,6 +53,7 @@ class PairedTest:
     level: float
     bounds: Callable[[float], Bounds] | None = field(default=None, compare=False, repr=False)
     least: float = 0.0
+    changes: Scores | None = field(default=None, compare=False, repr=False)
 
 
 def told_apart(test: PairedTest, level: float = SIGNIFICANT) -> bool:
@@ -105,6 +107,7 @@ def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int 
         level=level,
         bounds=bounds,
         least=max(2 / (len(means) + 1), 2 / 2 ** len(differences)),
+        changes=differences / len(differences),
     )
 
 
@@ -266,6 +269,7 @@ def difference_test(
         level=level,
         bounds=bounds,
         least=0.0 if normal else 2 / (len(differences) + 1),
+        changes=None if exact is None else changes,
     )
 
 

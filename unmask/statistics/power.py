@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unmask.statistics.bootstrap import Scores
+from unmask.statistics.intervals import unseen
 from unmask.statistics.paired import DECIMALS, SIGNIFICANT, PairedTest, fewest_tasks, sums_under_chance
 
 MOST_TASKS = 1000
@@ -85,12 +86,16 @@ def detectable(test: PairedTest, power: float = 0.8, *, by_interval: bool = Fals
 
     A test over items has p and interval from one source, and by_interval asks for the interval alone, as a claim with a margin does. Then
     the answer is half of the interval plus z(power) standard errors. The standard error is that of the 95 % interval, read as a normal one.
+    If p is that of an exact sign-flip test, this p has to be found, too (`_shown_by_sign_flips`).
     """
     normal = NormalDist()
     half = _half_width(test, test.level)
     error = _half_width(test, 1 - SIGNIFICANT) / normal.inv_cdf(1 - SIGNIFICANT / 2)
     if by_interval or test.unit == "items":
-        return half + normal.inv_cdf(power) * error
+        shown = half + normal.inv_cdf(power) * error
+        if by_interval or test.changes is None:
+            return shown
+        return max(shown, _shown_by_sign_flips(test.changes, test.level, half, power))
     significant = np.flatnonzero(_p_values(test.n) < 1 - test.level)
     upper = significant[significant > test.n * (test.n + 1) / 4]
     if not len(upper):
@@ -106,6 +111,42 @@ def detectable(test: PairedTest, power: float = 0.8, *, by_interval: bool = Fals
 def _half_width(test: PairedTest, level: float) -> float:
     low, high = test.bounds(level) if test.bounds else test.interval
     return (high - low) / 2
+
+
+def _shown_by_sign_flips(changes: Scores, level: float, half: float, power: float) -> float:
+    """The true difference that the exact sign-flip test finds with this power. Infinite if even n items that all agree are too few.
+
+    In a simulated study each of n items differs with one chance, each by the same size. Number and size have the sums of the observed
+    changes and of their squares, so for items that are right or wrong this is exact. A larger true difference makes more of the signs
+    equal, and when all are, more of the items differ. `half` is half of the interval, which gives the size if no item differs. If all
+    items differ, each by another size, the test is about as strong as a t-test: it is the answer where it asks for more.
+    """
+    from scipy.stats import t
+
+    n, alpha = len(changes), 1 - level
+    if 2.0 ** (1 - n) >= alpha:
+        return float("inf")
+    total = float(np.abs(changes).sum())
+    # without a difference the interval is the share `unseen` of one whole item
+    size = float(np.square(changes).sum()) / total if total else half / unseen(n, level) / n
+    differ = total / size / n
+    low, high = 0.0, 1.0
+    while high - low > 0.005 * high:
+        middle = (low + high) / 2
+        enough = _power_of_signs(n, max(differ, middle), middle, alpha) >= power
+        low, high = (low, middle) if enough else (middle, high)
+    by_t = (t.ppf(1 - alpha / 2, n - 1) + NormalDist().inv_cdf(power)) * sqrt(n) * changes.std(ddof=1)
+    return max(high * n * size, float(by_t))
+
+
+def _power_of_signs(n: int, share: float, excess: float, alpha: float) -> float:
+    """How often the sign-flip test of n items shows a as better. share: of the items that differ; excess: share for a minus share for b."""
+    from scipy.stats import binom
+
+    low, high = binom.ppf((1e-6, 1 - 1e-6), n, share)
+    differ = np.arange(low, high + 1)
+    needed = binom.isf(alpha / 2, differ, 0.5)  # more than so many have to be for a
+    return float((binom.pmf(differ, n, share) * binom.sf(needed, differ, (1 + excess / share) / 2)).sum())
 
 
 def _shown_from(differences: Scores, needed: int) -> float:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import interval
+from unmask.statistics.intervals import NO_WIDTH, difference_interval, unseen
 from unmask.statistics.paired import counted_p, sign_flip_p
 
 RESAMPLES = 2000
@@ -22,10 +23,11 @@ _DRAWS_AT_ONCE = 2**20
 
 @dataclass(frozen=True, eq=False)
 class Ratio:
-    """A numerator and a denominator for each sentence."""
+    """A numerator and a denominator for each sentence. share: whether 0 and 1 are the worst and the best score, as of an accuracy."""
 
     above: Float[NDArray[np.float64], " sentence"]
     below: Float[NDArray[np.float64], " sentence"]
+    share: bool = False
 
     @property
     def value(self) -> float:
@@ -34,8 +36,17 @@ class Ratio:
         return float(self.above.sum()) / total if total else 0.0
 
     def interval(self, seed: int = 0) -> tuple[float, float] | None:
-        """The 95 % interval by bootstrap over sentences; None for fewer than two."""
-        return interval(_resampled(self, seed)) if len(self.above) > 1 else None
+        """The 95 % interval by bootstrap over sentences; None for fewer than two.
+
+        If all sentences of a share came out the same, a share `unseen` of other sentences may be all right, or all wrong.
+        """
+        if len(self.above) < 2:
+            return None
+        low, high = interval(_resampled(self, seed))
+        if not self.share or high - low > NO_WIDTH:
+            return low, high
+        other = unseen(len(self.above))
+        return self.value - other * self.value, self.value + other * (1 - self.value)
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,8 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
 
     Both are computed on the same draws. p is that of an exact sign-flip test if both have the same denominators (an accuracy, say) and
     few enough differing sentences to count. Else it is that of the bootstrap: twice the smaller share of draws on one side of zero,
-    draws of exactly zero on both sides, with one added to both counts (Davison and Hinkley, 1997).
+    draws of exactly zero on both sides, with one added to both counts (Davison and Hinkley, 1997). The interval of two shares always has a
+    width (`difference_interval`).
     """
     if len(first.above) != len(second.above) or len(first.above) < 2:
         counts = f"{len(first.above)} and {len(second.above)}"
@@ -65,7 +77,9 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
     samples = samples[~np.isnan(samples)]
     exact = sign_flip_p(first.above - second.above) if np.array_equal(first.below, second.below) else None
     p = counted_p(samples) if exact is None else exact
-    return Difference(metric, first.value, second.value, first.value - second.value, interval(samples), p, len(first.above))
+    n, observed = len(first.above), first.value - second.value
+    bounds = difference_interval(samples, observed, n) if first.share and second.share else interval(samples)
+    return Difference(metric, first.value, second.value, observed, bounds, p, n)
 
 
 def _resampled(ratio: Ratio, seed: int) -> NDArray[np.float64]:

@@ -104,6 +104,7 @@ def seed_test(a: ArrayLike, b: ArrayLike, *, paired: bool = False, level: float 
             interval=bounds(level),
             bounds=bounds,
             least=0.0,
+            changes=None,  # a training adds to the difference, too
         ),
         p_tasks=over_tasks.p,
         p_both=p_both,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.statistics.intervals import NO_WIDTH, Bounds, unseen
-from unmask.statistics.paired import DECIMALS, PairedTest, effect_without_spread
+from unmask.statistics.paired import DECIMALS, PairedTest, effect_without_spread, sign_flip_p
 
 
 def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int, what: str) -> PairedTest:
@@ -40,6 +41,7 @@ def items_and_seeds_test(
     sizes: Sequence[int],
     *,
     paired: bool = False,
+    changes: Float[NDArray[np.float64], " item"] | None = None,
 ) -> PairedTest:
     """Test of two designs on the same items, at least one of them trained with several seeds: other items, and other trainings.
 
@@ -47,8 +49,9 @@ def items_and_seeds_test(
     items. sizes: number of items of each task. The difference is the mean over tasks. Its variance is that of each task's difference over
     resamples (times n / (n - 1), since a bootstrap of n items has too little), plus that of each design's mean over its seeds. A design
     with one run has no variance over seeds here, so it counts as this embedder. paired: both read the same trained models, seed by seed. A
-    training then moves both, so the variance over seeds is that of their differences. Raises ValueError if both have one run: then there
-    is no training to test.
+    training then moves both, so the variance over seeds is that of their differences. changes: how much each item adds to the mean
+    difference over seeds (`task_changes`). With them p is at least that of `sign_flip_p`: where few items differ, the t finds too much.
+    Raises ValueError if both have one run: then there is no training to test.
     """
     if max(len(side) for side in points) < 2:
         raise ValueError("Neither design has several seeds: test the items alone.")
@@ -57,7 +60,9 @@ def items_and_seeds_test(
     sources = [(float(variance) / len(sizes) ** 2 * n / (n - 1), n - 1) for variance, n in zip(over_items, sizes, strict=True)]
     trained = [means[0] - means[1]] if paired else [side for side in means if len(side) > 1]
     sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in trained]
-    return t_of_sources(float(means[0].mean() - means[1].mean()), sources, sum(sizes), "items (bootstrap) and seeds")
+    test = t_of_sources(float(means[0].mean() - means[1].mean()), sources, sum(sizes), "items (bootstrap) and seeds")
+    exact = None if changes is None else sign_flip_p(changes)
+    return test if exact is None else replace(test, p=max(test.p, exact), changes=changes)
 
 
 def _bounds(difference: float, error: float, freedom: float, n: int, level: float) -> Bounds:

@@ -26,7 +26,7 @@ def write_card(recipe: Recipe, run: Run) -> None:
     record = RunRecord.read(run.folder / RUN)
     if record is None:
         return
-    curves = {place.name: _log(place / "log.json") for place in stage_folders(run.folder)}
+    curves = _curves(run.folder)
     picture = run.result / "training.png"
     if not picture.is_file():  # a result that is made again comes without one
         with atomic(picture) as scratch:
@@ -43,6 +43,16 @@ def write_card(recipe: Recipe, run: Run) -> None:
     record.model_copy(update={"card": written}).write(run.folder / RUN)
     with atomic(file) as scratch:
         scratch.write_bytes(text)
+
+
+def checkpoint_was_chosen(folder: Path) -> bool:
+    """Whether scores chose a checkpoint of a run whose stages are still there."""
+    return _chose(_curves(folder))
+
+
+def _curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The logs of a run's finished stages."""
+    return {place.name: _log(place / "log.json") for place in stage_folders(folder)}
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
@@ -62,6 +72,7 @@ def stage_folders(folder: Path) -> list[Path]:
 def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:
     """The text of a model card, in markdown with the header that model hubs read. plain: sentence-transformers needs no code of ours."""
     settings = recipe.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"name", "about", "source", "data"})
+    chosen = _chose(curves) if record.chosen is None else record.chosen  # the curves may be gone
     load = "" if plain else ", trust_remote_code=True"
     parts = [
         f"---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\nbase_model: {recipe.model}\n"
@@ -73,7 +84,7 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         'vectors = embedder.encode(["A man plays a guitar."])\n```\n',
         "## Scores\n" if record.scores else "",
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
-        "These tasks chose the best checkpoint, so they flatter it.\n" if _chose(curves) else "",
+        "These tasks chose the best checkpoint, so they flatter it.\n" if chosen else "",
         _gain(record.gain) if record.gain else "",
         f"Teacher: {_model(record.base.teacher)}.\n" if record.base and record.base.teacher else "",
         "## Data\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -17,7 +17,7 @@ from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field
 from unmask.training.folding import text_key
 from unmask.training.positives import Positives, several_positives
-from unmask.training.sources import open_source
+from unmask.training.sources import open_source, refuse_split, titled_documents
 
 # an anchor's column -> the columns that may hold its positive, the likeliest first
 PARTNERS: Final[dict[str, tuple[str, ...]]] = {
@@ -79,7 +79,8 @@ class DataSet:
     """Examples of one source, checked.
 
     revision: hash of their texts and classes. skipped: reason -> rows left out. positives: of the anchors of pairs that have several, all
-    that the source names, also in rows that are not among the examples.
+    that the source names, also in rows that are not among the examples. plain: of the documents with a title of a folder, the key of title
+    and text -> the key of the text.
     """
 
     name: str
@@ -90,6 +91,7 @@ class DataSet:
     revision: str
     skipped: dict[str, int]
     positives: Positives = dataclass_field(default_factory=dict)
+    plain: Mapping[str, str] = dataclass_field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
 
 def sentences_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
     """As `read_sentences`, of rows that are read."""
-    columns = _text_columns(file, source, table[0][1])
+    columns = _text_columns(file, source, table)
     skipped: Counter[str] = Counter()
     seen: dict[str, Example] = {}
     for line, row in table:
@@ -141,7 +143,7 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
 
 def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
     """As `read_pairs`, of rows that are read."""
-    roles = _pair_roles(file, table[0][1])
+    roles = _pair_roles(file, table)
     _require_read(name, source, file, roles)
     wanted = _wanted(source, roles)
     positives = several_positives(_named_pairs(file, table, roles))
@@ -163,25 +165,27 @@ def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[in
 def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """The pairs of a source, or its sentences if it has a text column."""
     file, table = read_table(source, root)
-    kind = read_sentences if _text_columns(file, source, table[0][1]) == ("text",) else read_pairs
+    kind = read_sentences if _text_columns(file, source, table) == ("text",) else read_pairs
     return kind(name, source, root, seed)
 
 
 def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
     """All texts of a source, to be searched: as `read_any`, but every row with all of its negatives. Nothing is drawn or left out."""
     file, table = read_table(source, root)
-    if _text_columns(file, source, table[0][1]) == ("text",):
+    if _text_columns(file, source, table) == ("text",):
         return read_sentences(name, source, root, seed=0)
-    roles = _pair_roles(file, table[0][1])
+    roles = _pair_roles(file, table)
     examples = []
     for line, row in table:
         anchor = text_of(file, line, row, roles.anchor)
-        pool = [text for column in roles.negatives for text in _strings(file, line, row, column, empty=False)]
+        negatives = [column for column in roles.negatives if row.get(column) is not None]
+        pool = [text for column in negatives for text in _strings(file, line, row, column, empty=False)]
         positives = _strings(file, line, row, roles.positive, empty=False) or [anchor]
         examples += [Example(line, (anchor, positive, *pool)) for positive in positives]
     most = max(len(example.texts) for example in examples)
     columns = ("anchor", "positive", *("negative" for _ in range(2, most)))
-    return DataSet(name, "pairs", columns, examples, source, content_hash(columns, examples), {})
+    plain = _without_titles(file, examples)
+    return DataSet(name, "pairs", columns, examples, source, content_hash(columns, examples), {}, plain=plain)
 
 
 def data_set(
@@ -198,10 +202,19 @@ def data_set(
     if not examples:
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         raise UnmaskError(f"data set '{name}': all rows of {file} were left out: {reasons}.")
+    plain = _without_titles(file, examples)
     if source.limit is not None and source.limit < len(examples):
         kept = random.Random(seed).sample(range(len(examples)), source.limit)
         examples = [examples[index] for index in sorted(kept)]
-    return DataSet(name, kind, columns, examples, source, content_hash(columns, examples), dict(skipped))
+    return DataSet(name, kind, columns, examples, source, content_hash(columns, examples), dict(skipped), plain=plain)
+
+
+def _without_titles(file: Path, examples: Sequence[Example]) -> dict[str, str]:
+    """Of the texts of a folder that begin with a title: the key of title and text -> the key of the text."""
+    if not file.is_dir():
+        return {}
+    texts = {text.strip() for example in examples for text in example.texts}
+    return {text_key(joined): text_key(text) for joined, text in titled_documents(file) if joined.strip() in texts}
 
 
 def content_hash(columns: tuple[str, ...], examples: Sequence[Example]) -> str:
@@ -213,6 +226,8 @@ def content_hash(columns: tuple[str, ...], examples: Sequence[Example]) -> str:
 
 def read_table(source: DataSource, root: Path) -> tuple[Path, list[tuple[int, Row]]]:
     """The rows that `where` keeps, with columns under our names."""
+    if "split" in source.model_fields_set:
+        refuse_split(source.path, source.split, root)
     file, rows = open_source(source.path, source.split, root)
     table = [(line, row) for line, row in rows if row]
     if not table:
@@ -247,11 +262,11 @@ def _renamed(file: Path, line: int, row: Row, columns: dict[str, str]) -> Row:
     return {**{column: value for column, value in row.items() if column not in taken}, **renamed}
 
 
-def _text_columns(file: Path, source: DataSource, row: Row) -> tuple[str, ...]:
+def _text_columns(file: Path, source: DataSource, table: Sequence[tuple[int, Row]]) -> tuple[str, ...]:
     paired = {"anchor", "positive"} <= set(source.columns)
-    if "text" in row and not paired:
+    if "text" in table[0][1] and not paired:
         return ("text",)
-    roles = _pair_roles(file, row)
+    roles = _pair_roles(file, table)
     return (roles.anchor, roles.positive, *roles.negatives)
 
 
@@ -261,8 +276,12 @@ def pair_columns(row: Row) -> tuple[str, str] | None:
     return next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
 
 
-def _pair_roles(file: Path, row: Row) -> _Roles:
-    """The columns of a pair by their names. Raises UnmaskError that says how to name them if there are none."""
+def _pair_roles(file: Path, table: Sequence[tuple[int, Row]]) -> _Roles:
+    """The columns of a pair by their names: anchor and positive of the first row, and the negatives that any row has.
+
+    Raises UnmaskError that says how to name them if there are none.
+    """
+    row = table[0][1]
     columns_of_pair = pair_columns(row)
     if columns_of_pair is None:
         allowed = "; ".join(f"{anchor} with {' or '.join(partners)}" for anchor, partners in PARTNERS.items())
@@ -271,12 +290,19 @@ def _pair_roles(file: Path, row: Row) -> _Roles:
             'Name the columns: columns = {anchor = "...", positive = "..."}, {text = "...", label = "..."} for texts with labels, '
             'or {text = "..."} for sentences.'
         )
+    kinds = {
+        (column, type(value))
+        for _, row in table
+        for column, value in row.items()
+        if column.startswith("negative") and value is not None
+    }
     for column in ("negatives", "negative"):
-        if isinstance(row.get(column), list):
+        if (column, list) in kinds:
             return _Roles(*columns_of_pair, (column,), listed=True)
-    numbered = (column for column in row if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
+    there = {column for column, _ in kinds}
+    numbered = (column for column in there if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
     columns = sorted(numbered, key=lambda column: int(column.removeprefix("negative_")))
-    return _Roles(*columns_of_pair, ("negative",) if "negative" in row else tuple(columns))
+    return _Roles(*columns_of_pair, ("negative",) if "negative" in there else tuple(columns))
 
 
 def _require_read(name: str, source: DataSource, file: Path, roles: _Roles) -> None:
@@ -320,8 +346,12 @@ def _row_examples(
 ) -> Iterator[tuple[str, ...]]:
     """The examples of a row: one for each positive, with its negatives. positives: of the anchors that have several."""
     anchor = text_of(file, line, row, roles.anchor)
-    columns = roles.negatives if roles.listed else roles.negatives[:wanted]
-    pool = [text for column in columns for text in _strings(file, line, row, column, empty=False)]
+    columns = roles.negatives if roles.listed and wanted else roles.negatives[:wanted]
+    of_column = {column: _strings(file, line, row, column, empty=False) for column in columns}
+    for column, texts in of_column.items():
+        if len(texts) > 1 and not roles.listed:
+            raise UnmaskError(f"{file}, line {line}, column '{column}': expected one text, found a list of {len(texts)}.")
+    pool = [text for texts in of_column.values() for text in texts]
     if roles.listed:
         first = {text_key(text): text for text in reversed(pool)}
         pool = [first[key] for key in dict.fromkeys(map(text_key, pool))]  # each text once, as it stands there first

@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Final
 
 from unmask.errors import UnmaskError
+from unmask.tasks.kinds.kind import Forms
 from unmask.training.data import DataSet, content_hash
 from unmask.training.folding import fold
 
@@ -71,21 +72,22 @@ class LeakReport:
 
 def find_leaks(
     dataset: DataSet,
-    evaluation: Mapping[str, Sequence[str]],
+    evaluation: Mapping[str, Sequence[Forms]],
     threshold: float = 0.8,
     pairs: Mapping[str, Iterable[tuple[int, int]]] | None = None,
 ) -> LeakReport:
     """Find the training texts that equal a task's text once folded, or whose letter shingles have a Jaccard of at least threshold.
 
-    evaluation: texts by task. pairs: the positions in those texts of the pairs that the task scores; without them no leak is called
-    one of both texts. Raises UnmaskError for a threshold outside (0, 1].
+    evaluation: texts by task. A document may be a text with its title and without, in both; so may a document of a training folder.
+    pairs: the positions in those texts of the pairs that the task scores; without them no leak is called one of both texts. Raises
+    UnmaskError for a threshold outside (0, 1].
     """
     return find_all_leaks([dataset], evaluation, threshold, pairs)[0]
 
 
 def find_all_leaks(
     datasets: Sequence[DataSet],
-    evaluation: Mapping[str, Sequence[str]],
+    evaluation: Mapping[str, Sequence[Forms]],
     threshold: float = 0.8,
     pairs: Mapping[str, Iterable[tuple[int, int]]] | None = None,
 ) -> list[LeakReport]:
@@ -96,10 +98,11 @@ def find_all_leaks(
     trained = [list(dict.fromkeys(key for row in rows for key in row if key)) for rows in keys]
     tasks = [_task(name, texts, (pairs or {}).get(name, ())) for name, texts in evaluation.items()]
     scored = tuple(dict.fromkeys(key for task in tasks for key in task.places))
-    matches = _matches(tuple(dict.fromkeys(key for of_set in trained for key in of_set)), scored, threshold)
+    forms = [[form for key in of_set for form in _forms(key, data)] for data, of_set in zip(datasets, trained, strict=True)]
+    matches = _matches(tuple(dict.fromkeys(key for of_set in forms for key in of_set)), scored, threshold)
     reports = []
     for dataset, rows, of_set in zip(datasets, keys, trained, strict=True):
-        mine = {key: matches[key] for key in of_set if key in matches}
+        mine = {key: likes for key in of_set if (likes := _likes(_forms(key, dataset), matches))}
         leaks = tuple(_task_leaks(dataset, rows, mine, task) for task in tasks)
         reports.append(LeakReport(dataset.name, dataset.revision, len(of_set), len(rows), threshold, leaks))
     return reports
@@ -122,21 +125,46 @@ def without_leaks(dataset: DataSet, report: LeakReport, pairs_only: bool = False
 
 @dataclass(frozen=True)
 class _Task:
-    """A task as training texts are compared with it. places: folded text -> where it stands first. pairs: folded texts that it scores."""
+    """A task as training texts are compared with it.
+
+    texts: each in its first form. size: number of distinct ones. places: folded text, in any form -> where it stands first. pairs:
+    folded texts that it scores.
+    """
 
     name: str
     texts: Sequence[str]
+    size: int
     places: dict[str, int]
     pairs: set[frozenset[str]]
 
 
-def _task(name: str, texts: Sequence[str], pairs: Iterable[tuple[int, int]]) -> _Task:
-    keys = [fold(text) for text in texts]
+def _task(name: str, texts: Sequence[Forms], pairs: Iterable[tuple[int, int]]) -> _Task:
+    forms = [(text,) if isinstance(text, str) else text for text in texts]
+    keys = [[fold(form) for form in of_text] for of_text in forms]
     places: dict[str, int] = {}
-    for place, key in enumerate(keys):
-        if key:
+    for place, (first, *_) in enumerate(keys):
+        if first:
+            places.setdefault(first, place)
+    size = len(places)
+    for place, (_, *others) in enumerate(keys):
+        for key in filter(None, others):
             places.setdefault(key, place)
-    return _Task(name, texts, places, {frozenset((keys[first], keys[second])) for first, second in pairs})
+    compared = {frozenset((x, y)) for first, second in pairs for x in keys[first] for y in keys[second]}
+    return _Task(name, [first for first, *_ in forms], size, places, compared)
+
+
+def _forms(key: str, dataset: DataSet) -> list[str]:
+    """The key of a training text, and that of the document without its title if it is one."""
+    return [key, dataset.plain[key]] if key in dataset.plain else [key]
+
+
+def _likes(forms: Sequence[str], matches: _Matches) -> Mapping[str, float]:
+    """The scored texts that any form of a training text is like, each with the highest similarity."""
+    likes: dict[str, float] = {}
+    for form in forms:
+        for key, like in matches.get(form, {}).items():
+            likes[key] = max(like, likes.get(key, 0))
+    return likes
 
 
 def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task: _Task) -> TaskLeaks:
@@ -158,8 +186,8 @@ def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task
             both.append(place)
         elif leaking:
             one_text.append(place)
-    seen = {key_in_task for likes in here.values() for key_in_task in likes}
-    return TaskLeaks(task.name, len(task.places), len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
+    seen = {task.places[key_in_task] for likes in here.values() for key_in_task in likes}
+    return TaskLeaks(task.name, task.size, len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
 
 
 @lru_cache(maxsize=4)  # a study trains many models on the same rows, and this takes as long as a short training

@@ -95,9 +95,9 @@ def mine(
     """Give every pair the texts that the embedder ranks highest among all positives and a corpus, and that are not right.
 
     Right are the anchor itself and all positives of that anchor in the data, whatever their case and punctuation, with or without a
-    title. plain: as in `Corpus`. A pair with too few such texts is left out and counted in `skipped`. Negatives that the pairs have
-    already are dropped. Warns where all texts are so alike to the embedder that the ratio leaves out what is hard. Raises UnmaskError
-    if no pair is left.
+    title. plain: as in `Corpus`; the titles of a folder of pairs are known too. A pair with too few such texts is left out and counted in
+    `skipped`. Negatives that the pairs have already are dropped. Warns where all texts are so alike to the embedder that the ratio
+    leaves out what is hard. Raises UnmaskError if no pair is left.
     """
     anchors = [example.texts[0] for example in pairs.examples]
     positives = [example.texts[1] for example in pairs.examples]
@@ -105,7 +105,7 @@ def mine(
     pool = [text for text in (*positives, *corpus) if _new(places, text_key(text))]
     # of a data set with a limit, the rows that were not drawn name positives too
     named = {**positives_of(zip(anchors, positives, strict=True)), **pairs.positives}
-    forms = other_forms(frozenset().union(*named.values()), places, plain or {})
+    forms = other_forms(frozenset().union(*named.values()), places, {**pairs.plain, **(plain or {})})
     right = {anchor: _places((anchor, *keys), forms, places) for anchor, keys in named.items()}
     documents = _vectors(embedder.encode_document, pool, pairs.source.document_instruction)
     asked = list(dict.fromkeys(anchors))

@@ -177,7 +177,7 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
     """Read a recipe at one of its scales, with `key=value` settings over it. Raises UnmaskError that names file and key."""
     file = recipe_file(name)
     tables = _tables(file)
-    known = tables.pop("scale", {})
+    known, settings = tables.pop("scale", {}), list(settings)
     if scale is not None:
         if scale not in known:
             raise unknown(f"scale of recipe '{name}'", scale, known or ["(this recipe has none)"])
@@ -185,11 +185,33 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
     for setting in settings:
         tables = merged(tables, parse_setting(setting))
     try:
-        return Recipe.model_validate({"name": file.stem, **tables})
+        recipe = Recipe.model_validate({"name": file.stem, **tables})
     except ValidationError as error:
         place = f"{file} at scale {scale}" if scale else str(file)
         choose = f" No scale was chosen; choose one with --scale: {', '.join(known)}." if known and not scale else ""
         raise UnmaskError(f"{place}: {_explain(error)}{choose}") from error
+    for setting in settings:
+        _require_effect(recipe, setting)
+    return recipe
+
+
+def _require_effect(recipe: Recipe, setting: str) -> None:
+    """Raise UnmaskError for a setting of a stage that is not run, or of a data set that no stage reads.
+
+    A recipe file may hold such tables, because other `stages` may be chosen.
+    """
+    read = {data for stage in recipe.stages for data in recipe.stage(stage).data}
+    for table, value in parse_setting(setting).items():
+        if table in STAGES and table not in recipe.stages:
+            raise UnmaskError(
+                f"'{setting}' would change nothing in recipe '{recipe.name}': its stages are {', '.join(recipe.stages)}."
+            )
+        unread = [name for name in value if name not in read] if table == "data" and isinstance(value, Mapping) else []
+        if unread:
+            raise UnmaskError(
+                f"'{setting}' would change nothing in recipe '{recipe.name}': its stages do not read {unread[0]}, but "
+                f"{', '.join(sorted(read))}."
+            )
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

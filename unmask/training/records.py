@@ -28,13 +28,18 @@ class LeakCounts(Record):
 
 
 class DataSetRecord(Record):
-    """A data set as a stage saw it. left_out: rows by the reason why they were left out. leaks: by held-out task."""
+    """A data set as a stage saw it.
+
+    revision: a hash of the rows, which a seed may have drawn. left_out: rows by the reason why they were left out. leaks: by held-out task.
+    files: a hash of the files that all rows came from. None for rows of the hub or of this package, and in records of older versions.
+    """
 
     path: str
     examples: int
     revision: str
     left_out: dict[str, int] = Field(validation_alias=AliasChoices("left out", "left_out"), serialization_alias="left out")
     leaks: dict[str, LeakCounts]
+    files: str | None = None
 
 
 StageData = dict[str, DataSetRecord]
@@ -88,7 +93,7 @@ class RunRecord(Record):
 
     trains: parameters that trained, by stage and kind. scores: of the tasks that were watched. gain: the comparison with the untrained
     base model, if the recipe names tasks for it and they have been scored. kept_leaks: rows with texts of the recipe's tasks were not
-    left out. card: a hash of the model card that was written last.
+    left out. chosen: scores chose a checkpoint; None in records of older versions. card: a hash of the model card that was written last.
     """
 
     design: str
@@ -101,4 +106,5 @@ class RunRecord(Record):
     scores: dict[str, float]
     gain: TrainingGain | None = None
     kept_leaks: bool = False
+    chosen: bool | None = None
     card: str = ""

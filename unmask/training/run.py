@@ -8,18 +8,21 @@ from pathlib import Path
 from unmask.errors import require_package
 from unmask.io.terminal import say
 from unmask.models.provenance import hardware, versions
+from unmask.tasks.kinds.kind import Forms
 from unmask.training import processes
+from unmask.training.card import checkpoint_was_chosen
 from unmask.training.data import DataSet
 from unmask.training.leakage import find_all_leaks, without_leaks
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.records import RUN, DataSetRecord, LeakCounts, RunRecord, StageData
 from unmask.training.run_folder import Run, claim, is_done, runs
 from unmask.training.same_run import require_same_base, require_same_data, require_same_tasks
+from unmask.training.sources import digest_of_source
 from unmask.training.stage_run import SILENT, Listener, Score, is_finished, run_stage, stage_folder
 from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee, require_shardable, require_trainable
 
-Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]
+Scored = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
 """Texts of a task, and the places of those that it compares."""
 
 
@@ -69,7 +72,7 @@ def _train_one(
     say(f"{run.design.name}, seed {run.seed}")
     sets, seen = {}, {}
     for name in recipe.stages:  # every row is checked before anything is loaded
-        sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out)
+        sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out, root)
     require_same_data(run.folder, seen, recipe)
     base = require_same_base(recipe, run.folder)
     trainee, trains = _through_stages(recipe, run, sets, score, listener)
@@ -84,6 +87,7 @@ def _train_one(
         hardware=hardware(trainee.backbone.device),
         versions=versions(),
         scores=score(trainee.embedder) if score else {},
+        chosen=checkpoint_was_chosen(run.folder),
     )
     if processes.is_first():
         record.write(run.folder / RUN)
@@ -122,8 +126,8 @@ def _check_later_stages(recipe: Recipe, run: Run, sets: Mapping[str, Sequence[Da
         STAGES[name].prepare(recipe.stage(name), trainee, sets[name], run.seed)
 
 
-def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored]) -> tuple[list[DataSet], StageData]:
-    """Data sets without the rows that occur in held-out tasks, and a record of each."""
+def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -> tuple[list[DataSet], StageData]:
+    """Data sets without the rows that occur in held-out tasks, and a record of each. root: where paths of the data start."""
     kept, seen = [], {}
     texts = {task: of_task for task, (of_task, _) in held_out.items()}
     reports = find_all_leaks(sets, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
@@ -141,5 +145,6 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored]) -> tuple[list
             revision=rest.revision,
             left_out=rest.skipped,
             leaks=leaks,
+            files=digest_of_source(data.source.path, data.source.split, root),
         )
     return kept, seen

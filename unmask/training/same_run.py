@@ -12,7 +12,7 @@ from unmask.models.identity import identity_of
 from unmask.models.source import Source, lasting_name
 from unmask.training import processes
 from unmask.training.recipe import Recipe
-from unmask.training.records import BASE, DATA, BaseRecord, DataRecord, ModelRecord, StageData
+from unmask.training.records import BASE, DATA, BaseRecord, DataRecord, DataSetRecord, ModelRecord, StageData
 from unmask.training.run_folder import digest, is_begun
 from unmask.training.stage_run import is_finished, stage_folder
 from unmask.training.stages import STAGES
@@ -38,7 +38,8 @@ def _listed(tasks: Iterable[str]) -> str:
 def require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe) -> None:
     """Raise UnmaskError if steps were made with other rows, because the run could not continue with the same schedule.
 
-    If the record of the rows is damaged, nothing says which rows the steps saw, so the stages begin anew.
+    Files that changed in other rows than these do not matter, and older records do not have their hash. If the record of the rows is
+    damaged, nothing says which rows the steps saw, so the stages begin anew.
     """
     file = folder / DATA
     record = DataRecord(stages=seen, recipe=digest(recipe))
@@ -47,7 +48,7 @@ def require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe) 
         f"{stage}: {name}"
         for stage, sets in seen.items()
         for name in sets
-        if before and before.stages[stage].get(name) != sets[name]
+        if before and _rows(before.stages[stage].get(name)) != _rows(sets[name])
     ]
     if changed:
         raise UnmaskError(f"The data changed since the run in '{folder}' began ({', '.join(changed)}): give another folder.")
@@ -58,6 +59,11 @@ def require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe) 
             remove(folder / "stages")
         record.write(file)
     processes.wait()
+
+
+def _rows(data: DataSetRecord | None) -> DataSetRecord | None:
+    """What a record says of the rows alone."""
+    return data and data.model_copy(update={"files": None})
 
 
 def require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:

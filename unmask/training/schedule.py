@@ -7,9 +7,12 @@ stopped. So a resumed run sees the same examples as an unbroken run, and two mac
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Iterator, Sequence
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 import numpy as np
 
@@ -52,46 +55,89 @@ def contrastive_schedule(
     return rows
 
 
+def require_full_batch(data: DataSet, batch: int) -> None:
+    """Raise UnmaskError for a data set with fewer examples than one batch."""
+    if len(data.examples) < batch:
+        raise UnmaskError(
+            f"Data set '{data.name}' has {len(data.examples)} examples, fewer than one batch of {batch}: lower the batch."
+        )
+
+
 class _Stream:
     """Batches of one data set without repeated texts, pass after pass."""
 
     def __init__(self, data: DataSet, batch: int, generator: random.Random, similar: int) -> None:
         self.data, self.batch, self.generator, self.similar = data, batch, generator, similar
-        self.waiting: deque[Example] = deque()
+        # by a text that they repeated: their numbers, in the order in which they came, and their places
+        self.waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.numbers = count()
+        self.keys: dict[str, int] = {}
+        self.texts: dict[int, frozenset[int]] = {}
         self.order = self._passes()
-        if len(data.examples) < batch:
-            raise UnmaskError(
-                f"Data set '{data.name}' has {len(data.examples)} examples, fewer than one batch of {batch}: lower the batch."
-            )
+        require_full_batch(data, batch)
 
-    def _passes(self) -> Iterator[Example]:
+    def _passes(self) -> Iterator[int]:
+        """Places of examples."""
         neighbours = Neighbours([example.texts[0] for example in self.data.examples]) if self.similar > 1 else None
         while True:
             order = self.generator.sample(range(len(self.data.examples)), len(self.data.examples))
-            for place in _in_groups(order, self.similar, neighbours) if neighbours else order:
-                yield self.data.examples[place]
+            yield from _in_groups(order, self.similar, neighbours) if neighbours else order
+
+    def _texts_of(self, place: int) -> frozenset[int]:
+        """A number for each text of an example. It is found once, because an example may wait for many batches."""
+        if place not in self.texts:
+            keys = map(text_key, self.data.examples[place].texts)
+            self.texts[place] = frozenset(self.keys.setdefault(key, len(self.keys)) for key in keys)
+        return self.texts[place]
 
     def take(self) -> list[Example]:
-        taken: list[Example] = []
-        texts: set[str] = set()
-        again: deque[Example] = deque()
-        for tried in range(len(self.waiting) + 4 * len(self.data.examples)):
-            example = self.waiting.popleft() if self.waiting else next(self.order)
-            own = {text_key(text) for text in example.texts}
+        taken: list[int] = []
+        texts: set[int] = set()
+        waiting, most = sum(map(len, self.waiting.values())), 4 * len(self.data.examples)
+        self._take_waiting(taken, texts)
+        tried = waiting
+        while len(taken) < self.batch and tried < waiting + most:
+            place = next(self.order)
+            own = self._texts_of(place)
             if texts.isdisjoint(own):
-                taken.append(example)
+                taken.append(place)
                 texts |= own
-            elif tried < 4 * len(self.data.examples):
-                again.append(example)
-            if len(taken) == self.batch:
-                self.waiting.extendleft(reversed(again))
-                return taken
+            elif tried < most:
+                self._wait((next(self.numbers), place), own & texts)
+            tried += 1
+        if len(taken) == self.batch:
+            return [self.data.examples[place] for place in taken]
         few = f", or set data.{self.data.name}.negatives = 0, because labels with few texts repeat them as negatives"
         raise UnmaskError(
             f"Data set '{self.data.name}' cannot fill a batch of {self.batch} without repeating a text: lower the batch"
             + (few if _draws_negatives(self.data) else "")
             + "."
         )
+
+    def _take_waiting(self, taken: list[int], texts: set[int]) -> None:
+        """Take the examples that wait and repeat no text, in the order in which they came, up to a whole batch.
+
+        As soon as a batch holds a text, all that wait for it are passed over together: they may be thousands.
+        """
+        heads = [(examples[0], text) for text, examples in self.waiting.items() if examples]
+        heapify(heads)
+        while heads and len(taken) < self.batch:
+            (number, place), text = heappop(heads)
+            if text in texts:
+                continue
+            del self.waiting[text][0]
+            own = self._texts_of(place)
+            if texts.isdisjoint(own):
+                taken.append(place)
+                texts |= own
+                continue
+            self._wait((number, place), own & texts)
+            if self.waiting[text]:
+                heappush(heads, (self.waiting[text][0], text))
+
+    def _wait(self, example: tuple[int, int], repeated: Set[int]) -> None:
+        """Keep an example, by its number and place, for a later batch without this text."""
+        insort(self.waiting[min(repeated)], example)
 
 
 def _draws_negatives(data: DataSet) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,8 @@ from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
 from unmask.io.paths import expanded
 from unmask.io.rows import Row, field, read_rows
+from unmask.models.digests import digest_of_file
+from unmask.tasks import columns
 
 Rows = Iterator[tuple[int, Row]]
 _MEANS_THE_SAME = 4.0  # of the 0 to 5 of the starter pairs
@@ -34,6 +37,29 @@ def open_source(path: str, split: str, root: Path) -> tuple[Path, Rows]:
     raise UnmaskError(f"'{place}' is a folder without {layouts}; name a file of it instead.")
 
 
+def digest_of_source(path: str, split: str, root: Path) -> str | None:
+    """A hash of the files that the rows of a source come from. None for rows of the hub and of this package. Raises UnmaskError."""
+    if path.startswith(("hub:", "starter:")):
+        return None
+    place = root / expanded(path)
+    if not place.is_dir():
+        return digest_of_file(place)
+    names = {name for needed in FOLDERS for name in needed} | {f"qrels_{split}.tsv"}
+    digests = [f"{name} {digest_of_file(place / name)}" for name in sorted(names) if (place / name).is_file()]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:32]
+
+
+def refuse_split(path: str, split: str, root: Path) -> None:
+    """Raise UnmaskError for a split of a source that has none, because all of its rows would be read."""
+    place = root / expanded(path)
+    if path.startswith("hub:") or all((place / name).is_file() for name in _JUDGED):
+        return
+    raise UnmaskError(
+        f"'{path}' has no splits, so split = \"{split}\" would change nothing. Leave it out. Only a data set of the hub and a folder "
+        "with judgements (qrels_train.tsv) have splits; rows with a certain value are chosen by where = {COLUMN = VALUE}."
+    )
+
+
 def _hub(path: str, split: str) -> Rows:
     """Rows of a data set of the hub, counted from one."""
     import datasets
@@ -56,7 +82,7 @@ def _judged(folder: Path, split: str) -> Rows:
     queries = _by_id(folder / "queries.jsonl")
     judgements = inside(folder, f"qrels_{split}.tsv")
     for line, row in read_rows(judgements):
-        if float(field(judgements, line, row, "score")) <= 0:
+        if columns.number(judgements, line, row, "score") <= 0:
             continue
         query = _look_up(judgements, line, row, "query-id", queries)
         document = _look_up(judgements, line, row, "corpus-id", documents)
@@ -90,6 +116,16 @@ def titled(document: Row) -> Any:
     return f"{title} {text}" if title and isinstance(text, str) else text
 
 
+def titled_documents(folder: Path) -> Iterator[tuple[str, str]]:
+    """The documents of a folder that have a title: title and text as they are read, and the text alone."""
+    for documents, queries in FOLDERS:
+        if (folder / documents).is_file() and (folder / queries).is_file():
+            for _, row in read_rows(folder / documents):
+                if titled(row) != row.get("text"):
+                    yield titled(row), row["text"]
+            return
+
+
 def _starter_sentences() -> Rows:
     from unmask.starter import reference_texts
 
@@ -117,7 +153,8 @@ STARTERS: Final[dict[str, Callable[[], Rows]]] = {
     "pairs": _starter_pairs,
     "labels": _starter_labels,
 }
+_JUDGED: Final = ("corpus.jsonl", "queries.jsonl")
 FOLDERS: Final[dict[tuple[str, str], Callable[[Path, str], Rows]]] = {
-    ("corpus.jsonl", "queries.jsonl"): _judged,
+    _JUDGED: _judged,
     ("passages.jsonl", "queries.jsonl"): _passages,
 }

@@ -20,6 +20,7 @@ from unmask.experts.lesson_training import LessonCollator, schedule
 from unmask.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
 from unmask.experts.likelihood import require_same_tokens, response_likelihood, text_likelihood
 from unmask.mixture.mixture_folder import Mixture
+from unmask.models.decoder import pad_id_of
 from unmask.models.loading import Source, load_language_model
 
 
@@ -91,6 +92,15 @@ def test_likelihood_of_texts_by_hand_and_in_any_batch(tokenizer: Any) -> None:
     assert np.allclose(text_likelihood(model, tokenizer, texts, max_length=9, batch_tokens=1), found, atol=1e-6)
     with pytest.raises(UnmaskError, match="No text has two tokens"):
         text_likelihood(model, tokenizer, ["", ""])
+
+
+def test_a_pad_token_that_the_model_does_not_embed_changes_nothing(tokenizer: Any) -> None:
+    model, padding = language_model(vocab_size=512), make_tokenizer()
+    padding.add_special_tokens({"pad_token": "[PAD]"})
+    texts = ["Snow fell on the hill.", "The cat sat on the mat."]
+    assert np.array_equal(text_likelihood(model, padding, texts), text_likelihood(model, tokenizer, texts))
+    assert np.array_equal(response_likelihood(model, padding, SUMS), response_likelihood(model, tokenizer, SUMS))
+    assert pad_id_of(padding, model) == 0 and padding.pad_token_id == len(padding) - 1 == 512
 
 
 def test_models_that_read_texts_as_other_tokens_are_refused_before_one_is_measured(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from tests.experts.conftest import SUMS
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.domain import STOP, Domain, load_domain, shipped_domains
-from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
+from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response, words
 from unmask.experts.lessons.generation import Sampling, Text, Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
+from unmask.experts.lessons.seed_lessons import split_apart
 from unmask.experts.lessons.specialise import SpecialisePlan, record_of, specialise
 
 NONE = Novelty([])
@@ -80,6 +82,35 @@ def test_rouge_by_hand() -> None:
     assert known.nearest("") == 0.0 and NONE.nearest("x") == 0.0
     known.add("something else")
     assert known.nearest("something else") == 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tom has 12 apples; he eats 5, doesn't he?",
+        "def f_1(x_y): return x_y ** 2  # __init__",
+        "A café in Zürich: πr², 10° ≠ 5",
+        "".join(map(chr, range(32, 127))),
+    ],
+)
+def test_words_of_english_lessons_are_runs_of_letters_digits_and_underscores(text: str) -> None:
+    """The lessons of kept results were filtered so."""
+    assert words(text) == re.findall(r"\w+", text.lower())
+
+
+def test_lessons_without_spaces_have_words_and_near_copies() -> None:
+    text, other_numbers, math = "小明有12个苹果吃了5个还剩几个", "小明有17个苹果吃了8个还剩几个", load_domain("math")
+    assert refuse_instruction(Lesson(text, ""), math, NONE, NONE) is None
+    assert refuse_instruction(Lesson(other_numbers, ""), math, Novelty([text]), NONE) == "repeated"
+    assert refuse_instruction(Lesson("请解释为什么天空是蓝色的", ""), math, Novelty([text]), NONE) is None
+    copies = [Lesson(text.replace("12", str(number)), "3") for number in range(10, 40)]
+    with pytest.raises(UnmaskError, match="a lesson that is near a held-out one is left out"):
+        split_apart({"sums": copies}, 10, 5, 0)
+
+
+def test_a_mark_belongs_to_its_letter_in_a_lesson() -> None:
+    assert words("ठंडा पानी") == ["ठंडा", "पानी"]
+    assert words("cafe\u0301") == words("caf\u00e9")
 
 
 @pytest.mark.parametrize(

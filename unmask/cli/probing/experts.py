@@ -42,7 +42,7 @@ def experts(
         bool,
         typer.Option(
             "--together",
-            help="Remove expert 1 of all layers at once, then expert 2. For experts that each grew from one model.",
+            help="Remove expert 1 of all layers together, then expert 2, and so on. Use it if each expert came from one branch.",
         ),
     ] = False,
     seed: Seed = 0,

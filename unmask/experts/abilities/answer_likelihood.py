@@ -29,6 +29,7 @@ from unmask.experts.lessons.lessons import LessonTokens, tokenize_pairs
 from unmask.experts.likelihood import mean_losses
 from unmask.experts.shared_prefix import can_repeat, repeated_prefix
 from unmask.io.terminal import progress_bar
+from unmask.models.decoder import pad_id_of
 from unmask.training.targets import mean_by_text, target_logits
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def answer_nats(
     repeats = can_repeat(model)
     shared = [_shared(own) if repeats else 0 for own in by_item]
     whole = [row for own, length in zip(by_item, shared, strict=True) if not length for row in own]
-    collate = LessonCollator(int(tokenizer.pad_token_id or 0))
+    collate = LessonCollator(pad_id_of(tokenizer, model))
     read = iter(mean_losses(model, whole, [len(row.ids) for row in whole], collate, batch_tokens, "reading answers"))
     nats = []
     with progress_bar("reading choices", len(items)) as advance:

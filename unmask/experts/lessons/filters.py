@@ -7,11 +7,11 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 
+from unmask.encoding.words import composed, keyword_places
 from unmask.experts.lessons.domain import Domain
 from unmask.experts.lessons.lessons import Lesson
 
 SIMILAR = 0.7  # ROUGE-L above which two instructions count as the same
-_WORD = re.compile(r"\w+")
 _WORDS = (3, 150)
 _INPUT = re.compile(r"\n\s*Input:\s*", re.IGNORECASE)
 _CHOICES = re.compile(r"^\s*A[.)].+\n\s*B[.)].+\n\s*C[.)].+\n\s*D[.)].+", re.MULTILINE)
@@ -51,8 +51,13 @@ class Novelty:
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words, as ROUGE compares them."""
-    return _WORD.findall(text.lower())
+    """Lower-case words, as ROUGE compares them.
+
+    Scripts without spaces have no words to find. There every two neighbouring characters are one: a whole clause as a word would make an
+    instruction too short, and would hide a copy with other numbers.
+    """
+    text = composed(text.lower())
+    return [text[start:end] for start, end in keyword_places(text)]
 
 
 def refuse_instruction(lesson: Lesson | None, domain: Domain, novelty: Novelty, forbidden: Novelty) -> str | None:

@@ -16,6 +16,7 @@ import torch
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.packed_attention import packed_attention
 from unmask.experts.shared_prefix import can_repeat, keep_rows, repeated_prefix
+from unmask.models.decoder import pad_id_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -123,7 +124,7 @@ class Writer:
                 stop_strings=[stop],
                 tokenizer=self.tokenizer,
                 eos_token_id=self._ends,
-                pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id,
+                pad_token_id=pad_id_of(self.tokenizer, self.model) or self.tokenizer.eos_token_id,
                 use_cache=True,
                 return_dict_in_generate=True,
                 **_choosing(sampling),

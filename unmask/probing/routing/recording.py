@@ -124,7 +124,8 @@ def record_routing(
 class Layout:
     """What a forward pass gives. points: of every router. kept: the places of those that are recorded.
 
-    In a mixture of ours, blocks may share a decision. It is recorded once, where it is made.
+    In a mixture of ours, only its own points are recorded: the experts of its base have no names. Blocks may share a decision, which is
+    recorded once, where it is made.
     """
 
     points: tuple[Point, ...]
@@ -134,9 +135,10 @@ class Layout:
     def of(cls, backbone: Backbone) -> Layout:
         """The layout of a model."""
         by_module, mixture = routing_points(backbone), getattr(backbone.model, "mixture", None)
-        ours = list(mixture.points.values()) if mixture else []
-        shared = ours[1:] if mixture and mixture.routing.router == "final" else [point for point in ours if not point.decides]
-        return cls(tuple(by_module.values()), tuple(place for place, module in enumerate(by_module) if module not in shared))
+        recorded = list(by_module)
+        if mixture is not None:
+            recorded = list(mixture.deciding.values())[: 1 if mixture.routing.router == "final" else None]
+        return cls(tuple(by_module.values()), tuple(place for place, module in enumerate(by_module) if module in recorded))
 
     @property
     def recorded(self) -> tuple[Point, ...]:

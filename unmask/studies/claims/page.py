@@ -28,7 +28,8 @@ HERE: Final = (
 MEANINGS: Final[dict[Verdict, str]] = {
     "refuted": "A test shows the opposite, against one rival at least.",
     "undecided": (
-        "The tests do not decide: a true difference may be smaller than what could be detected, or what they rest on is not confirmed."
+        "The tests do not decide. A true difference may be too small to be detected here. Or the claim needs another claim, and that one "
+        "is not confirmed."
     ),
     "confirmed": "The tests show it against every rival that the claim names.",
     "not measured": "This run left out what the claim is about.",

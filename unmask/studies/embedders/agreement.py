@@ -88,8 +88,11 @@ def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store:
 
 
 def _comparable(items: Items, metric: str) -> bool:
-    """Whether agreement can be measured: mteb gives means where a task has several sets of texts. One experiment has no variance."""
-    return items.metric == metric and (metric != "v-measure" or items.replicates > 1)
+    """Whether agreement can be measured: mteb gives means where a task has several sets of texts. One experiment has no variance.
+
+    With a weight, an experiment draws many more texts than there are. Then it is no bootstrap sample of them.
+    """
+    return items.metric == metric and (metric != "v-measure" or (items.replicates > 1 and "weight" not in items.columns))
 
 
 def _paired(task: str, run: Sequence[Items], prompts: int) -> tuple[Sequence[Items], Sequence[Items]]:

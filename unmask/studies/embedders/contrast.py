@@ -109,7 +109,13 @@ def in_points(test: PairedTest) -> PairedTest:
         return 100 * low, 100 * high
 
     low, high = test.interval
-    return replace(test, difference=100 * test.difference, interval=(100 * low, 100 * high), bounds=scaled if bounds else None)
+    return replace(
+        test,
+        difference=100 * test.difference,
+        interval=(100 * low, 100 * high),
+        bounds=scaled if bounds else None,
+        changes=None if test.changes is None else 100 * test.changes,
+    )
 
 
 def _run_or_runs(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -126,11 +132,11 @@ def _over_items(a: Scored, b: Scored, items: Mapping[str, Pair], weights: Sequen
     ]
     points = [side.points(list(items)) * scale for side in (a, b)]
     sizes = [own[0].n for own in sides[0]]
-    if max(map(len, runs)) > 1:
-        together = _share_trainings(a, b)
-        return items_and_seeds_test((samples[0], samples[1]), (points[0], points[1]), sizes, paired=together)
     # in an interaction, the null hypothesis does not make the sign of an item's change a coin flip
     changes = task_changes(*sides) if (scale == 1).all() else None
+    if max(map(len, runs)) > 1:
+        together = _share_trainings(a, b)
+        return items_and_seeds_test((samples[0], samples[1]), (points[0], points[1]), sizes, paired=together, changes=changes)
     return difference_test(
         samples[0][0], samples[1][0], points[0][0], points[1][0], sum(sizes), smallest=min(sizes), changes=changes
     )

@@ -26,7 +26,7 @@ from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
 from unmask.experts.likelihood import likelihoods, response_likelihood
 from unmask.io.arrays import load_arrays, save_arrays
-from unmask.io.files import inside
+from unmask.io.files import inside, remove
 from unmask.io.records import Record
 from unmask.io.seals import Damaged
 from unmask.io.terminal import say
@@ -37,6 +37,7 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source
 from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.probing.routing.measures import measured_routing
+from unmask.probing.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings
 from unmask.probing.routing.recording import record_routing
 from unmask.starter import reference_texts
 from unmask.studies.routers.configurations import CONFIGURATIONS, digest
@@ -194,6 +195,7 @@ class Measuring:
         """Record what the routers do with the held-out lessons, and measure it."""
         lessons = [(lesson, domain) for domain, of_domain in held_out.items() for lesson in of_domain]
         texts = tuple(LabelledText(lesson.prompt + lesson.output, (domain,)) for lesson, domain in lessons)
+        _remove_record_of_another(folder, str(loaded.provenance["weights"]))
         record = record_routing(loaded, LabelledTexts(texts, (DOMAIN,)), folder, max_length=self.max_length)
         known = measured_routing(record)
         measures = {**known["general"], **known["labels"][DOMAIN]["measures"]}
@@ -211,6 +213,17 @@ class _Routing:
 def _cell(record: CellRecord, counts: NDArray[Any], fresh: bool) -> Cell:
     shares = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1) if record.routing else None
     return Cell(record.likelihood, record.routing, record.scores, shares, record.strength, fresh, record.experts)
+
+
+def _remove_record_of_another(folder: Path, weights: str) -> None:
+    """Remove a cell's record if it is of another mixture. Files that are no part of a record stay.
+
+    The cell decides where its record is, so a user could not give another folder.
+    """
+    before = RecordSettings.read(folder / RECORD)
+    if before is not None and before.weights != weights:
+        for name in (MEASURES, EXPERTS, PARTS, RECORD):  # the record last: until then, a run that was stopped finds it again
+            remove(folder / name)
 
 
 def _read_counts(folder: Path) -> NDArray[Any] | None:

@@ -88,6 +88,7 @@ def study(
         builder = Builder(plan, source, sets, folder, measured.anchor.layer, layers, callbacks)
         measuring = Measuring(source, folder / "cells", tasks, plan.max_length, plan.embedded_length)
         experts = SameExperts()
+        _require_training(plan, builder, measuring)
         for name, lessons in sets.items():
             measured.bases[name] = measuring.base(name, lessons.held_out)
         for seed in plan.seeds:
@@ -105,12 +106,20 @@ def study(
         return findings
 
 
-def _cell(name: str, seed: int, builder: Builder, measuring: Measuring, experts: SameExperts) -> Cell:
-    """A cell. Its mixture may have been removed since it was measured: mixtures are large, and what was measured stays.
+def _require_training(plan: RoutersPlan, builder: Builder, measuring: Measuring) -> None:
+    """Raise UnmaskError for a device that the training refuses, if something is left to train: the base is measured before that."""
+    if any(_kept(name, seed, builder, measuring) is None for name in plan.configurations for seed in plan.seeds):
+        plan.expert_learning(plan.number, seed=0).require_first_gpu(builder.source.device)
 
-    experts: those of the cells before. Raises UnmaskError if this one was measured with others.
-    """
-    cell = None if builder.folder_of(name, seed).exists() else measuring.known(name, seed)
+
+def _kept(name: str, seed: int, builder: Builder, measuring: Measuring) -> Cell | None:
+    """A cell that was measured before, and whose mixture was removed since: mixtures are large, and what was measured stays."""
+    return None if builder.folder_of(name, seed).exists() else measuring.known(name, seed)
+
+
+def _cell(name: str, seed: int, builder: Builder, measuring: Measuring, experts: SameExperts) -> Cell:
+    """A cell. experts: those of the cells before. Raises UnmaskError if this one was measured with others."""
+    cell = _kept(name, seed, builder, measuring)
     if cell is None:
         held_out = builder.sets[CONFIGURATIONS[name].domains].held_out
         cell = measuring.cell(name, seed, builder.mixture(name, seed), held_out)

@@ -73,7 +73,11 @@ def _sets_of_texts(scored: ScoredSubset) -> Items:
 
 
 def _draws_of_texts(scored: ScoredSubset) -> Items | None:
-    """mteb draws texts anew in each of ten experiments, on every level of the labels where they have several."""
+    """mteb draws texts anew in each of ten experiments, on every level of the labels where they have several.
+
+    It draws as many texts as it embedded, or many more. Copies of a text share label and cluster, and are no new evidence. So with more
+    draws the item is the embedded text, and `weight` says how often it was drawn. That holds for several levels, too.
+    """
     recorder = scored.recorder
     labels = [label if isinstance(label, list) else [label] for label in scored.data[scored.task.label_column_name]]
     if recorder.kept is not None:
@@ -82,15 +86,27 @@ def _draws_of_texts(scored: ScoredSubset) -> Items | None:
     if len(recorder.draws) != len(assigned):
         return None
     of_level = [_of_level(labels, level) for level in range(len(scored.predicted))]
-    label = [of_level[level][draw] for (level, _), draw in zip(assigned, recorder.draws, strict=True)]
+    if len(of_level) > 1 or len(recorder.draws[0]) > len(labels):
+        columns = np.zeros((3, len(labels), len(assigned)), np.int64)
+        for replicate, ((level, clusters), draw) in enumerate(zip(assigned, recorder.draws, strict=True)):
+            places, codes = of_level[level]
+            texts = places[draw]
+            columns[0, texts, replicate], columns[1, places, replicate] = clusters, codes
+            columns[2, :, replicate] = np.bincount(texts, minlength=len(labels))
+        return Items("v-measure", dict(zip(("assigned", "label", "weight"), columns, strict=True)))
+    [(_, codes)] = of_level
     clusters = np.array([clusters for _, clusters in assigned]).T
-    return Items("v-measure", {"assigned": clusters, "label": np.stack(label, axis=1)})
+    return Items("v-measure", {"assigned": clusters, "label": np.stack([codes[draw] for draw in recorder.draws], axis=1)})
 
 
-def _of_level(labels: Sequence[Sequence[Any]], level: int) -> NDArray[np.int64]:
-    """The labels of one level. mteb leaves out a text that has none if labels are numbers; otherwise it labels it "-1"."""
+def _of_level(labels: Sequence[Sequence[Any]], level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The texts that have a label of one level, and these labels.
+
+    mteb leaves out a text that has none if labels are numbers. Otherwise it labels it "-1".
+    """
     known = np.array([label[level] if len(label) > level else -1 for label in labels])
-    return _codes(known[known != -1] if known.dtype.kind == "i" else known)
+    places = np.flatnonzero(known != -1) if known.dtype.kind == "i" else np.arange(len(known))
+    return places, _codes(known[places])
 
 
 def _codes(labels: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:

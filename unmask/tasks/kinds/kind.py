@@ -16,7 +16,10 @@ from unmask.tasks.sampling import drawn_halves, first_drawn, sampled
 Data = dict[str, list[Row]]
 """Rows by part: "test", "train" beside it, or "corpus", "queries" and "qrels"."""
 
-TextsAndPairs = tuple[list[str], list[tuple[int, int]]]
+Forms = str | tuple[str, ...]
+"""A text; or a document with a title, with its title before the text and without."""
+
+TextsAndPairs = tuple[list[Forms], list[tuple[int, int]]]
 """The texts of a task, and the places of the texts that it compares with each other."""
 
 
@@ -95,7 +98,7 @@ class TaskKind(ABC):
 
     def texts_and_pairs(self, data: Data) -> TextsAndPairs:
         """The texts that are scored, and which of them are compared; training data are checked against them for leaks."""
-        texts: list[str] = []
+        texts: list[Forms] = []
         pairs: list[tuple[int, int]] = []
         for row in data[self.item_part]:
             start = len(texts)

@@ -10,7 +10,7 @@ from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
 from unmask.tasks.columns import ColumnReader, read_columns
 from unmask.tasks.folder import TaskFolder
-from unmask.tasks.kinds.kind import Data, TextKind, TextsAndPairs
+from unmask.tasks.kinds.kind import Data, Forms, TextKind, TextsAndPairs
 from unmask.tasks.mteb.ranking import ranked_items
 from unmask.tasks.mteb.scored import ScoredSubset
 from unmask.tasks.mteb.tables import search_data
@@ -80,13 +80,18 @@ class Retrieval(TextKind):
         return ("queries do not find themselves",) if _holds_its_queries(data) else ()
 
     def texts_and_pairs(self, data: Data) -> TextsAndPairs:
-        """Queries and documents; a query is compared with each document that is relevant to it."""
-        texts: list[str] = []
+        """Queries and documents; a query is compared with each document that is relevant to it.
+
+        Training data may hold a document with a title without it, so such a document has two forms.
+        """
+        texts: list[Forms] = []
         places: dict[tuple[str, str], int] = {}
         for part in ("queries", "corpus"):
             for row in data[part]:
                 places[part, row["_id"]] = len(texts)
-                texts.append(f"{row.get('title', '')} {row['text']}".strip())
+                title, text = row.get("title", ""), row["text"].strip()
+                joined = f"{title} {row['text']}".strip()
+                texts.append((joined, text) if title and text else joined)
         relevant = [row for row in data["qrels"] if row["score"] > 0]
         return texts, [(places["queries", row["query-id"]], places["corpus", row["corpus-id"]]) for row in relevant]
 

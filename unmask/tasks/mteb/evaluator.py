@@ -232,8 +232,10 @@ def _ami(items: Items, recorder: RecordingRandom) -> float:
 
     values = []
     for replicate, drawn in enumerate(recorder.draws):
-        first = np.unique(drawn, return_index=True)[1]
-        label, assigned = (items.columns[name][first, replicate] for name in ("label", "assigned"))
+        # an item is a draw, or a text with the number of its draws
+        weight = items.columns.get("weight")
+        distinct = np.unique(drawn, return_index=True)[1] if weight is None else np.flatnonzero(weight[:, replicate])
+        label, assigned = (items.columns[name][distinct, replicate] for name in ("label", "assigned"))
         values.append(adjusted_mutual_info_score(label, assigned))
     return float(np.mean(values))
 

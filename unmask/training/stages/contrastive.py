@@ -41,7 +41,8 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
         return read_related(name, source, root, seed)
 
     def require_learnable(self, options: ContrastiveOptions, sets: Sequence[DataSet]) -> None:
-        """Raise UnmaskError for a batch of one pair without negatives: its positive has no text beside it."""
+        """Raise UnmaskError for a batch that cannot be filled, and for one pair without negatives: its positive has no text beside it."""
+        super().require_learnable(options, sets)
         for data in sets:
             if options.batch == 1 and len(data.examples[0].texts) == 2:
                 raise UnmaskError(

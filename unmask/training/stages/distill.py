@@ -62,7 +62,8 @@ class Distill(PoolingStage[DistillOptions]):
         return read_any(name, source, root, seed)
 
     def require_learnable(self, options: DistillOptions, sets: Sequence[DataSet]) -> None:
-        """Raise UnmaskError if a batch has too few texts to say which of them are near each other."""
+        """Raise UnmaskError for a batch that cannot be filled, or has too few texts to say which of them are near each other."""
+        super().require_learnable(options, sets)
         for data in sets:
             texts = options.batch * len(data.examples[0].texts)
             if texts < _FEWEST:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.tokenization import mask_id
 from unmask.errors import UnmaskError
-from unmask.models.decoder import vocabulary_of
+from unmask.models.decoder import pad_id_of, vocabulary_of
 from unmask.training.data import DataSet
 from unmask.training.stages.language import LanguageOptions, LanguageStage, scheduled_chunks
 from unmask.training.stages.stage import Objective, Prepared, TrainableModel
@@ -49,8 +49,10 @@ class Mntp(LanguageStage[MntpOptions]):
         tokenizer, module = model.embedder.tokenizer, model.language_model
         assert module is not None
         mask, around = mask_token(options, tokenizer, module)
-        special, pad_id = set(tokenizer.all_special_ids), model.embedder.prompt.pad_id
-        collate = MaskingCollator(options.p, options.masking == "bert", mask, pad_id, len(tokenizer), special, seed)
+        special, pad_id = set(tokenizer.all_special_ids), pad_id_of(tokenizer, module)
+        # some tokenizers know more tokens than the model embeds: gemma-3-1b's has one of the image models more
+        vocabulary = min(len(tokenizer), vocabulary_of(module))
+        collate = MaskingCollator(options.p, options.masking == "bert", mask, pad_id, vocabulary, special, seed)
         rows, cut = scheduled_chunks(options, model, sets, seed)
         return Prepared(module, rows, collate, _masked_loss(model.embedder.backbone), around, lambda: cut)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unmask.encoding.backbone import Backbone
 from unmask.errors import UnmaskError
+from unmask.models.decoder import pad_id_of
 from unmask.training.data import DataSet
 from unmask.training.stages.language import LanguageOptions, LanguageStage, scheduled_chunks
 from unmask.training.stages.stage import Objective, Prepared, TrainableModel
@@ -52,7 +53,7 @@ class NextToken(LanguageStage[NextTokenOptions]):
                 module.config.output_router_logits, module.router_aux_loss_coef = before
 
         rows, cut = scheduled_chunks(options, model, sets, seed)
-        collate = NextTokenCollator(model.embedder.prompt.pad_id)
+        collate = NextTokenCollator(pad_id_of(model.embedder.tokenizer, module))
         return Prepared(module, rows, collate, _loss(backbone), balanced if balances else nullcontext, lambda: cut)
 
 

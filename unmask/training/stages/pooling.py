@@ -46,6 +46,13 @@ class PoolingStage(TrainingStage[Options]):
 
     pools = True
 
+    def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
+        """Raise UnmaskError for a data set that cannot fill a batch."""
+        from unmask.training.schedule import require_full_batch
+
+        for data in sets:
+            require_full_batch(data, options.batch)
+
 
 def prepare_chunks(
     options: PoolingOptions,

@@ -41,7 +41,8 @@ class Simcse(PoolingStage[SimcseOptions]):
     )
 
     def require_learnable(self, options: SimcseOptions, sets: Sequence[DataSet]) -> None:
-        """Raise UnmaskError for a batch of one sentence: its second view has no other sentence beside it."""
+        """Raise UnmaskError for a batch that cannot be filled, and for one sentence: its second view has no other beside it."""
+        super().require_learnable(options, sets)
         if options.batch == 1:
             raise UnmaskError(
                 "A batch of 1 holds no other sentence to tell apart, so its loss is always 0: raise simcse.batch."

@@ -107,11 +107,12 @@ class MapView {
   async poll() {
     clearTimeout(this.timer);
     this.problem.hidden = true;
+    let name; // of the design that is asked for
     try {
       const names = chosen();
       this.place = Math.min(this.place, names.length - 1);
       this.drawChoice(names);
-      const name = names[this.place];
+      name = names[this.place];
       if (name !== this.shownDesign) this.clear();
       this.corpus = this.corpus || (await get("/api/corpus"));
       const answer = await post("/api/map", { design: name });
@@ -119,10 +120,20 @@ class MapView {
       if (answer.ready) this.ready(name, answer);
       else this.progress(answer);
     } catch (error) {
+      if (name !== undefined && this.isLeft(name)) return;
       this.complain(error);
       this.clear();
       this.bar.hidden = true;
       this.tell("");
+    }
+  }
+
+  /** Whether another design is chosen than this one. Not while the user writes one: there is no other design yet. */
+  isLeft(name) {
+    try {
+      return name !== chosen()[this.place];
+    } catch {
+      return false;
     }
   }
 
