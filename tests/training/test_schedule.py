@@ -223,7 +223,9 @@ def test_examples_that_wait_come_first_and_in_their_order(pairs: list[tuple[int,
     expected: list[Example] = []
     waiting: list[Example] = []
     for _ in range(12):
-        batch, texts, tried, left, waiting = [], set[str](), 0, waiting, []
+        batch: list[Example] = []
+        texts: set[str] = set()
+        tried, left, waiting = 0, waiting, []
         while len(batch) < 3:
             example = left.pop(0) if left else data.examples[next(order)]
             if texts.isdisjoint(example.texts):
