@@ -40,8 +40,8 @@ unmask recipes check repllama --scale small --data DATA --set data.questions.pat
 unmask recipes check prompteol --scale small --data DATA --set 'contrastive.data=["mine"]' --set data.mine.path=pairs.jsonl
 unmask recipes copy prompteol mine.toml                        # change it there
 ```
-`check` reads every row, refuses fewer rows than one batch, and trains nothing. `unmask train` takes the same options. A replaced path keeps the other settings of its set,
-such as `columns` and `limit`. `--set data.NAME.columns={}` clears them. `evaluation={}` removes the recipe's tasks, which training would
+`check` reads every row, refuses fewer rows than one batch, and trains nothing. `unmask train` takes the same options. A replaced path
+keeps the other settings of its set, such as `columns` and `limit`. `--set data.NAME.columns={}` clears them. `evaluation={}` removes the recipe's tasks, which training would
 need. Name your own with [`evaluation.held_out`](training.md#data), to leave their texts out of the training, and
 [`evaluation.compared`](training.md#was-it-worth-it). A path may also be `hub:REPO` or `hub:REPO:CONFIG`, a data set of the hub.
 

@@ -165,9 +165,9 @@ def _require_kept(recipe: Recipe, embedder: Embedder) -> None:
     pooling = [name for name in recipe.stages if STAGES[name].pools and recipe.stage(name).checkpointing]
     if pooling and not mixture.routing.recomputable:
         raise UnmaskError(
-            f"Stage '{pooling[0]}' cannot have checkpointing = true, because the routers of '{recipe.model}' decide for more than one "
-            "block (level 'sequence', router 'final' or a span) and a part of the batch would be computed again by the decisions of "
-            "another: leave checkpointing out, and lower cache_tokens to save memory."
+            f"Stage '{pooling[0]}' cannot have checkpointing = true. The routers of '{recipe.model}' decide for more than one block "
+            "(level 'sequence', router 'final' or a span). A part of the batch would be computed again by the decisions of another "
+            "part: leave checkpointing out, and lower cache_tokens to save memory."
         )
 
 
