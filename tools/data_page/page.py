@@ -41,9 +41,10 @@ unmask recipes check prompteol --scale small --data DATA --set 'contrastive.data
 unmask recipes copy prompteol mine.toml                        # change it there
 ```
 `check` reads every row, refuses fewer rows than one batch, and trains nothing. `unmask train` takes the same options. A replaced path
-keeps the other settings of its set, such as `columns` and `limit`. `--set data.NAME.columns={}` clears them. `evaluation={}` removes the recipe's tasks, which training would
-need. Name your own with [`evaluation.held_out`](training.md#data), to leave their texts out of the training, and
-[`evaluation.compared`](training.md#was-it-worth-it). A path may also be `hub:REPO` or `hub:REPO:CONFIG`, a data set of the hub.
+keeps the other settings of its set, such as `columns` and `limit`. `--set data.NAME.columns={}` clears them. `evaluation={}` removes
+the recipe's tasks, which training would need. Name your own with [`evaluation.held_out`](training.md#data), to leave their texts out of
+the training, and [`evaluation.compared`](training.md#was-it-worth-it). A path may also be `hub:REPO` or `hub:REPO:CONFIG`, a data set
+of the hub.
 
 ## Relatives
 Training sets have no row with a text of a task. If you get a set from its source, such rows are in it. `unmask train` leaves them out
