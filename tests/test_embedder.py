@@ -495,6 +495,16 @@ def test_top_k_is_computed_in_blocks_and_keeps_the_order_of_ties(monkeypatch: py
     assert peak < cosines.nbytes
 
 
+@pytest.mark.parametrize("queries", [1, 5])
+def test_equal_texts_have_equal_cosines_and_their_order(queries: int) -> None:
+    """A product of matrices rounds a row by its place in the block, so that equal texts came in a random order."""
+    rng = np.random.default_rng(0)
+    texts = np.repeat(rng.standard_normal((1, 577)), 11, axis=0)
+    found = Embedder.top_k(rng.standard_normal((queries, 577)), texts, 11)
+    assert np.array_equal(found.places, np.tile(np.arange(11), (queries, 1)))
+    assert (found.cosines == found.cosines[:, :1]).all()
+
+
 def test_the_public_names_are_listed_without_loading_them() -> None:
     code = "import sys, unmask; print(dir(unmask), unmask.__version__, 'torch' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

@@ -22,7 +22,7 @@ from unmask.encoding.heads import Head
 from unmask.encoding.lexical import unpacked
 from unmask.encoding.other_names import INSTEAD, refuse_unknown
 from unmask.encoding.precision import PRECISIONS, Precision
-from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width
+from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width, unit_cosines
 from unmask.encoding.several_prompts import tokenizer_of
 from unmask.encoding.texts import as_texts, warn_of_cuts
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
@@ -363,7 +363,7 @@ class Embedder:
 
         Vectors may have any precision. Of two binary vectors it is 1 - 2 Hamming distance / dimensions.
         """
-        cosines = _rows_of_unit_length(a) @ _rows_of_unit_length(b).T
+        cosines = unit_cosines(_rows_of_unit_length(a), _rows_of_unit_length(b))
         return cosines.reshape((*np.shape(a)[:-1], *np.shape(b)[:-1]))
 
     @staticmethod
@@ -373,13 +373,13 @@ class Embedder:
 
     @staticmethod
     def top_k(queries: NDArray[np.generic], texts: NDArray[np.generic], k: int = 10) -> Nearest:
-        """The k texts with the highest cosine for each query, best first. Both arguments are vectors, as from `encode`, or one vector."""
+        """The k texts with the highest cosine for each query: best first, ties in their order. Takes vectors as of `encode`, or one."""
         if k < 1:
             raise UnmaskError(f"k must be at least 1, not {k}.")
         unit_queries, unit_texts = _rows_of_unit_length(queries), _rows_of_unit_length(texts)
         places, best = [], []
         for block in np.array_split(unit_queries, 1 + len(unit_queries) * len(unit_texts) // _COSINES):
-            cosines = block @ unit_texts.T
+            cosines = unit_cosines(block, unit_texts)
             places.append(np.argsort(-cosines, axis=1, kind="stable")[:, :k].copy())  # a view would keep all of them
             best.append(np.take_along_axis(cosines, places[-1], axis=1))
         return Nearest(np.concatenate(places), np.concatenate(best))

@@ -105,6 +105,15 @@ def normalized(vectors: Vectors) -> Vectors:
     return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
+def unit_cosines(units: Vectors, others: Vectors) -> Vectors:
+    """The cosine of each row of `units` with each of `others`, all of unit length. Shapes (n, dim), (m, dim) -> (n, m).
+
+    Equal vectors have equal cosines, wherever they lie. `units @ others.T` would not do: BLAS rounds a row by its place in the block.
+    Here each cosine is a product of its own.
+    """
+    return np.asarray(np.vecdot(units[:, None], others), np.float32)
+
+
 def sample_rows(count: int) -> NDArray[np.intp]:
     """The rows of so many vectors that a loss is measured on: at most 200, evenly spread, the same in every run."""
     return np.unique(np.linspace(0, count - 1, min(count, SAMPLE)).astype(np.intp)) if count else np.empty(0, np.intp)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from unmask.encoding.quantization import unit_cosines
 from unmask.search.fusion import Ranking, Rows, best
 from unmask.search.keywords import Keywords
 from unmask.search.queries import Queries
@@ -49,7 +49,7 @@ class DenseRanker:
             decoded = restored(kept, self.layout.precision)
             for place, vector in enumerate(vectors):
                 before = found[place]
-                cosines = _cosines(decoded, vector)  # one query at a time: alone as among others
+                (cosines,) = unit_cosines(vector[None], decoded)  # one query at a time: alone as among others
                 scores = np.concatenate([before.scores, cosines])
                 found[place] = best(np.concatenate([before.rows, rows]), scores, number)
         return found
@@ -61,7 +61,8 @@ class DenseRanker:
 
     def _rank_proposed(self, vector: Vectors, number: int) -> Ranking:
         rows = self.proposed(vector, number)
-        return best(rows, _cosines(restored(self.store.vectors(rows), self.layout.precision), vector), number)
+        (cosines,) = unit_cosines(vector[None], restored(self.store.vectors(rows), self.layout.precision))
+        return best(rows, cosines, number)
 
     def _blocks(self, allowed: Rows | None) -> Iterator[tuple[Rows, Stored]]:
         """The allowed rows and their stored vectors, block after block."""
@@ -80,15 +81,6 @@ class DenseRanker:
 
     def _bytes(self) -> int:
         return len(self.store) * self.store.vectors(np.zeros(1, np.int64)).nbytes
-
-
-def _cosines(vectors: Vectors, query: Vectors) -> NDArray[np.float32]:
-    """The cosine of each vector with a query, both of unit length. Equal vectors have equal cosines, wherever they lie.
-
-    `vectors @ query` would not do: BLAS rounds a row by its place in the block. Here each row is a product of its own.
-    """
-    cosines: NDArray[np.float32] = np.vecdot(vectors, query)
-    return cosines
 
 
 class KeywordRanker:

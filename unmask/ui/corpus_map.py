@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.encoding.encode import Tally, encode_tokenized
-from unmask.encoding.quantization import normalized
+from unmask.encoding.quantization import normalized, unit_cosines
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.serving.gate import note
@@ -146,7 +146,7 @@ class CorpusMap:
             raise UnmaskError("This map is not ready yet.")
         if not 0 <= place < len(self.corpus.texts):
             raise UnmaskError(f"There is no text {place}: the map has texts 0 to {len(self.corpus.texts) - 1}.")
-        cosines = found.vectors @ found.vectors[place]
+        (cosines,) = unit_cosines(found.vectors[place : place + 1], found.vectors)
         order = [int(other) for other in np.argsort(-cosines, kind="stable")[: _NEIGHBOURS + 1] if other != place]
         return {
             "place": place,
