@@ -15,14 +15,15 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tools.results.kept import MACHINE
 from unmask.io.terminal import counted
-from unmask.studies.claims.claim import Claim, Finding
-from unmask.studies.claims.page import MEANINGS, claims_sheet, counts, summary
+from unmask.studies.claims.claim import VERDICTS, Claim, Finding
+from unmask.studies.claims.page import HERE, MEANINGS, NOTES, claims_sheet, counts, said_of_all, verdict_counts
 from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan
 from unmask.studies.results import StudyResults
 from unmask.studies.routers.configurations import CONFIGURATIONS
@@ -32,6 +33,7 @@ from unmask.studies.routers.plan import load_plan as load_routers
 from unmask.studies.self_moe.plan import VARIANTS, StudyPlan
 from unmask.studies.self_moe.plan import load_plan as load_self_moe
 from unmask.studies.self_moe.plan import rests_on as digests_of_mixtures
+from unmask.studies.sheet import Sheet
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 RESULTS: Final = DOCS / "measured"
@@ -58,23 +60,27 @@ NAMES: Final = {
     "moee": (
         "SmolLM2 is a dense model. For this study, each of its MLPs was copied into four experts (upcycling), and the mixture was trained "
         "further. `hidden` is the hidden state of the last token of PromptEOL. `routing` is the routing weights of that token in all "
-        "layers. `concat` is both side by side. `sum` is the similarity of hidden states plus alpha times that of routing weights; with "
-        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. The paper's formula standardises nothing: "
-        "the rows of `sum` against `hidden` compare in this way. Its code standardises every embedding but the hidden state alone: so do "
-        "the rows of `sum-z` against `hidden`. With `-z` on both sides the comparison is fair; the paper does not make it. "
+        "layers. `concat` is both side by side. `sum` is the similarity of hidden states plus alpha times that of routing weights. With "
+        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. Three comparisons differ in this:\n\n"
+        "- `sum` against `hidden`: nothing is standardised, as in the formula of the paper.\n"
+        "- `sum-z` against `hidden`: all but the hidden state alone is standardised, as in the code of the paper.\n"
+        "- `sum-z` against `hidden-z`: both are standardised. Only this comparison is fair. The paper does not make it.\n\n"
         "[Experiments](experiments.md#moees-claims) says what the verdicts mean together."
     ),
     "self-moe": (
-        "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. Lessons are public data, "
-        "which people wrote, but for the rows that say `self-written`. In the paper, the model writes all of them. The lower the loss on "
-        "held-out answers, the better. A mixture such as `3: and math` has the experts up to math, the third. `oracle routing` gives each "
-        "text the expert of its domain. TIES and DARE merge the weights of the experts into one model. The gates of the router do not add "
-        "up to 1, so experts act below full strength. At full strength (`renormalised`), the gates are scaled to add up to 1. "
-        "`multiple choice` means [tests as a choice](experts.md#tests-as-a-choice)."
+        "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. People wrote the lessons. In "
+        "rows with `self-written`, the model wrote them, as it wrote all lessons of the paper. The lower the loss on held-out responses, "
+        "the better.\n\n"
+        "- `3: and math` is a mixture of three experts: knowledge, reasoning and math. Names like this one have the number of experts.\n"
+        "- `oracle routing` gives each text the expert of its domain.\n"
+        "- TIES and DARE merge the weights of the experts into one model.\n"
+        "- `renormalised` means full strength. The gates of the router do not add up to 1, so experts act below full strength. Here, the "
+        "gates are scaled to add up to 1.\n"
+        "- `multiple choice` means [tests as a choice](experts.md#tests-as-a-choice)."
     ),
     "routers": (
         "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is the most that "
-        "so many domains and experts allow. The gain says by how much a mixture predicts held-out answers better than its base. "
+        "so many domains and experts allow. The gain says by how much a mixture predicts held-out responses better than its base. "
         "[The study of routers](router-study.md) explains the configurations."
     ),
 }
@@ -115,23 +121,30 @@ What papers claim of embedders made from language models, and what holds for sma
 
 {counts}
 
-What a verdict means:
+A verdict is one of these:
 
 {meanings}
-- **On these tasks**: the same question about the measured tasks alone. It is easier to answer. So a claim can be confirmed on these tasks,
-  and undecided for tasks in general.
-- **Detectable**: a true difference of this size would have been found in most studies like this one. A smaller one may be missed.
 
-A row that is a question of reviewers or our own says so under "where". **This page is generated.** The claims are in
-the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
-page. A test fails if the page does not follow from plans and results.
+{overview}
+## How to read the tables
+
+Each table begins with the refuted and the undecided claims. Its columns:
+
+{legend}
+
+A row that is a question of reviewers or our own says so under "where".
+A verdict is about the model of the command, at this scale. Where a command has one seed, the test knows nothing of other seeds.
+Another seed, or another processor, may change a mean by several points ([measured](log.md)). A test takes other seeds into account
+only if its column "test, n" says "several seeds".
+Two studies may ask the same question, such as whether a shared router is better. They measure it on other lessons and with other
+seeds, so their verdicts may differ.
+
+**This page is generated.** The claims are in the plans of the studies (`unmask/studies`). The verdicts come from the results in
+`docs/measured`. `python -m tools.claims` writes the page. A test fails if the page does not follow from plans and results.
 
 To measure a paper again, run its command. [`DATA`](data.md) is a folder of public data sets. `unmask report` then
-makes [a page with a plot of each claim](report.md#the-claims-of-a-study). A verdict is about the model of the command, at this scale.
-Where a command has one seed, the test knows nothing of other seeds. Another seed, or another processor, may change a mean by several
-points ([measured](log.md)). A test takes other seeds into account only if its column "test, n" says "several seeds".
-Two studies may ask the same question, such as whether a shared router is better. They measure it on other lessons and with other
-seeds, so their verdicts may differ. [Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
+makes [a page with a plot of each claim](report.md#the-claims-of-a-study). [Experiments](experiments.md) has earlier measurements,
+with tables that were typed by hand.
 """
 
 
@@ -223,34 +236,44 @@ def _comparable(part: Any) -> Any:
 def page() -> str:
     """The page."""
     known = results()
-    meanings = "\n".join(f"- **{verdict.capitalize()}**: {meaning}" for verdict, meaning in MEANINGS.items())
-    parts = [HEAD.format(counts="\n".join(_overview(known)).rstrip(), meanings=meanings)]
+    first = {title: _first(study, known[study]) for study, title in PAPERS.items()}
+    parts = [
+        HEAD.format(
+            counts=f"**{counts([finding for found in first.values() for finding in found])}**",
+            meanings="\n".join(f"- **{verdict.capitalize()}**: {meaning}" for verdict, meaning in MEANINGS.items()),
+            overview="\n".join(_overview(first, known)),
+            legend="\n".join("- **{}**:{}".format(*words.split(":", 1)) for words in (*NOTES, HERE)),
+        )
+    ]
     for study, title in PAPERS.items():
         parts += [f"## {title}\n", *_study(study, known[study])]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """How many claims there are of each verdict, and which are refuted. A claim counts with one result of its study, the first."""
-    every = [(title, finding) for study, title in PAPERS.items() for finding in _first(study, known[study])]
-    models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
+def _overview(first: dict[str, list[Finding]], known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """How many claims of each paper have each verdict, and which are refuted. A claim counts with one result of its study, the first."""
+    every = [(title, finding) for title, found in first.items() for finding in found]
+    if refuted := [(title, finding) for title, finding in every if finding.verdict == "refuted"]:
+        yield "These claims are refuted:\n"
+        yield from (f"- [{title}](#{_anchor(title)}): {finding.claim.says}" for title, finding in refuted)
+        yield ""
+    models = {title: known[study][0]["model"] for study, title in PAPERS.items() if known[study]}
+    lines = tuple(
+        (
+            f"[{title}](#{_anchor(title)})",
+            models.get(title, ""),
+            *(str(number) for number in (len(found), *verdict_counts(found).values())),
+        )
+        for title, found in first.items()
+    )
+    yield from Sheet("", ("paper", "model", "claims", *VERDICTS), lines).body().splitlines()
     own = [finding for _, finding in every if finding.claim.is_own]
-    yield f"**{counts([finding for _, finding in every])}** Of each study, one result is counted: {models or 'there is none yet'}."
-    yield f"{len(own)} of them are questions of reviewers or our own ({_verdicts(own)}). The others are claims of papers."
+    yield f"\n{len(own)} of the claims are questions of reviewers or our own ({_verdicts(own)}). The others are claims of papers.\n"
     open_here = [finding.here.verdict for _, finding in every if finding.verdict == "undecided" and finding.here]
     yield (
         f"{len(open_here)} undecided claims were tested on tasks in general. On the measured tasks alone, "
-        f'{open_here.count("confirmed")} of them are confirmed and {open_here.count("refuted")} refuted; see the column "on these tasks".'
+        f'{open_here.count("confirmed")} of them are confirmed and {open_here.count("refuted")} refuted: see the column "on these tasks".\n'
     )
-    undecided = {
-        title: [finding for of, finding in every if of == title and finding.verdict == "undecided"] for title in PAPERS.values()
-    }
-    open_ones = ", ".join(f"{len(found)} of [{title}](#{_anchor(title)})" for title, found in undecided.items() if found)
-    yield f"Undecided: {open_ones or 'none'}. Below, each paper begins with its refuted and undecided claims."
-    refuted = [(title, finding) for title, finding in every if finding.verdict == "refuted"]
-    if refuted:
-        yield "The refuted claims:\n"
-        yield from (f"- [{title}](#{_anchor(title)}): {finding.claim.says}" for title, finding in refuted)
 
 
 def _verdicts(found: Sequence[Finding]) -> str:
@@ -274,11 +297,11 @@ def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
         yield "\n".join(f"- {claim.says} {_where(claim)}" for claim in planned(study)) + "\n"
     for place, result in enumerate(of_study):
         found = findings(result)
-        yield f"```\n{result['command']}\n```\n{_measured_on(study, result)} {counts(found) if place else summary(found)}"
+        yield f"```\n{result['command']}\n```\n{_measured_on(study, result)} {counts(found)}"
         if place:
             yield _other_verdicts(found, findings(of_study[0]), of_study[0]["model"])
         else:
-            yield "\n" + claims_sheet(found).markdown().partition("\n")[2]
+            yield "\n" + replace(claims_sheet(found), note=said_of_all(found)).markdown().partition("\n")[2]
 
 
 def _measured_on(study: str, result: dict[str, Any]) -> str:

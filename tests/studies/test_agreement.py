@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +106,32 @@ def test_clusters_of_two_embedders_are_compared_with_those_of_two_prompts(tmp_pa
         return float(np.mean([v_measure_score(two[:, draw], one[:, draw]) for draw in range(GROUPS.shape[1])]))
 
     themselves = np.mean([alike(*both) for both in combinations(first, 2)])
-    each_other = np.mean([alike(*both) for both in zip(first, second, strict=True)])
+    each_other = np.mean([alike(first[one], second[two]) for one, two in permutations(range(5), 2)])
     assert test.difference == pytest.approx(100 * (themselves - each_other))
+    one_prompt = contrast("clusters under one prompt", own, other, store)
+    each_other = np.mean([alike(*both) for both in zip(first, second, strict=True)])
+    assert one_prompt is not None and one_prompt.difference == pytest.approx(100 * (themselves - each_other))
     likewise = contrast("clusters", own, clusters(store, "like", 0.1, prompts=5), store)
     assert likewise is not None and likewise.p > 0.05, "they agree as two prompts do"
 
 
-@pytest.mark.parametrize("what", ["prompts", "clusters"])
+def test_what_a_prompt_does_to_both_embedders_is_no_likeness_of_the_embedders(tmp_path: Path) -> None:
+    """Two embedders that differ from each other by nothing else than chance. Under one prompt they are more alike than two prompts are."""
+    store = ResultStore(tmp_path)
+    random = np.random.default_rng(3)
+    of_prompt = [
+        np.where(random.uniform(size=GROUPS.shape) < 0.4, random.integers(3, size=GROUPS.shape), GROUPS) for _ in range(5)
+    ]
+    one, other = (
+        [clusters(store, f"{name}{place}", 0.1, groups, prompts=1)[0] for place, groups in enumerate(of_prompt)]
+        for name in ("a", "zz")  # names make seeds
+    )
+    test, one_prompt = contrast("clusters", one, other, store), contrast("clusters under one prompt", one, other, store)
+    assert test is not None and test.p > 0.05
+    assert one_prompt is not None and one_prompt.difference < 0 and one_prompt.p < 0.05
+
+
+@pytest.mark.parametrize("what", ["prompts", "clusters", "clusters under one prompt"])
 def test_a_prompt_that_is_left_out_is_left_out(what: Agreement, tmp_path: Path) -> None:
     """Without a prompt, everything is what the others alone give."""
     store = ResultStore(tmp_path)

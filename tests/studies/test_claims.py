@@ -40,7 +40,10 @@ def measured(difference: float, noise: float = 0.1, tasks: int = 12) -> PairedTe
 
 
 def claim(name: str = "a-beats-b", than: tuple[str, ...] = ("b",), **more: Any) -> Claim:
-    return Claim.model_validate({"id": name, "where": "table 1", "says": "a is better", "better": "a", "than": than, **more})
+    """A claim that asks something else than others, unless they name the same kinds of task."""
+    return Claim.model_validate(
+        {"id": name, "where": "table 1", "says": "a is better", "better": "a", "than": than, "kinds": (name,), **more}
+    )
 
 
 def verdict(one: Claim, *differences: float) -> str:
@@ -95,7 +98,7 @@ def test_what_a_claim_needs_has_to_be_confirmed(first: float | None, second: str
     found = findings(claims, tests if first is None else {("learns", "b"): measured(first), **tests})
     assert [one.verdict for one in found[1:]] == [second, "refuted" if second == "confirmed" else "undecided", "confirmed"]
     said = f"this is not {'measured' if first is None else 'confirmed'}: a learns."
-    reasons = any(said in row[2] for row in claims_sheet(found).rows)
+    reasons = any(said in row[3] for row in claims_sheet(found).rows)
     assert reasons == (second != "confirmed"), "the reason stands in the table"
     assert found[3].because == "" and len(found[1].tests) == 1, "what was measured is kept"
 
@@ -147,6 +150,27 @@ def test_all_tests_of_a_study_are_one_family() -> None:
     together = findings(many, {(one.id, "b"): measured(0.09) for one in many})
     assert alone.verdict == "confirmed" and {one.verdict for one in together} == {"undecided"}
     assert together[0].tests[0].p_holm > 20 * alone.tests[0].p_holm
+
+
+def test_a_comparison_that_stands_in_two_claims_is_one_test() -> None:
+    """Holm's correction would count it twice, and find less."""
+    test = wilcoxon(np.arange(1.0, 8), np.zeros(7))
+    twice = [claim("sts", kinds=("sts",)), claim("best-on-sts", kinds=("sts",), than=("b", "c"))]
+    others = [
+        claim("elsewhere", kinds=("retrieval",)),
+        claim("margin", kinds=("sts",), costs=1.0),
+        claim("none", kinds=("sts",), than=("d",)),
+    ]
+    tests = {
+        ("sts", "b"): test,
+        ("best-on-sts", "b"): test,
+        ("best-on-sts", "c"): test,
+        ("elsewhere", "b"): test,
+        ("margin", "b"): test,
+    }
+    found = findings([*twice, *others], tests)
+    assert [[one.p_holm for one in of.tests] for of in found[:3]] == [[4 * test.p], [4 * test.p] * 2, [4 * test.p]]
+    assert found[0].verdict == "undecided" and findings(twice, {("sts", "b"): test})[0].verdict == "confirmed"
 
 
 @pytest.mark.parametrize("form", ["costs", "within"])
@@ -225,7 +249,7 @@ def test_a_claim_is_tested_or_says_why_not() -> None:
 def test_a_table_has_a_line_for_each_claim_and_the_summary_says_what_does_not_hold() -> None:
     claims = [claim("good"), claim("bad", says="c is better than d"), claim("open", says="e is better than f")]
     found = findings(claims, {("good", "b"): measured(1.0), ("bad", "b"): measured(-1.0), ("open", "b"): measured(0.0)})
-    assert [row[-1] for row in claims_sheet(found).rows] == ["refuted", "undecided", "confirmed"]
+    assert [row[1] for row in claims_sheet(found).rows] == ["refuted", "undecided", "confirmed"]
     assert [row[0] for row in short_sheet(found).rows] == ["good", "bad", "open"]
     assert summary(found).splitlines() == [
         "3 claims: 1 confirmed, 1 refuted, 1 undecided.",
@@ -266,9 +290,9 @@ def test_what_is_said_of_all_claims_stands_below_the_table(hows: tuple[str, ...]
     claims = [claim(f"claim {place}", how=how) for place, how in enumerate(hows)]
     untestable = Claim(id="never", where="here", says="x", untestable="No model is small enough.")
     sheet = claims_sheet(findings([*claims, untestable], {(one.id, "b"): measured(1.0) for one in claims}))
-    shown = [row[2].partition(".")[2].strip() for row in sheet.rows]
+    shown = [row[3].partition(".")[2].strip() for row in sheet.rows]
     assert tuple(shown) == (*rows, "")
-    assert sheet.note.startswith(f"{of_all} A positive difference".lstrip())
+    assert sheet.note.startswith(f"{of_all} Difference: a positive".lstrip())
 
 
 def test_every_shipped_claim_can_be_read_and_there_are_enough() -> None:

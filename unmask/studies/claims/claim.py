@@ -31,7 +31,7 @@ from unmask.statistics.paired import SIGNIFICANT, PairedTest, better_side, with_
 from unmask.statistics.power import detectable
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
-Agreement = Literal["prompts", "clusters"]
+Agreement = Literal["prompts", "clusters", "clusters under one prompt"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 _POWER: Final = 0.8
 _LEAST: Final = 1e-12
@@ -50,7 +50,8 @@ class Claim(_Fixed):
     comparison does not say it. better, than: what is compared. kinds: kinds of task, or the yardstick of a study that has several; none
     means all of them. less_on: kinds of task on which the difference is smaller; then the difference of both differences is tested, an
     interaction. agreement: what is compared, if it is no score: how far similarities of pairs agree under several prompts (`prompts`), or
-    clusters of texts under several prompts and of two embedders (`clusters`); such a claim names its kinds of task by this. within,
+    clusters of texts under several prompts and of two embedders (`clusters`, of which the embedders may have one prompt); such a claim
+    names its kinds of task by this. within,
     costs: the margins of the two other forms of claim. needs: ids of claims that stand before this one, without which its tests say
     nothing. untestable: why this study cannot carry the claim; then nothing is compared.
     """
@@ -83,6 +84,10 @@ class Claim(_Fixed):
     def is_own(self) -> bool:
         """Whether this is a question of reviewers or our own, and no claim of a paper."""
         return self.where.startswith(_OWN)
+
+    def asks(self, than: str) -> tuple[object, ...]:
+        """What is tested against another thing. Two claims that ask the same have one test."""
+        return self.better, than, self.kinds, self.less_on, self.agreement, self.within, self.costs
 
     @property
     def has_margin(self) -> bool:
@@ -186,15 +191,19 @@ def with_here(found: Sequence[Finding], here: Sequence[Finding]) -> list[Finding
 def _as_one_family(
     claims: Mapping[str, Claim], tests: Mapping[tuple[str, str], PairedTest]
 ) -> dict[tuple[str, str], PairedTest]:
-    """The tests with Holm's correction. Of a claim with a margin, p and interval are about the margin and not about 0."""
+    """The tests with Holm's correction. Of a claim with a margin, p and interval are about the margin and not about 0.
+
+    A comparison that stands in several claims is one test.
+    """
     asked = {
-        (name, than): _about_margin(claims[name], test) if claims[name].has_margin else test
+        claims[name].asks(than): _about_margin(claims[name], test) if claims[name].has_margin else test
         for (name, than), test in tests.items()
     }
     corrected = dict(zip(asked, with_holm(list(asked.values())), strict=True))
+    found = {(name, than): corrected[claims[name].asks(than)] for name, than in tests}
     return {
         (name, than): replace(test, interval=test.bounds(test.level)) if claims[name].has_margin and test.bounds else test
-        for (name, than), test in corrected.items()
+        for (name, than), test in found.items()
     }
 
 

@@ -12,17 +12,21 @@ from unmask.reporting.page import p_value
 from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
 from unmask.studies.sheet import Sheet
 
-NOTE: Final = (
-    "A positive difference speaks for the claim. A claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval: "
-    "all of it has to lie inside the margin. Intervals and p are corrected for all tests that were measured (Holm). "
-    "An interval that ends at 0 was widened to 0, since p does not show a difference. Where a claim names several rivals, the one that "
-    "decided is shown. Detectable: a true difference of this size is found in 80 % of studies like this one."
+NOTES: Final = (
+    "Difference: a positive one speaks for the claim. In brackets is its interval. An interval that ends at 0 was widened to 0, since p "
+    "does not show a difference. If a claim names several rivals, the rival that decided is shown.",
+    "p: p and intervals are corrected for all tests of the study that were measured (Holm).",
+    "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval. All of it has to lie inside the "
+    "margin.",
+    "Detectable: 80 % of studies like this one find a true difference of this size. They may miss a smaller one.",
 )
+"""How to read the table of claims."""
+NOTE: Final = " ".join(NOTES)
 HERE: Final = (
-    "Where 'on these tasks' is filled, the verdict is about tasks of these kinds in general, and its test is over tasks. The column is "
-    "about these tasks alone: its test is over their items, and over seeds where there are several, with a correction of its own. Where "
-    "the column is empty, the test of the verdict is over items too, and the verdict is about these tasks. Where a model was trained with "
-    "one seed, the verdict is about that training."
+    "On these tasks: the claim about the measured tasks alone. This test is over their items, and over seeds where there are several. It "
+    "has a correction of its own. The verdict of such a row is about tasks of these kinds in general, and its test is over tasks. Where "
+    "the column is empty, the verdict itself is about the measured tasks. Where a model was trained with one seed, the verdict is about "
+    "that training."
 )
 """What the verdict on these tasks alone means."""
 MEANINGS: Final[dict[Verdict, str]] = {
@@ -56,9 +60,13 @@ def summary(found: Sequence[Finding]) -> str:
 
 def counts(found: Sequence[Finding]) -> str:
     """A sentence: how many claims there are of each verdict."""
-    numbers = {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
-    said = ", ".join(f"{number} {verdict}" for verdict, number in numbers.items() if number)
+    said = ", ".join(f"{number} {verdict}" for verdict, number in verdict_counts(found).items() if number)
     return f"{counted(len(found), 'claim')}: {said}." if found else "No claim is tested."
+
+
+def verdict_counts(found: Sequence[Finding]) -> dict[Verdict, int]:
+    """How many claims there are of each verdict."""
+    return {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
 
 
 def claims_sheet(found: Sequence[Finding]) -> Sheet:
@@ -68,6 +76,7 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
     lines = tuple(
         (
             one.claim.says,
+            one.verdict,
             one.claim.where,
             compared(one).removesuffix(of_all).rstrip(),
             _effect(one),
@@ -75,12 +84,11 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
             f"{name_of_test(one.deciding)}, {size(one.deciding)}" if one.deciding else "",
             f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else "",
             *([here_said(one)] if some_here else []),
-            one.verdict,
         )
         for one in sorted(found, key=lambda one: list(MEANINGS).index(one.verdict))
     )
     here = ["on these tasks"] if some_here else []
-    columns = ("claim", "where", "compared here", "difference", "p", "test, n", "detectable", *here, "verdict")
+    columns = ("claim", "verdict", "where", "compared here", "difference", "p", "test, n", "detectable", *here)
     note = f"{of_all} {NOTE} {HERE if some_here else ''}".strip()
     return Sheet("Claims", columns, lines, note)
 
@@ -104,12 +112,16 @@ def compared(one: Finding) -> str:
     if claim.untestable:
         return claim.untestable
     deciding = one.deciding
-    than = deciding.than if deciding else ", ".join(claim.than)
+    than = ", ".join(_quoted(name) for name in ([deciding.than] if deciding else claim.than))
     kinds = f" on {', '.join(claim.kinds)}" if claim.kinds else ""
     kinds += f" more than on {', '.join(claim.less_on)}" if claim.less_on else ""
     margin = f", within {claim.within:g}" if claim.within else f", at a cost of {claim.costs:g} at most" if claim.costs else ""
     more = "".join(f" {sentence}" for sentence in (claim.how, one.because) if sentence)
-    return f"{claim.better} against {than}{kinds}{margin}.{more}"
+    return f"{_quoted(claim.better)} against {than}{kinds}{margin}.{more}"
+
+
+def _quoted(name: str) -> str:
+    return f"'{name}'"  # names may hold a comma
 
 
 def _effect(one: Finding) -> str:

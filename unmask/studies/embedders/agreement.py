@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import partial
+from itertools import combinations, permutations
 from typing import Final
 
 import numpy as np
@@ -73,7 +74,10 @@ def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store:
 
     - `prompts`: the mean rank correlation of the similarities under two prompts (Spearman, over the pairs of a task of STS), of a and of b.
     - `clusters`: how alike two groupings of the texts of a task of clustering are (V-measure, the mean over mteb's experiments). First
-      the mean over every two prompts of a, then the mean over prompts of a with b under the same prompt.
+      the mean over every two prompts of a, then the mean over every two prompts of a under one of them with b under the other. So both
+      sides have two prompts, and only the second one has two embedders.
+    - `clusters under one prompt`: the same, but the second side is a with b under the same prompt. What the prompt does to both makes
+      them more alike. So a difference says that the embedder changes groupings more than the prompt does.
 
     A task is left out if not all of them have items that can be compared. Raises UnmaskError if their items are not the same.
     """
@@ -126,26 +130,27 @@ def _mean_pair(matrix: Float[NDArray[np.float64], "column column"], left: Sequen
     return float(np.mean([matrix[pair] for pair in combinations(left, 2)]))
 
 
-def _of_clusters(a: Sequence[Items], b: Sequence[Items]) -> OnTask:
-    """The variance over items is that between mteb's experiments.
+def _of_clusters(a: Sequence[Items], b: Sequence[Items], *, one_prompt: bool = False) -> OnTask:
+    """one_prompt: whether a and b are compared under the same prompt only. The variance over items is that between mteb's experiments.
 
     Each of them draws as many texts as there are, with replacement, and fits k-means anew. So it is a bootstrap sample of the texts, and
     the variance between experiments is that of the bootstrap, with the noise of k-means in it. A mean over experiments has less of this
     noise, so the variance is rather too large.
     """
-    own = {pair: _likeness(a[pair[0]], a[pair[1]]) for pair in combinations(range(len(a)), 2)}
-    each_other = [_likeness(one, other) for one, other in zip(a, b, strict=True)]
+    prompts = range(len(a))
+    own = {(one, two): _likeness(a[one], a[two]) for one, two in combinations(prompts, 2)}
+    pairs = zip(prompts, prompts, strict=True) if one_prompt else permutations(prompts, 2)
+    across = {(one, two): _likeness(a[one], b[two]) for one, two in pairs}
 
     def measured(without: int | None = None) -> Sides:
         """For each experiment, the agreement of both sides."""
-        pairs = [likeness for pair, likeness in own.items() if without not in pair]
-        across = [likeness for prompt, likeness in enumerate(each_other) if prompt != without]
-        return np.stack([np.mean(pairs, axis=0), np.mean(across, axis=0)], axis=-1)
+        left = [[likeness for pair, likeness in side.items() if without not in pair] for side in (own, across)]
+        return np.stack([np.mean(side, axis=0) for side in left], axis=-1)
 
     every = measured()
     return OnTask(
         whole=_mean(every),
-        without_prompt=np.array([_mean(measured(prompt)) for prompt in range(len(a))]),
+        without_prompt=np.array([_mean(measured(prompt)) for prompt in prompts]),
         n=a[0].n,
         over_items=(float(np.var(_gap(every), ddof=1)), len(every) - 1),
     )
@@ -168,5 +173,6 @@ def _mean(sides: Sequence[Sides] | Sides) -> Sides:
 _MEASURED: Final[dict[Agreement, tuple[str, str, Callable[[Sequence[Items], Sequence[Items]], OnTask]]]] = {
     "prompts": ("sts", "spearman", _over_prompts),
     "clusters": ("clustering", "v-measure", _of_clusters),
+    "clusters under one prompt": ("clustering", "v-measure", partial(_of_clusters, one_prompt=True)),
 }
 """What a claim is measured on: the kind of task, the metric of its items, and how far both sides agree on them."""

@@ -43,7 +43,11 @@ def _agreements(findings: Findings) -> Iterator[Sheet]:
                 one, other = 100 * np.mean([run.whole for run in runs], axis=0)
                 lines.append((task, f"{one:.1f}", f"{other:.1f}", f"{one - other:+.1f}"))
             [than] = claim.than
-            second = f"{claim.better} and {than}" if claim.agreement == "clusters" else f"{than}, two prompts"
+            second = {
+                "prompts": f"{than}, two prompts",
+                "clusters": f"{claim.better} and {than}, two prompts",
+                "clusters under one prompt": f"{claim.better} and {than}, one prompt",
+            }[claim.agreement or "prompts"]
             columns = ("task", f"{claim.better}, two prompts", second, "difference")
             yield Sheet(f"Agreement: {claim.id}", columns, tuple(lines), f"In percent. {claim.how}")
 

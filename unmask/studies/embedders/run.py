@@ -245,4 +245,6 @@ def _claims(
 
 
 def _unit(claim: Claim) -> str:
-    return {"prompts": "points of Spearman", "clusters": "points of V-measure"}.get(claim.agreement or "", "points")
+    if claim.agreement is None:
+        return "points"
+    return "points of Spearman" if claim.agreement == "prompts" else "points of V-measure"
