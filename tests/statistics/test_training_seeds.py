@@ -12,87 +12,72 @@ Scores = np.ndarray
 
 
 def simulated(
-    random: np.random.Generator, seeds: tuple[int, int], tasks: int, run: float, task: float, rest: float
+    random: np.random.Generator, seeds: tuple[int, int], tasks: int, runs: tuple[float, float], task: float, rest: float
 ) -> tuple[Scores, Scores]:
     """Scores (seed, task) of two designs that are equal on average, with deviations of runs, of designs by task, and the rest."""
     shared, own = random.normal(0, 5, tasks), random.normal(0, task, tasks)
-    a, b = (random.normal(0, run, (n, 1)) + random.normal(0, rest, (n, tasks)) for n in seeds)
+    a, b = (random.normal(0, run, (n, 1)) + random.normal(0, rest, (n, tasks)) for n, run in zip(seeds, runs, strict=True))
     return a + shared + own, b + shared
 
 
 def example() -> tuple[Scores, Scores]:
-    return simulated(np.random.default_rng(1), (3, 4), 8, 0.5, 1, 0.3)
+    return simulated(np.random.default_rng(1), (3, 4), 8, (0.5, 0.5), 1, 0.3)
 
 
-def test_a_split_of_variance_by_hand() -> None:
-    # Runs 0 and 2 off on every task alike, and tasks that differ by +1 and -1 between the designs: no rest.
-    # MS of runs: of either design, 6 tasks x ((-1)^2 + 1^2) over 1: 24 / 2 = 12 = 6 run, run 2. Differences 1 -1 ...: 6 / 5.
+def test_the_error_by_hand() -> None:
+    # Runs 0 and 2 off on every task alike, and tasks that differ by +1 and -1 between the designs: the variance of runs is 2, of either
+    # design, and that of the differences 6 / 5.
     own = np.array([1.0, -1, 1, -1, 1, -1])
     a, b = np.array([own, own + 2]), np.array([np.zeros(6), np.full(6, 2.0)])
     found = seed_test(a, b)
-    assert (found.components.run, found.components.rest) == pytest.approx((2, 0), abs=1e-12)
-    assert found.components.task == pytest.approx(6 / 5)
-    assert found.a is not None and found.b is not None
-    assert (found.a.seeds, found.a.mean, found.a.deviation) == pytest.approx((2, 1, np.sqrt(2)))
-    assert found.a.per_task == pytest.approx([np.sqrt(2)] * 6)
-    # error^2 = 6/5/6 with 5 degrees of freedom + 2 (1/2 + 1/2) with 2: 2.2, and 2.2^2 / (0.04 / 5 + 4 / 2)
-    half = np.sqrt(2.2) * stats.t.ppf(0.975, 2.2**2 / (0.04 / 5 + 4 / 2))
+    # error^2 = 6/5/6 with 5 degrees of freedom + 2/2 with 1 + 2/2 with 1: 2.2, and 2.2^2 / (0.04 / 5 + 1 + 1)
+    half = np.sqrt(2.2) * stats.t.ppf(0.975, 2.2**2 / (0.04 / 5 + 2))
     assert found.test.interval == pytest.approx((-half, half))
     assert (found.test.difference, found.p_both) == pytest.approx((0, 1))
 
 
-def test_the_split_is_right_on_average_for_few_seeds_and_unequally_many() -> None:
-    random = np.random.default_rng(0)
-    found = [seed_test(*simulated(random, (2, 4), 10, 1, 2, 0.5)).components for _ in range(800)]
-    mean = np.array([[one.run, one.task, one.rest] for one in found]).mean(axis=0)
-    assert mean == pytest.approx([1, 4, 0.25], rel=0.1)
-
-
-def test_the_error_is_that_of_tasks_and_of_runs_less_what_the_runs_share_with_the_rest() -> None:
+def test_the_error_is_that_of_tasks_and_of_the_runs_of_each_design() -> None:
     a, b = example()
-    found, difference, shares = seed_test(a, b), a.mean(axis=0) - b.mean(axis=0), 1 / 3 + 1 / 4
-    run, rest = found.components.run, found.components.rest
-    assert run > 0 and rest > 0
-    of_tasks = difference.var(ddof=1) / 8
-    variance = of_tasks + run * shares
-    # run is estimated as (MS of runs - rest) / 8, of 5 and 5 * 7 degrees of freedom
-    freedom = variance**2 / (of_tasks**2 / 7 + ((8 * run + rest) / 8 * shares) ** 2 / 5 + (rest / 8 * shares) ** 2 / 35)
+    found, difference = seed_test(a, b), a.mean(axis=0) - b.mean(axis=0)
+    parts = [(difference.var(ddof=1) / 8, 7), (a.mean(axis=1).var(ddof=1) / 3, 2), (b.mean(axis=1).var(ddof=1) / 4, 3)]
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / count for part, count in parts)
     assert found.p_both == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / np.sqrt(variance), freedom))
 
 
 def test_without_a_run_effect_the_error_is_that_of_the_tasks() -> None:
-    # the mean square of runs lies below the rest here: then p is that of the paired t test
+    """Then p is that of the paired t test."""
     random = np.random.default_rng(3)
     a, b = (random.normal(0, 1, (3, 9)) for _ in range(2))
     a, b = (table - table.mean(axis=1, keepdims=True) for table in (a, b + np.linspace(-1, 1, 9)))
     found = seed_test(a + 0.3, b)
     expected = stats.ttest_rel(a.mean(axis=0) + 0.3, b.mean(axis=0))
-    assert found.components.run == 0
     assert found.p_both == pytest.approx(expected.pvalue)
     assert found.test.interval == pytest.approx(tuple(expected.confidence_interval()))
 
 
 VARYING = [
     (seeds, *deviations)
-    for one, seeds in enumerate((2, 3, 5))
-    for other, deviations in enumerate(((1, 0.1, 0.1), (1, 1, 0.5), (0, 1, 0.3), (0, 0, 1)))
+    for one, seeds in enumerate(((2, 2), (3, 3), (5, 5)))
+    for other, deviations in enumerate((((1, 1), 0.1, 0.1), ((1, 1), 1, 0.5), ((0, 0), 1, 0.3), ((0, 0), 0, 1)))
     if ALL or (one + other) % 2 == 0
-]
-"""Seeds, and the deviations of runs, of designs by task, and of the rest. `make test` tries every second pair, and so each of both."""
+] + [((3, 5), (1, 0.2), 0.3, 0.3), ((5, 3), (0.2, 1), 0.3, 0.3), ((5, 5), (1, 0.2), 1, 0.3)]
+"""Seeds of both designs, the deviations of their runs, of designs by task, and of the rest. `make test` tries every second pair of the
+first three, and so each of both. A test with one variance for the runs of both designs finds 17 % of the last but two and of the last
+but one."""
 
 
-@pytest.mark.parametrize(("seeds", "run", "task", "rest"), VARYING)
-def test_false_findings_and_intervals_are_as_told_whatever_varies(seeds: int, run: float, task: float, rest: float) -> None:
-    random = np.random.default_rng(seeds)
-    found = [seed_test(*simulated(random, (seeds, seeds), 12, run, task, rest)) for _ in range(300)]
+@pytest.mark.parametrize(("seeds", "runs", "task", "rest"), VARYING)
+def test_false_findings_and_intervals_are_as_told_whatever_varies(
+    seeds: tuple[int, int], runs: tuple[float, float], task: float, rest: float
+) -> None:
+    random = np.random.default_rng(seeds[0])
+    found = [seed_test(*simulated(random, seeds, 12, runs, task, rest)) for _ in range(300)]
     assert np.mean([one.test.p < 0.05 for one in found]) <= 0.095  # 0.05 and 3.5 standard errors
-    assert np.mean([one.p_both < 0.05 for one in found]) >= 0.01
+    assert np.mean([one.p_both < 0.05 for one in found]) >= 0.003
     held = np.mean([one.test.interval[0] <= 0 <= one.test.interval[1] for one in found])
-    assert 0.905 <= held <= 0.99
-    for name, deviation in (("run", run), ("task", task)):  # an estimate below zero is told as 0
-        if not deviation:
-            assert min(getattr(one.components, name) for one in found) == 0
-    if run:  # why p_tasks does not do
+    assert 0.905 <= held <= 0.997
+    if min(runs):  # why p_tasks does not do
         assert np.mean([one.p_tasks < 0.05 for one in found]) > 0.2
 
 
@@ -100,7 +85,7 @@ def test_a_real_difference_is_found() -> None:
     random = np.random.default_rng(0)
     found = []
     for _ in range(50):
-        a, b = simulated(random, (3, 3), 12, 0.3, 0.5, 0.3)
+        a, b = simulated(random, (3, 3), 12, (0.3, 0.3), 0.5, 0.3)
         found.append(seed_test(a + 1.5, b).test.p < 0.05)
     assert np.mean(found) > 0.9
 
@@ -128,7 +113,6 @@ def test_swapping_the_designs_swaps_the_signs_and_the_order_of_seeds_is_none() -
     there, back, shuffled = seed_test(a, b), seed_test(b, a), seed_test(a[::-1], b[[2, 0, 1, 3]])
     assert there.test.p == pytest.approx(back.test.p)
     assert there.test.interval == pytest.approx((-back.test.interval[1], -back.test.interval[0]))
-    assert there.a == back.b
     assert shuffled.test.interval == pytest.approx(there.test.interval)
 
 
@@ -136,19 +120,15 @@ def test_what_all_designs_share_does_not_matter() -> None:
     a, b = example()
     harder = np.linspace(-9, 9, 8)
     assert seed_test(a + harder, b + harder).test.p == pytest.approx(seed_test(a, b).test.p)
-    assert seed_test(a + harder, b + harder).components.run == pytest.approx(seed_test(a, b).components.run)
 
 
 def test_a_design_that_is_not_trained_has_no_variance_of_training() -> None:
     a, b = example()
     found = seed_test(a, b[0])
-    assert found.b is None and found.a is not None
     assert "over 3 seeds and no training," in found.test.test
     difference = a.mean(axis=0) - b[0]
-    run = 8 * a.mean(axis=1).var(ddof=1)
-    rest = np.square(a - a.mean(axis=0) - a.mean(axis=1, keepdims=True) + a.mean()).sum() / (2 * 7)
-    assert found.components.run == pytest.approx((run - rest) / 8)
-    assert found.components.task == pytest.approx(difference.var(ddof=1) - rest / 3)
+    variance = difference.var(ddof=1) / 8 + a.mean(axis=1).var(ddof=1) / 3
+    assert found.test.interval[1] - found.test.interval[0] > 2 * np.sqrt(variance) * stats.t.ppf(0.975, 9)
 
 
 def test_the_level_is_that_of_the_interval() -> None:
@@ -198,7 +178,4 @@ def test_two_readings_of_the_same_trainings_are_paired() -> None:
     found, alone = (np.mean([seed_test(*pair, paired=paired).test.p < 0.05 for pair in apart]) for paired in (True, False))
     assert found > 0.8 > 0.2 > alone
     paired = seed_test(*apart[0], paired=True)
-    assert "of means over the same 4 seeds" in paired.test.test and paired.components.run < 1
-    assert (
-        paired.a is not None and paired.b is not None and paired.a.mean - paired.b.mean == pytest.approx(paired.test.difference)
-    )
+    assert "of means over the same 4 seeds" in paired.test.test

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,14 @@ from unmask.statistics.paired import PairedTest, better_side, with_holm
 from unmask.studies.embedders.builder import _start
 from unmask.studies.embedders.contrast import Scored, contrasts
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
-from unmask.studies.embedders.run import EmbeddersRecord
+from unmask.studies.embedders.run import EmbeddersRecord, _require_held_out
 from unmask.studies.results import read_results
+from unmask.tasks.find import resolve_tasks
+from unmask.tasks.task import LocalTask
 from unmask.training.data import DataSet
 from unmask.training.recipe import Recipe, load_recipe, read_sets
+from unmask.training.records import DATA, DataRecord, DataSetRecord, LeakCounts
+from unmask.training.same_run import hash_of_texts
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -492,6 +497,22 @@ def test_a_task_that_a_trained_model_may_have_seen_is_refused(
         assert isinstance(done.exception, UnmaskError) and "was trained before the study had the task 'new'" in str(
             done.exception
         )
+
+
+@pytest.mark.parametrize(("texts", "refused"), [(None, False), ("as now", False), ("others", True)])
+def test_a_task_whose_texts_have_changed_since_the_training_is_refused(
+    texts: str | None, refused: bool, tmp_path: Path
+) -> None:
+    """An older record does not know which texts were searched for."""
+    [task] = resolve_tasks(["starter:sts"])
+    assert isinstance(task, LocalTask)
+    leaks = LeakCounts(exact=0, near=0, texts=hash_of_texts(task.texts_and_pairs) if texts == "as now" else texts)
+    rows = DataSetRecord(path="rows.txt", examples=1, revision="1", left_out={}, leaks={task.name: leaks})
+    folder = tmp_path / "models" / "full" / "seed0"
+    folder.mkdir(parents=True)
+    DataRecord(stages={"mntp": {"rows": rows}}).write(folder / DATA)
+    with pytest.raises(UnmaskError, match="had the task 'starter-sts' with these texts") if refused else nullcontext():
+        _require_held_out([task], tmp_path)
 
 
 @one_study

@@ -13,7 +13,7 @@ from tests.messages import heard
 from tests.proofs import ALL
 from tests.training.running import ROOT, At, die, killed, recipe, run, same, weights
 from unmask.errors import UnmaskError
-from unmask.io.seals import seal
+from unmask.io.seals import seal, write_record
 from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, last_checkpoint, resumable
 from unmask.training.records import DATA, DONE, RECIPE, RUN
 from unmask.training.run import train
@@ -128,6 +128,29 @@ def test_rows_checked_against_other_tasks_are_another_run(model: Path, tmp_path:
     with pytest.raises(UnmaskError, match=r"leaks into task, and now .* no task"):
         train(one, tmp_path / "other", ROOT)
     train(one, tmp_path / "other", ROOT, held_out=held_out)
+    with pytest.raises(
+        UnmaskError, match=r"The texts of the task 'task' have changed since the rows .* it may have learned some"
+    ):
+        train(one, tmp_path / "other", ROOT, held_out={"task": (["A man plays a flute."], [])})
+    record = json.loads((tmp_path / "other" / DATA).read_text())
+    for data in record["mntp"].values():
+        del data["leaks"]["task"]["texts"]
+    write_record(tmp_path / "other" / DATA, {key: part for key, part in record.items() if key != "checksum"})
+    train(one, tmp_path / "other", ROOT, held_out={"task": (["A man plays a flute."], [])})  # an older record does not know
+
+
+def test_a_finished_run_is_of_its_data(model: Path, tmp_path: Path) -> None:
+    """Another seed would learn from other rows, and count as a seed of the same training."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps({"text": f"Sentence number {number}."}) for number in range(20)))
+    one = recipe(model, "mntp", mntp={"steps": 1}, data={"text": {"path": str(file)}})
+    run(one, tmp_path / "run")
+    run(one, tmp_path / "run")
+    file.write_text("\n".join(json.dumps({"text": f"Another sentence, {number}."}) for number in range(20)))
+    with pytest.raises(UnmaskError, match=r"The file of the data set 'text' has changed since the run .* give another folder"):
+        run(one, tmp_path / "run")
+    file.unlink()
+    run(one, tmp_path / "run")
 
 
 def test_data_may_change_while_no_step_was_made(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

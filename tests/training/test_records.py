@@ -16,7 +16,7 @@ RUN = {"design": "causal/plain/mean", "seed": 0, "data": DATA, "trains": {}, "ha
 
 
 def test_a_record_of_data_has_its_stages_beside_the_recipe(tmp_path: Path) -> None:
-    leaks = {"stsb": LeakCounts(exact=1, near=2, pairs=3)}
+    leaks = {"stsb": LeakCounts(exact=1, near=2, pairs=3, texts="ef56")}
     wiki = DataSetRecord(path="wiki.txt", examples=5, revision="ab12", left_out={"empty": 2}, leaks=leaks)
     record = DataRecord(stages={"mntp": {"wiki": wiki}}, recipe="cd34")
     record.write(tmp_path / "data.json")
@@ -24,7 +24,7 @@ def test_a_record_of_data_has_its_stages_beside_the_recipe(tmp_path: Path) -> No
     written = read_record(tmp_path / "data.json")
     assert written is not None and list(written) == ["mntp", "recipe"]
     assert written["mntp"]["wiki"]["left out"] == {"empty": 2}
-    assert written["mntp"]["wiki"]["leaks"] == {"stsb": {"exact": 1, "near": 2, "pairs": 3}}
+    assert written["mntp"]["wiki"]["leaks"] == {"stsb": {"exact": 1, "near": 2, "pairs": 3, "texts": "ef56"}}
 
 
 def test_records_of_older_versions_are_read(tmp_path: Path) -> None:

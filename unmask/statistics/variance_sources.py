@@ -13,23 +13,34 @@ from numpy.typing import NDArray
 from unmask.statistics.intervals import NO_WIDTH, Bounds, unseen
 from unmask.statistics.paired import DECIMALS, PairedTest, effect_without_spread, sign_flip_p
 
+Source = tuple[float, int]
+"""A variance, and its degrees of freedom."""
 
-def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int, what: str) -> PairedTest:
-    """t of a difference whose variance is the sum of several, each with its degrees of freedom.
 
-    The degrees of freedom of the sum are Satterthwaite's (1946). n: number of items. what: names the sources, for the name of the test.
+def error_of_sources(sources: Sequence[Source]) -> tuple[float, float]:
+    """The standard error of a difference whose variance is the sum of several, and its degrees of freedom: Satterthwaite's (1946).
+
+    Without any variance the error is 0. Means of equal scores differ in their last bits, so this is no exact 0.
     """
+    variance = sum(part for part, _ in sources)
+    if variance <= NO_WIDTH**2:
+        return 0.0, 1.0
+    return float(np.sqrt(variance)), variance**2 / sum(part**2 / count for part, count in sources)
+
+
+def p_of_t(difference: float, error: float, freedom: float) -> float:
+    """Two-sided p of a difference over its standard error. Without an error, p is 1 for no difference, and 0 for any other."""
     from scipy.stats import t
 
-    variance = sum(part for part, _ in sources)
-    difference, error = round(difference, DECIMALS), float(np.sqrt(variance))
-    if error <= NO_WIDTH:  # means of equal scores differ in their last bits
-        variance, error = 0.0, 0.0
-    freedom = variance**2 / sum(part**2 / count for part, count in sources) if variance else 1.0
-    p = float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
+    return float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
+
+
+def t_of_sources(difference: float, sources: Sequence[Source], n: int, what: str) -> PairedTest:
+    """t of a difference whose variance is the sum of several. n: number of items. what: names the sources, for the name of the test."""
+    difference, (error, freedom) = round(difference, DECIMALS), error_of_sources(sources)
     bounds = partial(_bounds, difference, error, freedom, n)
     return PairedTest(
-        test=f"t over {what}", n=n, unit="items", difference=difference, p=p, p_holm=None,
+        test=f"t over {what}", n=n, unit="items", difference=difference, p=p_of_t(difference, error, freedom), p_holm=None,
         effect=difference / error if error else effect_without_spread(difference), effect_name="difference in standard errors",
         interval=bounds(0.95), level=0.95, bounds=bounds,
     )  # fmt: skip

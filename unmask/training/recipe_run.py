@@ -19,9 +19,9 @@ from unmask.training import processes
 from unmask.training.card import write_card
 from unmask.training.recipe import Evaluation, Recipe, without_effect
 from unmask.training.records import COMPARED, RUN, RunRecord
-from unmask.training.run import Scored, train
+from unmask.training.run import train
 from unmask.training.run_folder import Run
-from unmask.training.same_run import require_unchanged
+from unmask.training.same_run import Scored, require_unchanged
 from unmask.training.stage_run import SILENT, Listener
 
 if TYPE_CHECKING:

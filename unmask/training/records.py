@@ -20,11 +20,15 @@ COMPARED: Final = "compared"  # a folder of results
 
 
 class LeakCounts(Record):
-    """Training texts that are in a held-out task: exact, nearly, and pairs of which both texts are."""
+    """Training texts that are in a held-out task: exact, nearly, and pairs of which both texts are.
+
+    texts: a hash of the task's texts, as they were searched for. None in records of older versions.
+    """
 
     exact: int
     near: int
     pairs: int = 0
+    texts: str | None = None
 
 
 class DataSetRecord(Record):

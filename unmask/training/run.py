@@ -8,7 +8,6 @@ from pathlib import Path
 from unmask.errors import require_package
 from unmask.io.terminal import say
 from unmask.models.provenance import hardware, versions
-from unmask.tasks.kinds.kind import Forms
 from unmask.training import processes
 from unmask.training.card import checkpoint_was_chosen
 from unmask.training.data import DataSet
@@ -16,14 +15,18 @@ from unmask.training.leakage import find_all_leaks, without_leaks
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.records import RUN, DataSetRecord, LeakCounts, RunRecord, StageData
 from unmask.training.run_folder import Run, claim, is_done, runs
-from unmask.training.same_run import require_same_base, require_same_data, require_same_tasks
+from unmask.training.same_run import (
+    Scored,
+    hash_of_texts,
+    require_same_base,
+    require_same_data,
+    require_same_files,
+    require_same_tasks,
+)
 from unmask.training.sources import digest_of_source
 from unmask.training.stage_run import SILENT, Listener, Score, is_finished, run_stage, stage_folder
 from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee, require_shardable, require_trainable
-
-Scored = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
-"""Texts of a task, and the places of those that it compares."""
 
 
 def train(
@@ -67,6 +70,7 @@ def _train_one(
 ) -> None:
     require_same_tasks(run.folder, held_out)
     if is_done(run):
+        require_same_files(run.folder, recipe, root)
         say(f"{run.design.name}, seed {run.seed}: done before, in {run.result}")
         return
     say(f"{run.design.name}, seed {run.seed}")
@@ -133,7 +137,12 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -
     reports = find_all_leaks(sets, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
     for data, report in zip(sets, reports, strict=True):
         rest = without_leaks(data, report)
-        leaks = {task.task: LeakCounts(exact=task.exact, near=task.near, pairs=len(task.both)) for task in report.tasks}
+        leaks = {
+            task.task: LeakCounts(
+                exact=task.exact, near=task.near, pairs=len(task.both), texts=hash_of_texts(held_out[task.task])
+            )
+            for task in report.tasks
+        }
         say(
             f"  {data.name}: {len(rest.examples)} {data.kind}"
             + "".join(f", {n} {why} left out" for why, n in rest.skipped.items())

@@ -1,26 +1,41 @@
-"""A run that goes on: its tasks, its rows, its base model, its teacher and its precision have to be those with which it began."""
+"""A run that goes on: its tasks, its rows, its base model, its teacher and its precision have to be those with which it began.
+
+A finished run is not trained again. Its tasks and its files have to be the same, too: what it says of its rows would be wrong.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from unmask.errors import UnmaskError
 from unmask.io.files import remove
+from unmask.io.paths import expanded
 from unmask.models.identity import identity_of
 from unmask.models.source import Source, lasting_name
+from unmask.tasks.kinds.kind import Forms
 from unmask.training import processes
 from unmask.training.recipe import Recipe
 from unmask.training.records import BASE, DATA, BaseRecord, DataRecord, DataSetRecord, ModelRecord, StageData
 from unmask.training.run_folder import digest, is_begun
+from unmask.training.sources import digest_of_source
 from unmask.training.stage_run import is_finished, stage_folder
 from unmask.training.stages import STAGES
 from unmask.training.trainee import training_precision
 
+Scored = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
+"""Texts of a task, and the places of those that it compares."""
 
-def require_same_tasks(folder: Path, tasks: Iterable[str]) -> None:
-    """Raise UnmaskError if the run began with other held-out tasks."""
+
+def hash_of_texts(scored: Scored) -> str:
+    """A hash of what is searched for of a task, 16 hex digits."""
+    return hashlib.sha256(repr([list(part) for part in scored]).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def require_same_tasks(folder: Path, tasks: Mapping[str, Scored]) -> None:
+    """Raise UnmaskError if the run began with other held-out tasks, or with other texts of one of them."""
     record = DataRecord.read(folder / DATA) if is_begun(folder) else None
     sets = [data for stage in record.stages.values() for data in stage.values()] if record else []
     before, now = {task for data in sets for task in data.leaks}, set(tasks)
@@ -29,9 +44,32 @@ def require_same_tasks(folder: Path, tasks: Iterable[str]) -> None:
             f"'{folder}' holds a run whose rows were checked for leaks into {_listed(before)}, and now they are checked for "
             f"leaks into {_listed(now)}: give another folder, or use --keep-leaks, or leave it out, as before."
         )
+    for data in sets:
+        for task, leaks in data.leaks.items():
+            if leaks.texts not in (None, hash_of_texts(tasks[task])):
+                raise UnmaskError(
+                    f"The texts of the task '{task}' have changed since the rows of the run in '{folder}' were checked for them, so it may "
+                    "have learned some. Give another folder, or bring the old texts back."
+                )
 
 
-def _listed(tasks: Iterable[str]) -> str:
+def require_same_files(folder: Path, recipe: Recipe, root: Path) -> None:
+    """Raise UnmaskError if a file of rows has changed since the run in a folder began. Files that are gone do not matter.
+
+    Older records do not have the hash of their files. Rows of the hub and of this package have none.
+    """
+    record = DataRecord.read(folder / DATA)
+    known = {name: data.files for stage in record.stages.values() for name, data in stage.items()} if record else {}
+    for name, before in known.items():
+        source = recipe.data[name]
+        if before and (root / expanded(source.path)).exists() and before != digest_of_source(source.path, source.split, root):
+            raise UnmaskError(
+                f"The file of the data set '{name}' has changed since the run in '{folder}' began, so its record is not of this data: "
+                "give another folder."
+            )
+
+
+def _listed(tasks: Collection[str]) -> str:
     return ", ".join(sorted(tasks)) or "no task"
 
 
@@ -63,7 +101,10 @@ def require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe) 
 
 def _rows(data: DataSetRecord | None) -> DataSetRecord | None:
     """What a record says of the rows alone."""
-    return data and data.model_copy(update={"files": None})
+    if data is None:
+        return None
+    counts = {task: leaks.model_copy(update={"texts": None}) for task, leaks in data.leaks.items()}
+    return data.model_copy(update={"files": None, "leaks": counts})
 
 
 def require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:

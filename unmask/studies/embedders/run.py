@@ -36,6 +36,7 @@ from unmask.studies.sheet import Sheet
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
 from unmask.training.records import DATA, DataRecord
+from unmask.training.same_run import hash_of_texts
 
 Group = tuple[dict[str, Design], list[Task]]
 """Designs by label, and the tasks that they are scored on."""
@@ -147,16 +148,23 @@ def _require_held_out(tasks: Sequence[Task], folder: Path) -> None:
     """Raise UnmaskError if a model was trained before the study had one of its tasks. Say which tasks have texts that nobody looks for."""
     if unsearched := [task.name for task in tasks if not isinstance(task, LocalTask)]:
         say(f"Training rows are not searched for the texts of mteb's tasks ({', '.join(unsearched)}).")
+    texts = {task.name: hash_of_texts(task.texts_and_pairs) for task in tasks if isinstance(task, LocalTask)}
     for file in sorted(folder.glob(f"models/*/seed*/{DATA}")):
         record = DataRecord.read(file)
         known = (
-            {task for stage in record.stages.values() for rows in stage.values() for task in rows.leaks} if record else set()
+            {task: of.texts for stage in record.stages.values() for rows in stage.values() for task, of in rows.leaks.items()}
+            if record
+            else {}
         )
-        new = [task.name for task in tasks if isinstance(task, LocalTask) and task.name not in known]
+        new = [
+            task.name
+            for task in tasks
+            if isinstance(task, LocalTask) and known.get(task.name, "") not in (None, texts[task.name])
+        ]
         if known and new:
             raise UnmaskError(
-                f"'{file.parent}' was trained before the study had the task '{new[0]}', so it may have seen its texts. Give another "
-                f"folder, or remove '{folder / 'models'}'."
+                f"'{file.parent}' was trained before the study had the task '{new[0]}' with these texts, so it may have seen some. Give "
+                f"another folder, or remove '{folder / 'models'}'."
             )
 
 
