@@ -1,6 +1,7 @@
 """Every metric equals the library's on every resample; a bootstrap is seeded; an interval holds what it says."""
 
 import tracemalloc
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 
 from tests.statistics.made_items import items_of, random_items
 from unmask.statistics import bootstrap as resampling
-from unmask.statistics.bootstrap import METRICS, Items, bootstrap, interval, score, undefined
+from unmask.statistics.bootstrap import METRICS, Items, bootstrap, each_replicate, interval, score, undefined
 
 
 def reference(items: Items, drawn: np.ndarray, replicate: int) -> float:
@@ -143,7 +144,35 @@ def test_bootstrap_draws_the_same_items_for_every_metric_and_replicate_b_modulo_
     assert counts.any(axis=0).all()
     items = random_items("v-measure", n)
     expected = [reference(items, np.repeat(np.arange(n), count), row % 3) for row, count in enumerate(counts)]
-    np.testing.assert_allclose(bootstrap(items, 50), expected, atol=1e-12)
+    alone = [reference(items, np.arange(n), replicate) for replicate in range(3)]
+    np.testing.assert_allclose(each_replicate(items), alone, atol=1e-12)
+    changed = np.array(expected) - np.resize(alone, 50)
+    of_replicates = bootstrap(items, 50) - changed  # what is left is a mean of three replicates, drawn with replacement
+    sums = {sum(chosen) for chosen in product(alone, repeat=3)}
+    assert all(min(abs(3 * mean - known) for known in sums) < 1e-9 for mean in of_replicates)
+    assert len(set(of_replicates.round(9))) > 5
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_a_mean_of_experiments_varies_less_than_one_of_them(noise: float) -> None:
+    """mteb's ten experiments draw texts and cluster them anew. A bootstrap that takes one of them for their mean varies far too much.
+
+    noise: the largest share of texts that an experiment assigns at random, which differs between experiments.
+    """
+    random, n, differences, errors = np.random.default_rng(0), 200, [], []
+    for _ in range(60):
+        label = random.integers(5, size=n)
+        draws = random.integers(n, size=(10, n))
+        sides = []
+        for _ in range(2):
+            assigned = np.where(random.random(n) < 0.7, label, random.integers(5, size=n))
+            shares = noise * random.random((10, 1))
+            moved = np.where(random.random((10, n)) < shares, random.integers(5, size=(10, n)), assigned)
+            columns = {"assigned": np.take_along_axis(moved, draws, axis=1).T, "label": label[draws].T}
+            sides.append(Items("v-measure", columns))
+        differences.append(score(sides[0]) - score(sides[1]))
+        errors.append((bootstrap(sides[0], 60) - bootstrap(sides[1], 60)).std())
+    assert 0.75 < np.mean(errors) / np.std(differences) < 1.35  # 1.1 and 2.1 with one experiment in place of their mean
 
 
 def test_bootstrap_of_many_items_stays_small_in_memory() -> None:

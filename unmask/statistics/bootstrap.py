@@ -16,6 +16,8 @@ Columns = Mapping[str, NDArray[Any]]
 Indices = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
+_REPLICATES = 2**31
+"""The key of random numbers that draw replicates, beside those that draw items."""
 DRAWS_AT_ONCE = 2**20
 """Items drawn in one call of a metric. A bootstrap then needs about ten arrays of 8 MB, however many items there are."""
 
@@ -159,8 +161,9 @@ class Items:
 
 def score(items: Items) -> float:
     """Score on all items. With several replicates, the mean of their scores."""
-    all_items = np.tile(np.arange(items.n), (items.replicates, 1))
-    return float(METRICS[items.metric](items.columns, all_items).mean())
+    if items.replicates > 1:
+        return float(each_replicate(items).mean())
+    return float(METRICS[items.metric](items.columns, np.arange(items.n)[None])[0])
 
 
 def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSequence = 0) -> Scores:
@@ -168,6 +171,8 @@ def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSeq
 
     The same seed and n draw the same items, so two designs on one task are paired. Fewer resamples are the first of more. Undefined
     scores are nan. Raises ValueError for fewer than 2 items, and for fewer than 1 resample.
+    With several replicates, the score is their mean. So what a resample of items changes is added to the mean of as many replicates,
+    drawn with replacement. One replicate in its place would vary far more than their mean.
     """
     if items.n < 2:
         raise ValueError("A bootstrap needs at least 2 items: with 1 item, all resamples are equal.")
@@ -175,7 +180,32 @@ def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSeq
         raise ValueError(f"A bootstrap needs at least 1 resample, not {resamples}.")
     metric = METRICS[items.metric]
     draws = _draws(items.n, resamples, items.replicates, np.random.default_rng(seed))
-    return np.concatenate([metric(items.columns, indices) for indices in draws])
+    scores = np.concatenate([metric(items.columns, indices) for indices in draws])
+    return (
+        scores
+        if items.replicates == 1
+        else scores - _unresampled(items, resamples) + _means_of_replicates(items, resamples, seed)
+    )
+
+
+def each_replicate(items: Items) -> Scores:
+    """The score of each replicate on all items, of shape (replicate,)."""
+    every = np.arange(items.n)[None]
+    return np.array([_v_of_replicate(items.columns, replicate, every)[0] for replicate in range(items.replicates)])
+
+
+def _unresampled(items: Items, resamples: int) -> Scores:
+    """What each resample would score with all items: the score of its replicate, or the mean if it has all of them."""
+    alone = each_replicate(items)
+    return np.full(resamples, alone.mean()) if "weight" in items.columns else np.resize(alone, resamples)
+
+
+def _means_of_replicates(items: Items, resamples: int, seed: int | np.random.SeedSequence) -> Scores:
+    """The mean score of replicates that are drawn anew for each resample. Two designs with one seed have the same draws."""
+    of = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    random = np.random.default_rng(np.random.SeedSequence(of.entropy, spawn_key=(*of.spawn_key, _REPLICATES)))
+    drawn = random.integers(items.replicates, size=(resamples, items.replicates))
+    return each_replicate(items)[drawn].mean(axis=1)
 
 
 def undefined(samples: ArrayLike) -> int:

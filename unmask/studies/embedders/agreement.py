@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import ResultStore
-from unmask.statistics.bootstrap import METRICS, Items, v_measure
+from unmask.statistics.bootstrap import METRICS, Items, each_replicate
 from unmask.statistics.correlations import codes_of, correlations, ranks_of
 from unmask.statistics.jackknife import jackknife_variance
 from unmask.statistics.paired import PairedTest
@@ -158,8 +158,7 @@ def _of_clusters(a: Sequence[Items], b: Sequence[Items], *, one_prompt: bool = F
 
 def _likeness(one: Items, other: Items) -> Float[NDArray[np.float64], " experiment"]:
     """How alike two groupings are, in each experiment."""
-    columns = {"assigned": one.columns["assigned"], "label": other.columns["assigned"]}
-    return v_measure(columns, np.tile(np.arange(one.n), (one.replicates, 1)))
+    return each_replicate(Items("v-measure", {"assigned": one.columns["assigned"], "label": other.columns["assigned"]}))
 
 
 def _gap(sides: Sides) -> Float[NDArray[np.float64], ...]:
