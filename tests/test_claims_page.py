@@ -174,8 +174,9 @@ def test_one_result_of_a_study_is_counted(
         found += [Finding(claim=claim, tests=(), verdict="not measured") for claim in planned[number:]]
         content = made(study="pooling-and-attention", model=model, claims=[one.model_dump(mode="json") for one in found])
         (tmp_path / f"pooling-and-attention-{model}.json").write_text(json.dumps(content))
-    [headline] = [line for line in claims.page().splitlines() if line.startswith("**")]
-    assert said in headline and headline.endswith(f"one result is counted: Pooling and Attention on {counted}.")
+    headline, *_ = [line for line in claims.page().splitlines() if line.startswith("**")]
+    assert said in headline
+    assert f"\n| [Pooling and Attention](#pooling-and-attention) | {counted} | {len(planned)} |" in claims.page()
 
 
 def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,5 +242,5 @@ def test_a_claim_that_is_not_testable_needs_no_measurement(monkeypatch: pytest.M
 
 def test_the_page_tells_claims_of_papers_from_questions_of_others() -> None:
     rows = [line.split(" | ") for line in claims.page().splitlines() if line.startswith("| ") and line.count(" | ") >= 6]
-    own = [row for row in rows if row[1].startswith(("our question", "question of reviewers"))]
-    assert own and f"\n{len(own)} of them are questions of reviewers or our own (" in claims.page()
+    own = [row for row in rows if row[2].startswith(("our question", "question of reviewers"))]
+    assert own and f"\n{len(own)} of the claims are questions of reviewers or our own (" in claims.page()
