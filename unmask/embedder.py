@@ -403,9 +403,11 @@ class Embedder:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""
+        from unmask.models.identity import note_saved
         from unmask.saving.folder import save
 
         save(self, expanded(folder))
+        note_saved(self.backbone.model, expanded(folder))
 
     def _encode_as(self, name: str, texts: Iterable[str], options: dict[str, object]) -> AnyVectors:
         if name in self.instructions and "instruction" not in options:

@@ -108,6 +108,13 @@ def note_source(model: Model, source: Source, base: Source | None = None) -> Mod
     return model
 
 
+def note_saved(model: nn.Module, folder: Path) -> None:
+    """Note that a decoder was saved over the folder that it was loaded from: its files hold the weights in memory again."""
+    source = source_of(model)
+    if source is not None and lasting_name(source.adapter or source.model) == str(folder.resolve()):
+        note_source(model, source, base_of_loaded(model))  # type: ignore[arg-type]
+
+
 def _state_of_files(source: Source) -> ModelIdentity | None:
     """The identity of a model, with names and times of its files in place of their content. None if the model is not there."""
     try:
