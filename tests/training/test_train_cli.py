@@ -345,6 +345,8 @@ def test_recipes_can_be_listed_shown_copied_and_checked(cli: Cli, tmp_path: Path
     code, _, said = cli("recipes", "copy", "llm2vec", "mine.toml")
     assert code == 0 and "wrote mine.toml" in said
     assert load_recipe(str(tmp_path / "mine.toml"), "smoke").stages == load_recipe("llm2vec", "smoke").stages
+    _, _, said = cli("recipes", "copy", "llm2vec", "mine [1].toml")
+    assert "unmask train 'mine [1].toml' --scale" in said, "a command that a shell understands"
     code, out, _ = cli("recipes", "check", "mine.toml", "--scale", "smoke")
     assert code == 0 and re.fullmatch(r"mntp: .*\nsimcse: .*\nok\n", out)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help
         raise UnmaskError(f"'{file}' exists, and is not overwritten.")
     with atomic(file) as scratch:
         shutil.copyfile(recipe_file(recipe), scratch)
-    say(f"wrote {file}; train with: unmask train {file} --scale small -o FOLDER")
+    say(f"wrote {file}; train with: unmask train {shlex.quote(str(file))} --scale small -o FOLDER")
 
 
 @recipes.command("check", cls=Command, epilog="Example: unmask recipes check llm2vec --scale small --data DATA")

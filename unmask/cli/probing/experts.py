@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,7 +114,7 @@ def _notes(found: ExpertLosses, output: Path) -> list[str]:
         "Each interval is that of one expert alone. Of many experts, some lie above 0 by chance.",
         *_differences(found),
         *([f"{more} experts that matter less are in {EXPERTS} only."] if more > 0 else []),
-        f"Written to {output}/: {EXPERTS}. If a routing record lies there, `unmask report {output}` shows these losses.",
+        f"Written to {output}/: {EXPERTS}. If a routing record lies there, `unmask report {shlex.quote(str(output))}` shows these losses.",
     ]
 
 
