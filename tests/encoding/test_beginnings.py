@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.encoding.test_encode import with_longrope
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.encoding import beginnings
 from unmask.encoding.backbone import Backbone
+from unmask.encoding.beginnings import find_beginning
 from unmask.encoding.tokenization import TokenizedText
 from unmask.models.decoder import model_lock
 
@@ -95,6 +97,36 @@ def test_a_model_that_goes_on_wrongly_computes_whole_texts(
     monkeypatch.setattr(Backbone, "beginning", shifted)
     assert np.array_equal(embedder.encode(TEXTS), expected)
     assert lengths == [0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_dimension_hides_no_wrong_keys(
+    dtype: torch.dtype, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trained models have a few values that are far larger than the others. Rounding beside them is no measure for the others."""
+    embedder = pico(f"causal/{PROMPT}/last")
+    model: Any = embedder.backbone.model
+    with torch.no_grad():
+        model.get_input_embeddings().weight[:, 3], model.norm.weight[3] = 10.0, 16.0
+        for layer in model.layers:  # it is the same for all tokens, so it tells nothing
+            layer.self_attn.o_proj.weight[3], layer.mlp.down_proj.weight[3] = 0.0, 0.0
+        for weight in model.parameters():
+            weight.data = weight.data.to(dtype)
+    lengths = noted(monkeypatch)
+    embedder.encode(TEXTS)
+    begin = Backbone.beginning
+    monkeypatch.setattr(Backbone, "beginning", lambda self, ids: begin(self, [[own[0], *own[:-1]] for own in ids]))
+    embedder.encode(TEXTS)
+    assert lengths == [36, 0]
+
+
+def test_texts_beyond_a_border_of_longrope_do_not_go_on_from_before_it() -> None:
+    """There, all tokens of a text are rotated by other frequencies."""
+    ids = tuple(torch.randint(3, 512, (1030,), generator=torch.Generator().manual_seed(0)).tolist())
+    backbone, read = with_longrope(), lambda texts, _: [torch.ones(len(texts), 4)]
+    for longest, shared in ((1024, True), (1030, False)):
+        texts = [TokenizedText(ids[: longest - place], 900) for place in range(8)]
+        assert (find_beginning(backbone, texts, read) is not None) is shared
 
 
 @pytest.mark.parametrize("error", [ValueError, torch.OutOfMemoryError])

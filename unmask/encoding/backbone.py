@@ -35,6 +35,7 @@ from unmask.models.decoder import (
     require_headless,
     vocabulary_of,
 )
+from unmask.models.dropout import no_dropout
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
@@ -189,9 +190,9 @@ class Backbone:
         """Have the model alone, under the attention of this backbone. Every forward pass runs inside a turn.
 
         Several backbones may share a model, and attention and hooks are state of the model. So threads take turns, and each turn
-        restores the attention.
+        restores the attention. Where no gradient is computed, it is without dropout.
         """
-        with model_lock(self.model), attention_kept(self.model):
+        with model_lock(self.model), attention_kept(self.model), no_dropout(self.model):
             set_attention(self.model, self.attention)
             yield
 
