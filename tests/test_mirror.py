@@ -64,7 +64,6 @@ ELSEWHERE = {
     "mixture/overrides": "mixture/test_mixture.py",
     "mixture/running_mean": "mixture/test_mixture.py",
     "models/attention_function": "training/test_dropout.py",
-    "models/decoder": "models/test_loading.py",
     "models/digests": "models/test_identity.py",
     "models/pico": "models/test_bundled.py",
     "models/provenance": "saving/test_folder.py",

@@ -342,7 +342,7 @@ def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: s
 def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     """A sentence: how many differences point the same way in two results of a study."""
     there, here = (
-        {(one.claim.id, test.than): test.difference for one in some for test in one.tests} for some in (first, found)
+        {one.claim.asks(test.than): test.difference for one in some for test in one.tests} for some in (first, found)
     )
     both = [(here[pair], there[pair]) for pair in here if pair in there]
     same = sum(one * other > 0 for one, other in both)
@@ -350,7 +350,7 @@ def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
         return ""
     return (
         f"Both models have {counted(len(both), 'difference')} in common, and {same} of them point the same way. (A claim has one "
-        "difference for each rival.) "
+        "difference for each rival. One that stands in several claims counts once.) "
     )
 
 

@@ -11,7 +11,6 @@ from functools import cache
 from inspect import signature
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -134,19 +133,6 @@ def test_an_encoder_that_counts_positions_itself_reads_a_text_alone_as_in_a_batc
     apart = [backbone.read(alone(text), reads) for text in tokens]
     for read in reads:
         torch.testing.assert_close(together[read], torch.cat([values[read] for values in apart]), rtol=1e-5, atol=1e-5)
-
-
-def test_a_model_that_a_trainer_left_training_embeds_without_dropout(tokenizer: Any) -> None:
-    """Only parts of it may be training, such as new adapters. They go on training afterwards."""
-    model = FAMILIES["gpt2"].build()  # dropout 0.1
-    embedder = Embedder.from_model(model, tokenizer, "mean")
-    before = embedder.encode(["a text", "and another one"])
-    for part in (model, model.h[1].mlp):
-        part.train()
-        training = [one.training for one in model.modules()]
-        assert any(training) and np.array_equal(embedder.encode(["a text", "and another one"]), before)
-        assert [one.training for one in model.modules()] == training
-        model.eval()
 
 
 @pytest.mark.parametrize("family", ENCODERS, ids=lambda family: family.name)

@@ -252,6 +252,13 @@ def test_a_text_is_tokenized_as_if_it_were_alone(tokenizers: dict[str, Any], kin
     assert together == [one(tokenizers[kind], prompt, text, 64, asked(prompt)) for text in texts]
 
 
+def test_a_tokenizer_with_dropout_gives_a_text_the_same_tokens_every_time() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.model.dropout = 0.5
+    tokens = {one(tokenizer, "eol", TEXTS[0]).ids for _ in range(5)}
+    assert tokens == {one(make_tokenizer(), "eol", TEXTS[0]).ids}
+
+
 def test_many_texts_keep_their_order(tokenizers: dict[str, Any]) -> None:
     texts = [f"text {number}" for number in range(2500)]
     found = list(PromptTokenizer(tokenizers["bare"], "plain", 64).tokenize(texts))

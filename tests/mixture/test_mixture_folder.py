@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.conftest import make_tokenizer
 from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -158,6 +159,56 @@ def test_a_mixture_is_a_backbone(design: str, base: Path, tmp_path: Path) -> Non
     assert np.allclose(plain, vectors, atol=1e-5)
     embedder.save_pretrained(tmp_path / "embedder")  # over itself
     assert np.array_equal(Embedder.from_pretrained(tmp_path / "embedder", device="cpu").encode(TEXTS), vectors)
+
+
+def test_a_mixture_comes_back_with_its_own_tokenizer(base: Path, tmp_path: Path) -> None:
+    embedder = Embedder.from_model(mixed(base).body, make_tokenizer(add_bos=True), "causal/plain/last")
+    embedder.save_pretrained(tmp_path / "saved")
+    for source in ({"model": tmp_path / "saved"}, {"model": base, "adapter": tmp_path / "saved"}):
+        loaded = Embedder.from_pretrained(**source, device="cpu")
+        assert np.array_equal(embedder.encode(TEXTS), loaded.encode(TEXTS))
+        assert next(loaded.prompt.tokenize(["a"])).ids[0] == 1
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_mixture_whose_experts_have_changed_since_is_not_saved(built: bool, shared: bool, base: Path, tmp_path: Path) -> None:
+    mixture, _ = build_mixture([tmp_path / "math"], Routing(level="sequence"), shared=tmp_path / "code")
+    if not built:
+        mixture.save_pretrained(tmp_path / "loaded")
+        mixture = Mixture.from_pretrained(tmp_path / "loaded")
+    expert = mixture.shared if shared else mixture.experts[0]
+    assert expert is not None
+    weights = expert.folder / "adapter_model.safetensors"
+    before = weights.read_bytes()
+    other = saved_experts(tmp_path / "other", language_model(vocab_size=512), ["math"], std=0.4)[0]
+    weights.write_bytes((other.folder / weights.name).read_bytes())
+    with pytest.raises(UnmaskError, match=f"The expert in '.*{expert.name}' has changed since this mixture was loaded"):
+        mixture.save_pretrained(tmp_path / "saved")
+    weights.write_bytes(before)
+    mixture.save_pretrained(tmp_path / "saved")
+    assert_equal(Mixture.from_pretrained(tmp_path / "saved"), mixture)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_mixture_whose_base_was_written_since_is_not_saved(built: bool, base: Path, tmp_path: Path) -> None:
+    mixture = mixed(base)
+    mixture.save_pretrained(tmp_path / "loaded")
+    if not built:
+        mixture = Mixture.from_pretrained(tmp_path / "loaded")
+    embedder = Embedder.from_pretrained(tmp_path / "loaded", "causal/plain/last", device="cpu")
+    language_model(vocab_size=512, rms_norm_eps=0.1).save_pretrained(base)
+    for save in (mixture.save_pretrained, embedder.save_pretrained):
+        with pytest.raises(UnmaskError, match=r"base', the base model, was written since it was loaded here"):
+            save(tmp_path / "saved")
+
+
+def test_a_mixture_is_saved_over_itself_again_and_again(base: Path, tmp_path: Path) -> None:
+    Embedder.from_model(mixed(base).body, make_tokenizer(), "causal/plain/last").save_pretrained(tmp_path / "saved")
+    embedder = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
+    for _ in range(2):
+        embedder.save_pretrained(tmp_path / "saved")
+        assert np.array_equal(embedder.encode(TEXTS), Embedder.from_pretrained(tmp_path / "saved", device="cpu").encode(TEXTS))
 
 
 def test_a_mixture_has_the_lexical_vectors_of_its_language_model(base: Path, tmp_path: Path) -> None:

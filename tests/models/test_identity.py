@@ -263,6 +263,36 @@ def test_one_number_of_a_weight_and_a_new_adapter_each_make_another_one(model: P
     assert identity_of_loaded(decoder).weights.startswith("memory-")
 
 
+def test_the_same_weights_with_another_config_are_another_model() -> None:
+    model, other = (language_model(vocab_size=512).model for _ in range(2))
+    before = identity_of_loaded(model)
+    vars(other.config).update(is_causal=False, _name_or_path="/elsewhere", transformers_version="9", use_cache=False)
+    assert identity_of_loaded(other) == before, "no vector depends on these"
+    other.config.rope_parameters = {**other.config.rope_parameters, "rope_theta": 100.0}
+    assert identity_of_loaded(other) != before
+
+
+def test_an_adapter_that_is_scaled_or_switched_off_makes_another_model(adapter: Path) -> None:
+    from peft.helpers import rescale_adapter_scale
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    decoder = Embedder.from_pretrained(adapter, "mean", **DESIGN).backbone.model
+    before = identity_of_loaded(decoder)
+    assert before == identity_of(Source(str(adapter)))
+    names = {before.weights}
+    with rescale_adapter_scale(decoder, 0.0):
+        names.add(identity_of_loaded(decoder).weights)
+    layers = [module for module in decoder.modules() if isinstance(module, BaseTunerLayer)]
+    for switch in (lambda layer: layer.enable_adapters(False), lambda layer: layer.set_adapter([])):
+        for layer in layers:
+            switch(layer)
+        names.add(identity_of_loaded(decoder).weights)
+    for layer in layers:
+        layer.enable_adapters(True)
+        layer.set_adapter("default", inference_mode=True)
+    assert len(names) == 4 and identity_of_loaded(decoder) == before
+
+
 def test_what_leaves_the_weights_alone_leaves_the_model_itself_and_hashes_nothing(
     model: Path, adapter: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -424,6 +424,24 @@ def test_an_adapter_that_changes_no_layer_is_refused(merge: bool, causal_folder:
         decoder_of(base, adapter=str(tmp_path), merge=merge)
 
 
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"init_lora_weights": "pissa_niter_16"}, "a random SVD at each load"),
+        ({"alora_invocation_tokens": [5, 6], "task_type": "CAUSAL_LM"}, "is an aLoRA .* it would change no vector"),
+    ],
+    ids=["pissa_niter", "aLoRA"],
+)
+def test_an_adapter_whose_vectors_would_be_random_or_those_of_the_base_is_refused(
+    changes: dict[str, Any], message: str, merge: bool, causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    base = causal_folder()
+    lora = edited(adapter(base, "AutoModelForCausalLM"), tmp_path / "lora", "adapter_config.json", **changes)
+    with pytest.raises(UnmaskError, match=message):
+        decoder_of(base, adapter=str(lora), merge=merge)
+
+
 def test_a_folder_that_is_no_adapter_is_refused_as_one(pico_folder: MakeFolder) -> None:
     with pytest.raises(UnmaskError, match="There is no folder '/no/where'"):
         decoder_of(pico_folder("llama"), adapter="/no/where")

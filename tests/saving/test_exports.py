@@ -128,6 +128,27 @@ def test_a_reader_answers_no_texts_and_lone_surrogates_as_the_embedder_does(desi
         np.testing.assert_allclose(reader.encode(texts, instruction), our_vectors(embedder, texts, instruction), atol=1e-5)
 
 
+@pytest.mark.parametrize("split", [True, False])
+def test_a_special_token_in_a_text_is_read_as_the_tokenizer_reads_it(
+    split: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tokenizer.json does not say it. An export of before it was recorded reads special tokens as such."""
+    tokenizer = make_tokenizer()
+    tokenizer.split_special_tokens = split
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, "causal/plain/last", max_length=48)
+    graph.write_reader(embedder, tmp_path)
+    (tmp_path / "model.onnx").touch()
+    monkeypatch.setattr(standalone, "_onnx", lambda *_: None)
+    [ours] = embedder.prompt.tokenize(["a </s> b"])
+    assert standalone.Embedder(tmp_path).tokenize("a </s> b") == (list(ours.ids), ours.start)
+    layout = json.loads((tmp_path / "input.json").read_text())
+    assert layout.pop("split_special_tokens") is split
+    (tmp_path / "input.json").write_text(json.dumps(layout))
+    assert tokenizer.eos_token_id in standalone.Embedder(tmp_path).tokenize("a </s> b")[0]
+    refusal = GGUF.refusal(embedder)
+    assert ("split_special_tokens" in refusal) if split else refusal is None
+
+
 def test_a_reader_refuses_one_string(pico: Make, tmp_path: Path) -> None:
     """Its letters would be the texts."""
     exported(pico("causal/plain/mean", max_length=48), "onnx", tmp_path / "out", unchecked=True)
@@ -175,6 +196,7 @@ def test_the_check_sees_a_text_an_empty_one_and_a_cut_one(pico: Make) -> None:
     texts = check_texts(embedder)
     tokens = list(embedder.prompt.tokenize(texts))
     assert len(texts) == TEXTS and "" in texts and tokens[-1].truncated and not all(text.isascii() for text in texts)
+    assert sum("</s>" in text for text in texts) == 1
 
 
 def test_a_difference_is_refused(pico: Make) -> None:

@@ -295,6 +295,25 @@ def test_sentence_transformers_loads_the_folder_that_has_the_name_of_a_bundled_m
     assert_equal(vectors(embedder), theirs(Path("pico"), trust=True).encode(MIXED))
 
 
+def test_a_model_that_was_cast_is_saved_with_its_vectors(tokenizer: Any, tmp_path: Path) -> None:
+    """The cast has rounded its rotary frequencies, which no file holds."""
+    model = FAMILIES["llama"].build(dtype=torch.bfloat16)
+    embedder = Embedder.from_model(model, tokenizer, "causal/plain/last")
+    embedder.save_pretrained(tmp_path / "saved")
+    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
+    assert np.array_equal(embedder.encode(TEXTS), again.encode(TEXTS))
+
+
+def test_a_tokenizer_that_was_told_to_split_special_tokens_does_so_again(tmp_path: Path) -> None:
+    tokenizer: Any = make_tokenizer(False)
+    tokenizer.split_special_tokens = True
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, "causal/plain/last")
+    embedder.save_pretrained(tmp_path / "saved")
+    text = f"a {tokenizer.eos_token} b"
+    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
+    assert np.array_equal(embedder.encode([text]), again.encode([text]))
+
+
 @pytest.mark.parametrize("design", ["causal/plain/last", "causal/eol+plain/last"])
 def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs(design: str) -> None:
     from sentence_transformers import SentenceTransformer
@@ -698,6 +717,23 @@ def test_an_adapter_that_is_not_merged_is_saved_beside_the_name_of_its_base(
     # as the error says for a base that was moved
     moved = Embedder.from_pretrained(shutil.copytree(base, tmp_path / "moved"), adapter=str(folder), device="cpu")
     assert moved.design == adapted.design and np.array_equal(vectors(moved), vectors(adapted))
+
+
+def test_a_saved_adapter_over_a_saved_embedder_brings_its_own_settings(
+    lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It was trained last, so its design is asked for, not that of the model below."""
+    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+    below = saved(
+        Embedder.from_pretrained(pico_folder("llama"), "causal/plain/mean", max_length=9, **loading), tmp_path / "below"
+    )
+    design, limits = "bidirectional/instruction/mean/zscore", {"max_length": 48, "instructions": INSTRUCTIONS}
+    embedder = Embedder.from_pretrained(below, design, adapter=lora, **limits, **loading).fit(TEXTS[:5])
+    above = saved(embedder, tmp_path / "above")
+    for loaded in (Embedder.from_pretrained(below, adapter=above, **loading), Embedder.from_pretrained(above, **loading)):
+        assert (loaded.design.name, loaded.max_length, loaded.instructions) == (design, 48, INSTRUCTIONS)
+        assert loaded.is_fitted and np.array_equal(vectors(embedder), vectors(loaded))
+    assert Embedder.from_pretrained(below, adapter=lora, **loading).design.name == "causal/plain/mean"
 
 
 def test_an_adapter_of_a_language_model_comes_back_bit_by_bit(base: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from unmask.models.decoder import (
     model_lock,
     positions_of,
     require_headless,
+    restore_rotary,
     vocabulary_of,
 )
 from unmask.models.dropout import no_dropout
@@ -150,6 +151,7 @@ class Backbone:
         Raises AttentionError if the proof fails, and UnmaskError for a model with its language-model head.
         """
         require_headless(model)
+        restore_rotary(model)  # a cast of the whole model has rounded them
         self.model = model.eval()
         self.layers = find_layers(model)
         self._vocabulary = vocabulary_of(model)

@@ -138,6 +138,7 @@ class PromptTokenizer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int) -> None:
         """Find the prompt and, for `chat:`, wrap it in the tokenizer's chat template."""
+        _without_dropout(tokenizer)
         self.tokenizer, self.name = tokenizer, prompt
         self.chat = prompt.startswith(CHAT)
         self.max_length = max_length
@@ -174,6 +175,7 @@ class PromptTokenizer:
 
         The prompt is a list of (literal, field that follows it), with and without an instruction. appended: tokens that the tokenizer
         puts after a text and that are dropped. end: ids that follow the text. empty: the id that stands for an empty text, if one can.
+        split_special_tokens: whether the name of a special token in a text is read as letters. tokenizer.json does not say that.
         """
         return {
             "prompt": [list(piece) for piece in self._without.pieces],
@@ -184,6 +186,7 @@ class PromptTokenizer:
             "empty": self._empty_token(),
             "pad": self.pad_id,
             "max_length": self.max_length,
+            "split_special_tokens": bool(self.tokenizer.split_special_tokens),
         }
 
     def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
@@ -339,6 +342,14 @@ def _inside(offsets: Sequence[tuple[int, int]], span: tuple[int, int], end: int)
     """The span without a last token that also holds characters after the text, such as `."`. Truncation must not remove those."""
     start, stop = span
     return start, stop - (stop > start and offsets[stop - 1][1] > end)
+
+
+def _without_dropout(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Switch off BPE dropout, which splits words at random. It is meant for training, and a text must have the same tokens every time."""
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    if getattr(model, "dropout", None) is not None:
+        with lock_of(tokenizer):
+            model.dropout = None  # type: ignore[union-attr]
 
 
 def _appended(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.mixture.expert_linear import Factors
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of
+from unmask.models.digests import digest_of_file
 from unmask.models.identity import recorded_base
 from unmask.models.source import adapter_weights, base_name, lasting_name
 
@@ -50,6 +52,7 @@ class Expert:
 
     scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
     in the causal language model; the scale is in the second one. base_weights: of the base by their content, if the folder says it.
+    content: of the files as they were read, None if the factors are not from there.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Expert:
     scale: float
     factors: Mapping[str, Factors]
     base_weights: str | None = None
+    content: str | None = None
 
 
 def read_expert(folder: Path, name: str | None = None) -> Expert:
@@ -68,6 +72,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     check_seal(folder)
     if adapter_weights(folder) is None:
         raise UnmaskError(f"'{folder}' is no expert: it has no weights (adapter_model.safetensors).")
+    content = content_of(folder)  # first: files that change while they are read are noticed later
     config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
         raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
@@ -88,7 +93,15 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
         scale,
         _factors(folder, weights, scale),
         recorded_base(folder),
+        content,
     )
+
+
+def content_of(folder: Path) -> str:
+    """A hash of the files that decide what an expert adds: its config and its weights. Raises UnmaskError if one cannot be read."""
+    weights = adapter_weights(folder) or folder / "adapter_model.safetensors"
+    digests = [digest_of_file(file) for file in (folder / "adapter_config.json", weights)]
+    return hashlib.sha256(" ".join([weights.name, *digests]).encode()).hexdigest()[:16]
 
 
 def _base(name: str, folder: Path) -> str:

@@ -20,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, inside, only_writer_of
 from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
-from unmask.mixture.expert_folder import Expert, read_expert, require_alike
+from unmask.mixture.expert_folder import Expert, content_of, read_expert, require_alike
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import MixtureModel
-from unmask.models.identity import pinned, recorded_base, require_same_base
-from unmask.models.loading import Source, base_of, load_language_model
+from unmask.models.identity import pinned, recorded_base, require_same_base, require_unchanged_base
+from unmask.models.loading import Source, base_of, load_language_model, own_tokenizer
 from unmask.models.source import adapter_weights, same_place
 
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ def base_of_experts(experts: Sequence[Expert], source: Source) -> Source:
 
 
 def save_mixture(mixture: Mixture, folder: Path) -> None:
-    """Write a mixture into a folder that exists."""
+    """Write a mixture into a folder that exists. Raises UnmaskError if the files of its base or its experts are not those in memory."""
+    require_unchanged_base(mixture.body)
     for expert in [*mixture.experts, mixture.shared] if mixture.shared else mixture.experts:
-        _copy_expert(expert.folder, inside(folder / EXPERTS, expert.name))
+        _copy_expert(expert, inside(folder / EXPERTS, expert.name))
     save_tensors(folder / ROUTERS, {name: router.weight for name, router in mixture.routers.items()})
     names = tuple(expert.name for expert in mixture.experts)
     base = pinned(mixture.source, mixture.model)
@@ -114,22 +115,29 @@ def save_mixture(mixture: Mixture, folder: Path) -> None:
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
-def _copy_expert(expert: Path, folder: Path) -> None:
+def _copy_expert(expert: Expert, folder: Path) -> None:
     """Copy the files of an expert by their names. Whatever else lies there is not copied: a link may lead to a file of the user.
 
     The files of an expert from the hub are links too. The config and the weights have been read as such. Of the others, a link is
-    copied only if the seal lists it, so that whoever made the expert knew its content.
+    copied only if the seal lists it, so that whoever made the expert knew its content. Raises UnmaskError if the weights have changed since
+    they were read.
     """
     folder.mkdir(parents=True)
-    weights = adapter_weights(expert) or expert / "adapter_model.safetensors"
+    place = expert.folder
+    weights = adapter_weights(place) or place / "adapter_model.safetensors"
     for name in ("adapter_config.json", weights.name):
-        shutil.copyfile(expert / name, folder / name)
-    sealed = read_record(expert / SEAL) or {}
+        shutil.copyfile(place / name, folder / name)
+    if expert.content is not None and expert.content != content_of(folder):
+        raise UnmaskError(
+            f"The expert in '{place}' has changed since this mixture was loaded, so the mixture would be saved with other experts than it "
+            "has. Put the old files back, or load the mixture again."
+        )
+    sealed = read_record(place / SEAL) or {}
     for name in ("expert.json", "README.md"):
-        if (expert / name).is_file() and (name in sealed or not (expert / name).is_symlink()):
-            shutil.copyfile(expert / name, folder / name)
+        if (place / name).is_file() and (name in sealed or not (place / name).is_symlink()):
+            shutil.copyfile(place / name, folder / name)
     if sealed and all((folder / name).is_file() for name in sealed):
-        shutil.copyfile(expert / SEAL, folder / SEAL)
+        shutil.copyfile(place / SEAL, folder / SEAL)
 
 
 def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedTokenizerBase]:
@@ -147,7 +155,8 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     if not (folder / ROUTERS).is_file():
         raise UnmaskError(f"'{folder}' is a mixture without its routers ({ROUTERS}).")
     mixture.load_routers(load_tensors(folder / ROUTERS))
-    return mixture, tokenizer
+    own = own_tokenizer(folder, source)
+    return mixture, tokenizer if own is None else own
 
 
 def read_mixture_settings(folder: Path) -> MixtureSettings:

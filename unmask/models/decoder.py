@@ -64,8 +64,8 @@ def positions_of(model: PreTrainedModel) -> int | None:
 def first_position(model: PreTrainedModel) -> int:
     """The position of the first token in a model that counts positions itself; 0 if a model may be given positions that begin with 0.
 
-    Encoders of RoBERTa's kind count the tokens that are not padding, from padding_idx + 1. With positions from 0 they have other states,
-    so this is measured.
+    Encoders of RoBERTa's kind count the tokens that are not padding, from padding_idx + 1; MRA's count from 2. With positions from 0 they
+    have other states, so this is measured. Raises UnmaskError if the model's own positions are others than that.
     """
     if "position_ids" not in signature(model.forward).parameters:
         return 0
@@ -73,21 +73,63 @@ def first_position(model: PreTrainedModel) -> int:
     # by what a table has and not by its class: I-BERT's is no nn.Embedding
     tables: list[Any] = [module for module in model.modules() if module is not words and hasattr(module, "padding_idx")]
     starts = [table.padding_idx + 1 for table in tables if _rows_of(table) == size and table.padding_idx is not None]
-    if not starts:  # most models: no table of positions has a row for padding
+    counted = [buffer.flatten() for name, buffer in model.named_buffers() if name.endswith("position_ids") and buffer.numel()]
+    start = max([*starts, *(int(buffer[0]) for buffer in counted)], default=0)
+    if start == 0:  # most models: no table of positions has a row for padding, and none is read from a later row
         return 0
     positions = torch.arange(_TOKENS, device=next(model.parameters()).device)[None]
     ids = (positions * 7 + 3) % vocabulary_of(model)
     given: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     own = model(**given).last_hidden_state.float()
-    from_zero = model(**given, position_ids=positions).last_hidden_state.float()
-    if not ((from_zero - own).abs() > _MOVED * own.abs().maximum(own.abs().median())).any():
+
+    def moves(first: int) -> bool:
+        states = model(**given, position_ids=positions + first).last_hidden_state.float()
+        return bool(((states - own).abs() > _MOVED * own.abs().maximum(own.abs().median())).any())
+
+    if not moves(0):
         return 0
-    return int(max(starts))
+    if moves(start):
+        raise UnmaskError(
+            f"{type(model).__name__} counts the positions of tokens neither from 0 nor from {start}, so the vector of a text would depend "
+            "on the batch. Use another model."
+        )
+    return start
 
 
 def _rows_of(table: nn.Module) -> int | None:
     weight = getattr(table, "weight", None)
     return len(weight) if isinstance(weight, Tensor) and weight.dim() == 2 else None
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def restore_rotary(model: nn.Module) -> None:
+    """Compute rotary frequencies again, in fp32, that a cast of the whole model has rounded.
+
+    `model.to(torch.bfloat16)` rounds them with the weights. No file holds them: a model that is loaded in bf16 has them in fp32, so
+    without this the vectors of a model would change when it is saved and loaded.
+    """
+    from transformers import PreTrainedModel
+
+    # the innermost model knows how its modules begin
+    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    owners = {module: owner for owner in models for module in owner.modules()}
+    for module, owner in owners.items():
+        rounded = _rounded_buffers(module)
+        if not rounded or next(module.parameters(), None) is not None:
+            continue
+        for name, buffer in rounded.items():
+            setattr(module, name, buffer.float())
+        owner._init_weights(module)
+        for name, buffer in rounded.items():
+            if torch.equal(getattr(module, name), buffer.float()):  # nothing that is computed from the config
+                setattr(module, name, buffer)
+
+
+def _rounded_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers in low precision that are not saved with the module."""
+    buffers = module.named_buffers(recurse=False)
+    unsaved = {name: buffer for name, buffer in buffers if name in module._non_persistent_buffers_set}
+    return {name: buffer for name, buffer in unsaved.items() if buffer.is_floating_point() and buffer.itemsize < 4}
 
 
 def require_headless(model: PreTrainedModel) -> None:

@@ -32,6 +32,12 @@ ReadFolder = Callable[[Path, str], str]
 
 RECORDS = ("unmask.json", "mixture.json", "expert.json")
 """Files that record the base model of a folder."""
+_NO_SETTINGS = (
+    *("architectures", "attn_implementation", "auto_map", "dtype", "experts_implementation", "id2label", "is_causal"),
+    *("label2id", "output_attentions", "output_hidden_states", "problem_type", "return_dict", "tie_word_embeddings"),
+    *("torch_dtype", "transformers_version", "use_cache"),
+)
+"""Entries of a config that no vector depends on, or that a design sets. So are those that begin with an underscore."""
 _SAMPLED = 8
 """Numbers of each weight that show whether a loaded model has changed."""
 
@@ -144,7 +150,8 @@ def identity_of_loaded(model: nn.Module) -> ModelIdentity:
     """The identity of a loaded decoder.
 
     If it was not loaded here, or was trained since, it is the content of its weights in memory. So it is if its files were written
-    since: they may hold other weights now. A mixture that routes in another way than when it was loaded is named by its routing, too.
+    since: they may hold other weights now. A mixture that routes in another way than when it was loaded is named by its routing, too, and
+    so is a model whose adapters are scaled, chosen or switched off in another way.
     """
     source = source_of(model)
     if source is not None and getattr(model, "unmask_sample", None) == _sample(model):
@@ -157,7 +164,7 @@ def identity_of_loaded(model: nn.Module) -> ModelIdentity:
 def _sample(model: nn.Module) -> tuple[str, list[tuple[str, int, list[float]]]]:
     """What any training changes of a model: the names of its weights, how often each was written to, and its first numbers.
 
-    Also how a mixture uses its experts, which needs no training to change.
+    Also how a mixture uses its experts and how adapters are applied, which needs no training to change.
     torch counts what is written to a tensor, but not what its fused optimizers write. A move to another device changes nothing here.
     """
     weights = [
@@ -168,17 +175,40 @@ def _sample(model: nn.Module) -> tuple[str, list[tuple[str, int, list[float]]]]:
         )
         for name, weight in model.named_parameters()
     ]
-    return _routing_in_use(model), weights
+    return _in_use(model), weights
 
 
-def _routing_in_use(model: nn.Module) -> str:
-    """How a mixture uses its experts at the moment. Empty for another model."""
+def _in_use(model: nn.Module) -> str:
+    """How a mixture uses its experts at the moment, and how adapters are applied. Empty for a plain model."""
     mixture = getattr(model, "mixture", None)
-    return "" if mixture is None else str(mixture.in_use)
+    adapters = [f"{name} {state}" for name, module in model.named_modules() if (state := _adapter_state(module))]
+    return "\n".join(["" if mixture is None else str(mixture.in_use), *adapters])
+
+
+def _adapter_state(module: nn.Module) -> str:
+    """What a layer of peft says of its adapters beside their weights. Empty for another module."""
+    off = getattr(module, "disable_adapters", None)
+    if not isinstance(off, bool):  # a model of transformers has a method of this name
+        return ""
+    scaling = getattr(module, "scaling", None)
+    factors = sorted(scaling.items()) if isinstance(scaling, dict) else []
+    return f"{factors} {list(module.active_adapters)} {off} {list(module.merged_adapters)}"  # type: ignore[arg-type]
+
+
+def _settings(model: nn.Module) -> str:
+    """The config of a model as JSON, without what no vector depends on."""
+    return json.dumps(_of_vectors(model.config.to_dict()), sort_keys=True, default=str)  # type: ignore[operator,union-attr]
+
+
+def _of_vectors(config: Any) -> Any:
+    if isinstance(config, dict):
+        kept = {str(name): value for name, value in config.items() if not str(name).startswith("_")}
+        return {name: _of_vectors(value) for name, value in kept.items() if name not in _NO_SETTINGS}
+    return [_of_vectors(part) for part in config] if isinstance(config, list | tuple) else config
 
 
 def _in_memory(model: nn.Module) -> str:
-    digest = hashlib.sha256(_routing_in_use(model).encode())
+    digest = hashlib.sha256(f"{_in_use(model)}\n{_settings(model)}\n".encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
@@ -242,4 +272,32 @@ def require_same_base(folder: Path, base: Source) -> None:
         raise UnmaskError(
             f"'{base.model}', the base model of '{folder}', has changed since that was made: its weights were {before} and are "
             f"{now} now. Restore the old base. To use the new one all the same, name both: --model {base.model} --adapter {folder}."
+        )
+
+
+def note_base_weights(model: Model) -> Model:
+    """Note on a decoder that was just loaded, after `note_source`, the state of the files that hold the weights of its base model."""
+    model.unmask_base_weights = _state_of_weights(model.unmask_base)
+    return model
+
+
+def _state_of_weights(base: Source) -> tuple[str, ...]:
+    """The names and times of the weights and configs of a model in a folder. Other programs may write other files there."""
+    return tuple(state_of_folder(Path(lasting_name(base.model)), pattern) for pattern in ("*.safetensors", "config.json"))
+
+
+def require_unchanged_base(model: nn.Module) -> None:
+    """Raise UnmaskError if the weights of the base model were written since the decoder was loaded from them.
+
+    A record would name weights of the base that were never in memory. A base on the hub is recorded by the commit that was loaded.
+    """
+    base, noted = base_of_loaded(model), getattr(model, "unmask_files", None)
+    if base is None or noted is None or not Path(lasting_name(base.model)).is_dir():
+        return
+    now = _state_of_files(base)
+    same = now is None or now == (noted.base or ModelIdentity(noted.weights))
+    if not same and getattr(model, "unmask_base_weights", None) != _state_of_weights(base):
+        raise UnmaskError(
+            f"'{base.model}', the base model, was written since it was loaded here, so what is saved would name weights of the base that "
+            "are not in memory. Put the old files back (by mv, which keeps their times), or load the model again and repeat."
         )

@@ -19,13 +19,14 @@ from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
 from unmask.models.decoder import body_of
 from unmask.models.hub import first_line, hub_failure, no_long_wait
-from unmask.models.identity import note_source, require_same_base
+from unmask.models.identity import note_base_weights, note_source, require_same_base
 from unmask.models.source import Source as Source
 from unmask.models.source import (
     adapter_folder,
     adapter_weights,
     below,
     is_adapter,
+    is_mixture,
     place_of,
     require_own_code,
     require_safetensors,
@@ -48,15 +49,15 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     """
     path, base, adapter = _parts_of(source)
     device = pick_device(source.device)
-    tokenizer = _load(path, base, "tokenizer")
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token  # sentence-transformers needs one
+    own = own_tokenizer(Path(adapter), source) if adapter else None
+    tokenizer = _padding(_load(path, base, "tokenizer")) if own is None else own
     model = _load(path, base, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
     if not adapter and model.get_output_embeddings() is not None:  # AutoModel loads Llama 4 with its head
         model = model.get_decoder()
     if adapter:
         model = _adapt(model, adapter, source.merge)
-    return note_source(_aligned(model.to(device)), source, replace(base, adapter=None, merge=False)), tokenizer
+    note_source(_aligned(model.to(device)), source, replace(base, adapter=None, merge=False))
+    return note_base_weights(model), tokenizer
 
 
 def load_output_embeddings(source: Source) -> nn.Module:
@@ -120,13 +121,11 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
     if source.adapter or is_adapter(Path(path)):
         raise UnmaskError("A language model is loaded without an adapter. Merge the adapter first.")
     device = pick_device(source.device)
-    tokenizer = _load(path, source, "tokenizer")
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer = _padding(_load(path, source, "tokenizer"))
     model = _aligned(_load(path, source, "language model", pick_dtype(source.dtype, device)).to(device))
     if any(getattr(config, "is_causal", True) is False for config in attention_configs(model)):
         set_attention(model, "causal")
-    note_source(body_of(model), source)
+    note_base_weights(note_source(body_of(model), source))
     return model, tokenizer
 
 
@@ -162,6 +161,26 @@ def precision_of(source: Source) -> str:
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     """The tokenizer of a model alone. Raises UnmaskError if it cannot be loaded, or has no character offsets."""
     return _load(place_of(source), source, "tokenizer")  # type: ignore[no-any-return]
+
+
+def own_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that lies beside an adapter or a mixture, which was trained or saved with it. None if there is none: use the base's.
+
+    Of an adapter on the hub only a saved embedder is sure to be downloaded with its tokenizer. Raises UnmaskError.
+    """
+    name = source.adapter or source.model
+    whole = is_mixture(folder) or (folder / "unmask.json").is_file() or Path(resolve(name)).is_dir()
+    if not whole or not (folder / "tokenizer_config.json").is_file():
+        return None
+    trusted = source.trust_remote_code and not source.adapter  # that covers the model only, not the adapter beside it
+    return _padding(_load(str(folder), replace(source, model=name, revision=None, trust_remote_code=trusted), "tokenizer"))
+
+
+def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer, with a padding token. sentence-transformers needs one."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None) -> Any:
@@ -230,6 +249,7 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
     from peft.utils import load_peft_weights
 
     body, config = body_of(model), _adapter_config(adapter)
+    require_repeatable(config, adapter)
     try:
         # most adapters use the module names of a model with its head; those of embedding models do not
         place = next(f"{name}." for name, module in model.named_modules() if module is body)
@@ -258,6 +278,7 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
     if merge:
         _untie(model, body)
         adapted.merge_and_unload()  # in place
+        body.merged_adapter = adapter  # a later adapter lies over it, and saving that would name the plain base
     else:
         body.peft_config = adapted.peft_config  # peft keeps it with the whole model; saving looks for it in the body
         body.adapter_place = "" if headless else place  # names and patterns in the config are those of this model
@@ -275,6 +296,21 @@ def _adapter_config(adapter: str) -> Any:
         ) from error
     except (OSError, ValueError) as error:
         raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
+
+
+def require_repeatable(config: Any, adapter: str) -> None:
+    """Raise UnmaskError for an adapter that PEFT leaves out here, or that it starts anew at random whenever it is loaded."""
+    if getattr(config, "alora_invocation_tokens", None):
+        raise UnmaskError(
+            f"The adapter '{adapter}' is an aLoRA (alora_invocation_tokens): it acts only after these tokens in a chat, so it would change "
+            "no vector. Use the base model, or an adapter without them."
+        )
+    if str(getattr(config, "init_lora_weights", "")).lower().startswith("pissa_niter"):
+        raise UnmaskError(
+            f"The adapter '{adapter}' changes the base by a random SVD at each load (init_lora_weights = \"{config.init_lora_weights}\"), "
+            "so its vectors would differ each time. Convert it to a plain LoRA: save_pretrained of peft with "
+            "path_initial_model_for_weight_conversion."
+        )
 
 
 def _untie(model: Any, body: Any) -> None:

@@ -9,9 +9,7 @@ they can express the design, else one module of this package, which sentence-tra
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,15 +27,15 @@ from unmask.io.paths import expanded
 from unmask.io.seals import SEAL, check_seal, load_tensors, save_tensors, seal
 from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
-from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import rotary_border
 from unmask.models.hub import hub_folder, warn_of_unknown
-from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
+from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
 from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, ST_CONFIG, files_in, own_files, replace_files
+from unmask.saving.saved_adapter import write_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -180,11 +178,12 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
 
 
 def read_saved(model: str, revision: str | None, adapter: str | None, *, named: bool = True) -> EmbedderSettings | None:
-    """The settings of the saved embedder that a model is, or else the adapter over it. None if neither is. Raises UnmaskError.
+    """The settings of the saved embedder that an adapter is, or else the model below it. None if neither is. Raises UnmaskError.
 
-    named: whether the user names a design. If not, a model that needs one is refused.
+    The adapter was trained last, and its design goes with it. named: whether the user names a design. If not, a model that needs one is
+    refused.
     """
-    saved = read_settings(model, revision) or read_settings(adapter or "")
+    saved = read_settings(adapter or "") or read_settings(model, revision)
     if saved is None and not named:
         _require_named_design((model, revision), (adapter or "", None))
     return saved
@@ -283,7 +282,7 @@ def write(embedder: Saveable, folder: Path) -> None:
         save_mixture(mixture, folder)
     elif adapted(embedder):
         base = pinned(base_of_loaded(embedder.backbone.model) or embedder.source, embedder.backbone.model)
-        _write_adapter(embedder, folder, base)
+        write_adapter(embedder.backbone.model, folder, base)
     else:
         if embedder.design.is_sparse and not embedder.backbone.output_layer.tied:
             raise UnmaskError(
@@ -358,37 +357,6 @@ def adapted(embedder: Saveable) -> bool:
     return any("lora_" in name for name, _ in embedder.backbone.model.named_parameters())
 
 
-def _write_adapter(embedder: Saveable, folder: Path, base: Pinned) -> None:
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import save_file
-
-    model: Any = embedder.backbone.model
-    name, config = next(iter(model.peft_config.items()))
-    weights = get_peft_model_state_dict(model, adapter_name=name)
-    # the names that peft gives to the weights of the model that it has wrapped, to which the config belongs: with its head or without
-    place = getattr(model, "adapter_place", "")
-    tensors = {f"base_model.model.{place}{key}": weight.contiguous() for key, weight in weights.items()}
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = _of_decoder(config, model, place)
-    config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
-    config.save_pretrained(folder)
-    sort_adapter_config(folder)
-
-
-def _of_decoder(config: Any, model: Any, place: str) -> Any:
-    """A copy of an adapter's config that names modules of the decoder only: what belongs to the language-model head is not saved."""
-    config, names = copy(config), [f"{place}{name}" for name, _ in model.named_modules()]
-    for field in ("target_modules", "modules_to_save"):
-        named = getattr(config, field, None)
-        if isinstance(named, str):  # a regular expression, which may match the head too
-            within = f"(?={re.escape(place)})" if place else ""
-            setattr(config, field, named if named.startswith(within) else f"{within}(?:{named})")
-        elif named:
-            setattr(config, field, [end for end in named if any(name.endswith(end) for name in names)])
-    config.ensure_weight_tying = False  # else peft would look for weights of the head
-    return config
-
-
 def _write_head(head: Head | None, file: Path) -> None:
     if head is not None:
         save_tensors(file, head.state_dict())
@@ -402,6 +370,8 @@ def _write_tokenizer(embedder: Saveable, folder: Path) -> None:
     try:
         for name, value in said.items():
             setattr(tokenizer, name, value)
+        # transformers writes what the tokenizer was made with, not what was set since
+        tokenizer.init_kwargs["split_special_tokens"] = tokenizer.split_special_tokens
         tokenizer.save_pretrained(folder)
     finally:
         for name, value in before.items():

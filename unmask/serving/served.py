@@ -142,7 +142,8 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     saved = read_saved(model, options.get("revision"), options.get("adapter"), named=bool(designs))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     if saved and not designs:
-        name = model if read_settings(model, options.get("revision")) else options["adapter"]
+        adapter = options.get("adapter") or ""
+        name = adapter if read_settings(adapter) else model
         wanted = {expanded(name).resolve().name: next(iter(wanted.values()))}
     for design in wanted.values():
         design.require_dense("A server")

@@ -6,7 +6,7 @@ from another package. No code of ours is stored in the folder; a model with Pyth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -23,7 +23,7 @@ from unmask.encoding.batching import collate, steps_of
 from unmask.encoding.features import Raw, mean_of, vectors
 from unmask.encoding.several_prompts import tokenizer_of
 from unmask.errors import UnmaskError
-from unmask.models.decoder import rotary_border
+from unmask.models.decoder import restore_rotary, rotary_border
 
 
 def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +55,12 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
         self.model = embedder.backbone.model
         self.head = embedder.backbone.head
         self.tokenizer = embedder.tokenizer
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> UnmaskModule:
+        """Move or cast the module: what `.to()`, `.bfloat16()` and `.half()` call. Rotary frequencies stay in fp32."""
+        super()._apply(fn, recurse)
+        restore_rotary(self.model)
+        return self
 
     @classmethod
     def load(cls, model_name_or_path: str, **options: Any) -> UnmaskModule:

@@ -205,7 +205,7 @@ def _means_of_replicates(items: Items, resamples: int, seed: int | np.random.See
     of = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     random = np.random.default_rng(np.random.SeedSequence(of.entropy, spawn_key=(*of.spawn_key, _REPLICATES)))
     drawn = random.integers(items.replicates, size=(resamples, items.replicates))
-    return each_replicate(items)[drawn].mean(axis=1)
+    return np.asarray(each_replicate(items)[drawn].mean(axis=1), np.float64)
 
 
 def undefined(samples: ArrayLike) -> int:

@@ -19,12 +19,14 @@ _STRANGE = ["", "naïve café, 日本語, \u0645\u0631\u062d\u0628\u0627, 🎉�
 def check_texts(embedder: Exportable) -> list[str]:
     """200 texts: the reference sentences of this package, an empty one, one that is longer than the limit, spaces and other scripts.
 
-    Without the empty one if the tokenizer has no token that stands for it.
+    One has the name of the end-of-sequence token in it, if there is such a token. Without the empty one if no token stands for it.
     """
     sentences, limit = reference_texts(), embedder.prompt.max_length
     long = " ".join(sentences * (1 + limit // 2000))[: 8 * limit]
     strange = _STRANGE if embedder.prompt.layout["empty"] is not None else _STRANGE[1:]
-    return [*sentences[: TEXTS - len(_STRANGE) - 1], *strange, long]
+    if eos := embedder.tokenizer.eos_token:
+        strange = [*strange, f"a {eos} b{eos}"]
+    return [*sentences[: TEXTS - len(strange) - 1], *strange, long]
 
 
 def check_vectors(embedder: Exportable, encode: Encode, tolerance: float, texts: Sequence[str] | None = None) -> Checked:
@@ -51,8 +53,9 @@ def check_vectors(embedder: Exportable, encode: Encode, tolerance: float, texts:
         )
     line = f"largest difference {difference:.1e}, smallest cosine {cosine:.6f} (tolerance {tolerance:.0e})"
     details = (
-        f"{len(texts)} texts were embedded by the embedder and by the exported model: sentences, an empty text, one that is cut, and "
-        f"several scripts. Vectors at unit length:\n\n| | |\n|---|--:|\n| largest difference of a number | {difference:.1e} |\n"
+        f"{len(texts)} texts were embedded by the embedder and by the exported model: sentences, an empty text, one that is cut, one "
+        "with a special token, and several scripts. Vectors at unit length:\n\n| | |\n|---|--:|\n"
+        f"| largest difference of a number | {difference:.1e} |\n"
         f"| smallest cosine | {cosine:.7f} |\n| tolerance (a larger difference is refused) | {tolerance:.0e} |\n"
     )
     return Checked(line, details)

@@ -58,6 +58,11 @@ def _refusal(embedder: Exportable) -> str | None:
         return f"GGUF is written for models of type {', '.join(_ARCHITECTURES)}, not for '{kind}': export it to onnx."
     if reason := _unlike_llama_cpp(embedder.backbone.model.config.get_text_config(decoder=True)):
         return f"llama.cpp would not compute this model as it is here: {reason}. Export it to onnx."
+    if embedder.tokenizer.split_special_tokens:
+        return (
+            "The tokenizer of this model reads the name of a special token in a text as letters (split_special_tokens), and llama.cpp "
+            "reads it as the token: export it to onnx."
+        )
     if _words(_tokenizer_json(embedder)) is None:
         return "llama.cpp does not have the tokenizer of this model, as far as this program knows it: export it to onnx."
     nearest = _nearest(embedder)

@@ -30,6 +30,8 @@ class Embedder:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
+        # tokenizer.json does not say it, and older exports do not either
+        self.tokenizer.encode_special_tokens = self.layout.get("split_special_tokens", False)
         runtimes: dict[str, Callable[[Path, dict[str, Any]], Run]] = {
             "model.onnx": _onnx,
             "model.xml": _openvino,

@@ -1,0 +1,94 @@
+"""Decoder: where a model counts positions from, and rotary frequencies that a cast has rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.families import FAMILIES, Family
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.models.decoder import first_position, restore_rotary
+
+MRA = Family(
+    "mra",
+    "mra",
+    base={"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
+)
+"""An encoder that counts positions from 2 and has no row for padding."""
+
+
+def passes(model: Any) -> list[None]:
+    """A list that grows with every forward pass of a model."""
+    seen: list[None] = []
+    model.register_forward_pre_hook(lambda *_: seen.append(None))
+    return seen
+
+
+# ---- positions ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_encoder_that_counts_from_a_later_row_gives_a_text_alone_its_vector_in_a_batch(tokenizer: Any) -> None:
+    model = MRA.build()
+    assert first_position(model) == 2
+    embedder = Embedder.from_model(model, tokenizer, "causal/plain/mean")
+    texts = ["x", "A man plays a guitar.", "Two dogs run across the wet grass, chasing a red ball that nobody threw."]
+    alone = np.concatenate([embedder.encode([text]) for text in texts])
+    np.testing.assert_allclose(embedder.encode(texts), alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_counts_from_nowhere_known_is_refused() -> None:
+    model = MRA.build()
+    model.embeddings.position_ids[:, 0] = 7  # what it says of its first position is not where it goes on
+    with pytest.raises(UnmaskError, match="MraModel counts the positions of tokens neither from 0 nor from 7"):
+        first_position(model)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "opt"])
+def test_a_decoder_that_counts_from_0_needs_no_pass_to_show_it(name: str) -> None:
+    model = FAMILIES[name].build()
+    seen = passes(model)
+    assert first_position(model) == 0 and not seen
+
+
+# ---- rotary frequencies -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-oss", "falcon", "gpt2"])
+def test_frequencies_that_a_cast_rounded_are_those_of_the_config(name: str, dtype: torch.dtype) -> None:
+    """Gemma 3 has two sets of them, and its embeddings have a scale that stays as it is."""
+    exact, cast = FAMILIES[name].build(), FAMILIES[name].build(dtype=dtype)
+    weights = {key: value.clone() for key, value in cast.state_dict().items()}
+    rounded = [key for key, buffer in exact.named_buffers() if not torch.equal(buffer, cast.get_buffer(key).float())]
+    assert bool(rounded) == (name != "gpt2") and all("inv_freq" in key for key in rounded)
+    restore_rotary(cast)
+    for key, buffer in exact.named_buffers():
+        assert torch.equal(buffer, cast.get_buffer(key).float())
+    assert all(cast.get_buffer(key).dtype == torch.float32 for key in rounded)
+    assert all(torch.equal(value, weights[key]) for key, value in cast.state_dict().items())
+
+
+def test_a_buffer_in_low_precision_that_no_config_holds_stays() -> None:
+    model = FAMILIES["llama"].build()
+    model.rotary_emb.register_buffer("scale", torch.tensor(0.5, dtype=torch.bfloat16), persistent=False)
+    restore_rotary(model)
+    assert model.rotary_emb.scale.dtype == torch.bfloat16
+
+
+def test_a_module_of_sentence_transformers_that_is_cast_gives_the_vectors_of_its_folder(
+    pico: Callable[..., Embedder], tmp_path: Path
+) -> None:
+    from unmask.st_module import UnmaskModule
+
+    embedder = pico("causal/eol/last")
+    UnmaskModule(embedder).bfloat16()
+    assert embedder.backbone.model.rotary_emb.inv_freq.dtype == torch.float32
+    texts = ["A man plays a guitar on a stage while two dogs run. " * 8]
+    embedder.save_pretrained(tmp_path / "saved")
+    assert np.array_equal(embedder.encode(texts), Embedder.from_pretrained(tmp_path / "saved", device="cpu").encode(texts))

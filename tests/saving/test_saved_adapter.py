@@ -1,0 +1,191 @@
+"""Saved adapters: what comes back is the adapter that acted, over the base that it acted on; anything else is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from tests.conftest import TEXTS, make_tokenizer
+from tests.families import FAMILIES
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+
+HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
+DESIGN = "causal/eol/last"
+
+
+def lora(base: Path, folder: Path, seed: int = 0, **options: Any) -> Path:
+    """An adapter of a model, on disk, with weights large enough to matter."""
+    import peft
+
+    torch.manual_seed(seed)
+    adapted = peft.get_peft_model(AutoModel.from_pretrained(base), peft.LoraConfig(target_modules=["q_proj"], **options))
+    for name, weight in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(weight, std=0.2)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def two(base: Path, tmp_path: Path) -> tuple[Any, Any]:
+    """A PEFT model with the adapters "one" (active) and "other", and its decoder."""
+    import peft
+
+    adapted = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(base), lora(base, tmp_path / "one"), "one")
+    adapted.load_adapter(lora(base, tmp_path / "other", 1), "other")
+    body = adapted.get_base_model()
+    body.peft_config = adapted.peft_config
+    return adapted, body.eval()
+
+
+def embedder_of(body: Any, tokenizer: Any = None) -> Embedder:
+    return Embedder.from_model(body, tokenizer or make_tokenizer(), DESIGN)
+
+
+def vectors(embedder: Embedder) -> Any:
+    return embedder.encode(TEXTS[:3])
+
+
+def again(embedder: Embedder, folder: Path) -> Embedder:
+    """An embedder that was saved and loaded."""
+    embedder.save_pretrained(folder)
+    return Embedder.from_pretrained(folder, **HERE)
+
+
+@pytest.mark.parametrize("name", ["one", "other"])
+def test_the_active_adapter_is_saved(name: str, two: tuple[Any, Any], tmp_path: Path) -> None:
+    adapted, body = two
+    adapted.set_adapter(name)
+    embedder = embedder_of(body)
+    assert np.array_equal(vectors(embedder), vectors(again(embedder, tmp_path / "saved")))
+
+
+def several(adapted: Any) -> None:
+    adapted.base_model.set_adapter(["one", "other"])
+
+
+def scaled(adapted: Any) -> None:
+    for module in adapted.modules():
+        if hasattr(module, "scale_layer"):
+            module.scale_layer(0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (several, "Just one adapter can be saved. Active in this model: one, other"),
+        (lambda adapted: adapted.base_model.disable_adapter_layers(), "adapters of this model are disabled"),
+        (lambda adapted: adapted.merge_adapter(), "are merged into its weights for now"),
+        (scaled, "The scale of the adapter 'one' was changed"),
+    ],
+    ids=["several", "disabled", "merged", "scaled"],
+)
+def test_adapters_that_would_come_back_with_other_vectors_are_refused(
+    change: Callable[[Any], None], message: str, two: tuple[Any, Any], tmp_path: Path
+) -> None:
+    adapted, body = two
+    change(adapted)
+    with pytest.raises(UnmaskError, match=message):
+        embedder_of(body).save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 3}, "rank_pattern": {"q_proj": 2}}], ids=str
+)
+def test_a_scale_that_the_config_says_is_saved(options: dict[str, Any], base: Path, tmp_path: Path) -> None:
+    adapted = Embedder.from_pretrained(base, DESIGN, adapter=lora(base, tmp_path / "lora", **options), **HERE)
+    assert np.array_equal(vectors(adapted), vectors(again(adapted, tmp_path / "saved")))
+
+
+def test_an_adapter_over_one_that_was_merged_is_refused(base: Path, tmp_path: Path) -> None:
+    import peft
+
+    merged = Embedder.from_pretrained(base, DESIGN, adapter=lora(base, tmp_path / "one"), merge=True, **HERE)
+    assert np.array_equal(vectors(merged), vectors(again(merged, tmp_path / "merged")))
+
+    def adapted(embedder: Embedder) -> Embedder:
+        model = peft.PeftModel.from_pretrained(embedder.backbone.model, lora(base, tmp_path / "other", 1))
+        body = model.get_base_model()
+        body.peft_config = model.peft_config
+        return embedder_of(body, embedder.tokenizer)
+
+    with pytest.raises(
+        UnmaskError, match=r"\(.*one'\) was merged into the weights below this one.*Save the merged model first"
+    ):
+        adapted(merged).save_pretrained(tmp_path / "saved")
+    whole = adapted(Embedder.from_pretrained(tmp_path / "merged", **HERE))  # as the error says
+    assert np.array_equal(vectors(whole), vectors(again(whole, tmp_path / "saved")))
+
+
+@pytest.mark.parametrize("named", ["beside its base", "by its folder"])
+def test_an_adapter_whose_base_was_written_since_is_refused(named: str, base: Path, tmp_path: Path) -> None:
+    """The record would name weights that were never below this adapter."""
+    folder = lora(base, tmp_path / "lora")
+    source = {"model": folder} if named == "by its folder" else {"model": base, "adapter": folder}
+    embedder = Embedder.from_pretrained(**source, design=DESIGN, **HERE)
+    embedder.save_pretrained(tmp_path / "before")
+    shutil.copytree(base, tmp_path / "old")
+    FAMILIES["llama"].build_language_model(seed=5).save_pretrained(base)
+    for place in ("saved", "before"):
+        with pytest.raises(
+            UnmaskError, match=r"base', the base model, was written since it was loaded here.*load the model again"
+        ):
+            embedder.save_pretrained(tmp_path / place)
+    shutil.rmtree(tmp_path / "lora")  # what became of the adapter's own files does not matter: its weights are in memory
+    shutil.rmtree(base)
+    embedder.save_pretrained(tmp_path / "saved")
+    moved = Embedder.from_pretrained(tmp_path / "old", adapter=tmp_path / "saved", **HERE)
+    assert np.array_equal(vectors(embedder), vectors(moved))
+
+
+def test_an_adapter_is_saved_over_itself_again_and_again(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    Embedder.from_pretrained(base, DESIGN, adapter=lora(base, tmp_path / "lora"), **HERE).save_pretrained(folder)
+    embedder = Embedder.from_pretrained(folder, **HERE)
+    for _ in range(2):
+        assert np.array_equal(vectors(embedder), vectors(again(embedder, folder)))
+
+
+def test_an_adapter_that_starts_at_random_at_each_load_is_not_saved(base: Path, tmp_path: Path) -> None:
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa_niter_2")
+    body = peft.get_peft_model(AutoModel.from_pretrained(base, dtype=torch.float32), config).get_base_model()
+    body.peft_config = {"default": config}
+    with pytest.raises(UnmaskError, match="a random SVD at each load"):
+        embedder_of(body).save_pretrained(tmp_path / "saved")
+
+
+# ---- the tokenizer ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_adapter_comes_back_with_its_own_tokenizer(two: tuple[Any, Any], base: Path, tmp_path: Path) -> None:
+    embedder = embedder_of(two[1], make_tokenizer(add_bos=True))
+    loaded = again(embedder, tmp_path / "saved")
+    beside = Embedder.from_pretrained(base, adapter=tmp_path / "saved", **HERE)
+    for other in (loaded, beside):
+        assert np.array_equal(vectors(embedder), vectors(other))
+    assert next(loaded.prompt.tokenize(["a"])).ids[0] == 1
+    assert not np.array_equal(vectors(embedder), vectors(embedder_of(two[1])))  # the tokenizer makes a difference
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_an_adapter_of_another_program_keeps_the_tokenizer_beside_it(merge: bool, base: Path, tmp_path: Path) -> None:
+    folder = lora(base, tmp_path / "lora")
+
+    def first_token(**source: Any) -> int:
+        loaded = Embedder.from_pretrained(**source, design=DESIGN, merge=merge, **HERE)
+        return next(loaded.prompt.tokenize(["a"])).ids[0]
+
+    assert first_token(model=folder) == first_token(model=base, adapter=folder) != 1  # it has none: that of the base
+    make_tokenizer(add_bos=True).save_pretrained(folder)
+    assert first_token(model=folder) == first_token(model=base, adapter=folder) == 1

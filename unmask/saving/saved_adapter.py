@@ -1,0 +1,103 @@
+"""Saved adapters: the adapter that acts in a model, as PEFT writes it, beside the name of the base model.
+
+Only one adapter can be saved, at its own strength. A model that does anything else with its adapters is refused, since it would come back
+with other vectors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.models.adapter_config import sort_adapter_config
+from unmask.models.identity import Pinned, require_unchanged_base
+from unmask.models.loading import require_repeatable
+
+_INSTEAD = "merge them for good (merge_and_unload of peft) and save the whole model"
+
+
+def write_adapter(model: Any, folder: Path, base: Pinned) -> None:
+    """Write the adapter of a decoder. Raises UnmaskError if the base and this adapter alone do not make the model in memory."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    _require_plain_base(model)
+    name = _active_adapter(model)
+    config = model.peft_config[name]
+    require_repeatable(config, name)
+    weights = get_peft_model_state_dict(model, adapter_name=name)
+    # the names that peft gives to the weights of the model that it has wrapped, to which the config belongs: with its head or without
+    place = getattr(model, "adapter_place", "")
+    tensors = {f"base_model.model.{place}{key}": weight.contiguous() for key, weight in weights.items()}
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = _of_decoder(config, model, place)
+    config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
+    config.save_pretrained(folder)
+    sort_adapter_config(folder)
+
+
+def _require_plain_base(model: Any) -> None:
+    """Raise UnmaskError if the base in memory is not the one on disk, which the saved adapter would name."""
+    if merged := getattr(model, "merged_adapter", None):
+        raise UnmaskError(
+            f"Another adapter ('{merged}') was merged into the weights below this one, and the base model on disk does not have it. Save "
+            "the merged model first, load that, and put the new adapter on it."
+        )
+    require_unchanged_base(model)
+
+
+def _active_adapter(model: Any) -> str:
+    """The name of the one adapter that acts, in all of its layers and at its own strength. Raises UnmaskError if there is none such."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    if any(layer.merged for layer in layers):
+        raise UnmaskError(
+            f"The adapters of this model are merged into its weights for now. Call unmerge_adapter of peft first, or {_INSTEAD}."
+        )
+    if any(layer.disable_adapters for layer in layers):
+        raise UnmaskError(
+            "The adapters of this model are disabled, and would act when it is loaded again. Enable or unload them."
+        )
+    known = [layer._get_available_adapters() for layer in layers]
+    names: list[str] = sorted(
+        {name for layer, own in zip(layers, known, strict=True) for name in own.intersection(layer.active_adapters)}
+    )
+    if len(names) != 1 or any(names[0] in own - set(layer.active_adapters) for layer, own in zip(layers, known, strict=True)):
+        raise UnmaskError(
+            f"Just one adapter can be saved. Active in this model: {', '.join(names) or 'none'}. Make one adapter active in all layers "
+            f"(set_adapter of peft), or {_INSTEAD}."
+        )
+    if model.peft_config[names[0]].peft_type == "LORA" and not all(_is_at_full_strength(layer, names[0]) for layer in layers):
+        raise UnmaskError(
+            f"The scale of the adapter '{names[0]}' was changed, and its config does not say so. Set it back (unscale_layer of peft), or "
+            f"{_INSTEAD}."
+        )
+    return names[0]
+
+
+def _is_at_full_strength(layer: Any, name: str) -> bool:
+    """Whether a layer multiplies its LoRA by what rank and alpha say."""
+    if name not in layer.scaling:
+        return True
+    rank = layer.r[name]
+    own = layer.lora_alpha[name] / (math.sqrt(rank) if layer.use_rslora.get(name) else rank)
+    return math.isclose(layer.scaling[name], own)
+
+
+def _of_decoder(config: Any, model: Any, place: str) -> Any:
+    """A copy of an adapter's config that names modules of the decoder only: what belongs to the language-model head is not saved."""
+    config, names = copy(config), [f"{place}{name}" for name, _ in model.named_modules()]
+    for field in ("target_modules", "modules_to_save"):
+        named = getattr(config, field, None)
+        if isinstance(named, str):  # a regular expression, which may match the head too
+            within = f"(?={re.escape(place)})" if place else ""
+            setattr(config, field, named if named.startswith(within) else f"{within}(?:{named})")
+        elif named:
+            setattr(config, field, [end for end in named if any(name.endswith(end) for name in names)])
+    config.ensure_weight_tying = False  # else peft would look for weights of the head
+    return config
