@@ -164,7 +164,8 @@ def test_a_mixture_is_a_backbone(design: str, base: Path, tmp_path: Path) -> Non
 def test_a_mixture_comes_back_with_its_own_tokenizer(base: Path, tmp_path: Path) -> None:
     embedder = Embedder.from_model(mixed(base).body, make_tokenizer(add_bos=True), "causal/plain/last")
     embedder.save_pretrained(tmp_path / "saved")
-    for source in ({"model": tmp_path / "saved"}, {"model": base, "adapter": tmp_path / "saved"}):
+    sources: list[dict[str, Any]] = [{"model": tmp_path / "saved"}, {"model": base, "adapter": tmp_path / "saved"}]
+    for source in sources:
         loaded = Embedder.from_pretrained(**source, device="cpu")
         assert np.array_equal(embedder.encode(TEXTS), loaded.encode(TEXTS))
         assert next(loaded.prompt.tokenize(["a"])).ids[0] == 1

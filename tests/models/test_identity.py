@@ -283,7 +283,8 @@ def test_an_adapter_that_is_scaled_or_switched_off_makes_another_model(adapter: 
     with rescale_adapter_scale(decoder, 0.0):
         names.add(identity_of_loaded(decoder).weights)
     layers = [module for module in decoder.modules() if isinstance(module, BaseTunerLayer)]
-    for switch in (lambda layer: layer.enable_adapters(False), lambda layer: layer.set_adapter([])):
+    switches: list[Callable[[Any], Any]] = [lambda layer: layer.enable_adapters(False), lambda layer: layer.set_adapter([])]
+    for switch in switches:
         for layer in layers:
             switch(layer)
         names.add(identity_of_loaded(decoder).weights)

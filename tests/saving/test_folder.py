@@ -727,7 +727,8 @@ def test_a_saved_adapter_over_a_saved_embedder_brings_its_own_settings(
     below = saved(
         Embedder.from_pretrained(pico_folder("llama"), "causal/plain/mean", max_length=9, **loading), tmp_path / "below"
     )
-    design, limits = "bidirectional/instruction/mean/zscore", {"max_length": 48, "instructions": INSTRUCTIONS}
+    design = "bidirectional/instruction/mean/zscore"
+    limits: dict[str, Any] = {"max_length": 48, "instructions": INSTRUCTIONS}
     embedder = Embedder.from_pretrained(below, design, adapter=lora, **limits, **loading).fit(TEXTS[:5])
     above = saved(embedder, tmp_path / "above")
     for loaded in (Embedder.from_pretrained(below, adapter=above, **loading), Embedder.from_pretrained(above, **loading)):

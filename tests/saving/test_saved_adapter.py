@@ -130,7 +130,7 @@ def test_an_adapter_over_one_that_was_merged_is_refused(base: Path, tmp_path: Pa
 def test_an_adapter_whose_base_was_written_since_is_refused(named: str, base: Path, tmp_path: Path) -> None:
     """The record would name weights that were never below this adapter."""
     folder = lora(base, tmp_path / "lora")
-    source = {"model": folder} if named == "by its folder" else {"model": base, "adapter": folder}
+    source: dict[str, Any] = {"model": folder} if named == "by its folder" else {"model": base, "adapter": folder}
     embedder = Embedder.from_pretrained(**source, design=DESIGN, **HERE)
     embedder.save_pretrained(tmp_path / "before")
     shutil.copytree(base, tmp_path / "old")
