@@ -283,6 +283,11 @@ class TestLabels:
     def test_a_label_names_the_design_where_both_are_given(self) -> None:
         assert list(parse_designs("x=causal/eol/last,prompteol")) == ["x"]
 
+    def test_two_labels_of_one_design_are_refused(self) -> None:
+        """A server would serve one of them, and a comparison would show one."""
+        with pytest.raises(UnmaskError, match=r"'a' and 'b' are one design, 'causal/plain/mean'. Give it one name"):
+            parse_designs("a=mean,last,b=causal/plain/mean")
+
 
 def test_a_command_for_two_designs_takes_no_other_number() -> None:
     one, other = Design.parse("prompteol"), Design.parse("mean")

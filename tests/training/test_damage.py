@@ -153,6 +153,17 @@ def test_a_finished_run_is_of_its_data(model: Path, tmp_path: Path) -> None:
     run(one, tmp_path / "run")
 
 
+@pytest.mark.parametrize("place", ["stages/mine/checkpoint-100", "first/stages/1-mntp/checkpoint-1"])
+def test_a_folder_that_only_looks_like_a_run_is_left_alone(place: str, model: Path, tmp_path: Path) -> None:
+    """Its stages are of somebody else, or of a run one folder deeper."""
+    for file in (tmp_path / "run" / place / "model.safetensors", tmp_path / "run" / "stages" / "notes.txt"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine")
+    with pytest.raises(UnmaskError, match="give another folder"):
+        train(recipe(model, "mntp", mntp={"steps": 1}), tmp_path / "run", ROOT)
+    assert (tmp_path / "run" / "stages" / "notes.txt").read_text() == "mine"
+
+
 def test_data_may_change_while_no_step_was_made(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from unmask.training.trainee import Trainee
 

@@ -245,7 +245,7 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
 
     A label is the name of a preset, a readable name, or the user's own (`LABEL=DESIGN`). A string is split at its commas, except
     inside quotes. The name of a set stands for its designs, and so does a prompt file (FILE.toml). Raises UnmaskError for a name that is
-    not a design, for two designs with one label, and for no design at all.
+    not a design, for two designs with one label, for two labels of one design, and for no design at all.
     """
     given = [name.strip() for name in (split(names, ",") if isinstance(names, str) else names) if name.strip()]
     designs: dict[str, Design] = {}
@@ -256,8 +256,10 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     if not designs:
         raise UnmaskError("No design was given. `unmask designs` lists all designs.")
     by_name: dict[str, str] = {}
+    own = {name.partition("=")[0].strip() for name in given if "=" in name}  # labels of the user
     for label, design in designs.items():
-        by_name.setdefault(design.name, label)
+        if by_name.setdefault(design.name, label) != label and {label, by_name[design.name]} <= own:
+            raise UnmaskError(f"'{by_name[design.name]}' and '{label}' are one design, '{design.name}'. Give it one name.")
     return {label: designs[label] for label in by_name.values()}
 
 

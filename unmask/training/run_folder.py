@@ -59,8 +59,9 @@ def claim(recipe: Recipe, folder: Path) -> None:
         if saved is not None:
             same = _is(recipe, saved)
         else:  # damaged, or lost: each run has noted which recipe it is of
-            notes = [DataRecord.read(file) for file in folder.glob(f"**/{DATA}")]
-            same = all(note is not None and note.recipe == digest(recipe) for note in notes)
+            files = [run.folder / DATA for run in runs(recipe, folder)]
+            notes = [DataRecord.read(file) for file in files if file.is_file()]
+            same = bool(notes) and all(note is not None and note.recipe == digest(recipe) for note in notes)
         if not same:
             raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
     else:

@@ -212,6 +212,14 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         specialise(Scripted(), "pico", FREE, SUMS[:4], tmp_path / "new", PLAN)
 
 
+@pytest.mark.parametrize("name", ["instructions.jsonl", "responses.jsonl", "lessons.jsonl", "report.json"])
+def test_files_of_somebody_else_are_not_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UnmaskError, match=f"{name}' exists, and no run of this command is recorded beside it"):
+        lessons(tmp_path, Scripted())
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir() if not file.name.startswith(".")] == [(name, "mine")]
+
+
 def test_batches_of_older_versions_belong_to_the_same_run() -> None:
     """The names of runs in folders that were written before the record had a type."""
     records = [record_of("pico", "transformers", FREE, SUMS, PLAN, ["x"], weights) for weights in (None, "w")]

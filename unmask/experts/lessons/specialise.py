@@ -173,12 +173,23 @@ def record_of(
 
 def check_run(folder: Path, record: SpecialiseRecord) -> None:
     """Raise UnmaskError if a folder holds batches of another run. Changes nothing."""
+    if not (folder / RECORD).exists():
+        _refuse_foreign(folder)
     file, before = folder / INSTRUCTIONS, SpecialiseRecord.read(folder / RECORD)
     if not file.is_file() or not file.stat().st_size:
         return  # the earlier run wrote nothing, so nothing can be mixed up
     if before is not None:
         record.require_same(before, folder)
     next(Batches(folder, record.run).read(INSTRUCTIONS, repair=False), None)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raise UnmaskError if a file of somebody else stands where a run would write its own."""
+    for file in (folder / name for name in FILES):
+        if file.exists() and (not file.is_file() or file.stat().st_size):
+            raise UnmaskError(
+                f"'{file}' exists, and no run of this command is recorded beside it ({RECORD}): give another folder."
+            )
 
 
 @dataclass(frozen=True)
