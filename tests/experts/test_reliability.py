@@ -196,7 +196,7 @@ def test_damaged_lessons_are_written_again(damage: Any, file: str, tmp_path: Pat
 def test_batches_of_another_run_are_refused_even_if_its_record_is_lost(tmp_path: Path) -> None:
     specialise(Scripted(), "pico", FREE, SUMS, tmp_path, PLAN)
     (tmp_path / "specialise.json").unlink()
-    with pytest.raises(UnmaskError, match="no run of this command is recorded beside it"):
+    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
         specialise(Scripted(), "pico", FREE, SUMS, tmp_path, replace(PLAN, seed=1))
 
 

@@ -181,11 +181,13 @@ def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSeq
     metric = METRICS[items.metric]
     draws = _draws(items.n, resamples, items.replicates, np.random.default_rng(seed))
     scores = np.concatenate([metric(items.columns, indices) for indices in draws])
-    return (
-        scores
-        if items.replicates == 1
-        else scores - _unresampled(items, resamples) + _means_of_replicates(items, resamples, seed)
-    )
+    if items.replicates == 1:
+        return scores
+    alone = each_replicate(items)
+    # what each resample would score with all items: the score of its replicate, or the mean if it has all of them
+    unresampled = alone.mean() if "weight" in items.columns else np.resize(alone, resamples)
+    means: Scores = alone[_drawn_replicates(items.replicates, resamples, seed)].mean(axis=1)
+    return scores - unresampled + means
 
 
 def each_replicate(items: Items) -> Scores:
@@ -194,18 +196,11 @@ def each_replicate(items: Items) -> Scores:
     return np.array([_v_of_replicate(items.columns, replicate, every)[0] for replicate in range(items.replicates)])
 
 
-def _unresampled(items: Items, resamples: int) -> Scores:
-    """What each resample would score with all items: the score of its replicate, or the mean if it has all of them."""
-    alone = each_replicate(items)
-    return np.full(resamples, alone.mean()) if "weight" in items.columns else np.resize(alone, resamples)
-
-
-def _means_of_replicates(items: Items, resamples: int, seed: int | np.random.SeedSequence) -> Scores:
-    """The mean score of replicates that are drawn anew for each resample. Two designs with one seed have the same draws."""
+def _drawn_replicates(replicates: int, resamples: int, seed: int | np.random.SeedSequence) -> Indices:
+    """As many replicates as there are, drawn with replacement for each resample. Two designs with one seed have the same draws."""
     of = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     random = np.random.default_rng(np.random.SeedSequence(of.entropy, spawn_key=(*of.spawn_key, _REPLICATES)))
-    drawn = random.integers(items.replicates, size=(resamples, items.replicates))
-    return np.asarray(each_replicate(items)[drawn].mean(axis=1), np.float64)
+    return random.integers(replicates, size=(resamples, replicates))
 
 
 def undefined(samples: ArrayLike) -> int:

@@ -215,7 +215,7 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["instructions.jsonl", "responses.jsonl", "lessons.jsonl", "report.json"])
 def test_files_of_somebody_else_are_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(UnmaskError, match=f"{name}' exists, and no run of this command is recorded beside it"):
+    with pytest.raises(UnmaskError, match=f"{name}' was not written by unmask"):
         lessons(tmp_path, Scripted())
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir() if not file.name.startswith(".")] == [(name, "mine")]
 

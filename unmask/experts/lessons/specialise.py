@@ -28,9 +28,9 @@ from unmask.experts.lessons.generation import GenerationJob, Sampling, Text, Wri
 from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.lessons.seed_lessons import write_lessons
 from unmask.experts.records import LessonsRecord, RunRecord, another_run
-from unmask.io.files import append_line, atomic, only_run_in, write_json
+from unmask.io.files import append_line, atomic, only_run_in, refuse_foreign, write_json
 from unmask.io.records import Record
-from unmask.io.seals import Damaged, open_line, sealed_line
+from unmask.io.seals import CHECKSUM, Damaged, open_line, sealed_line
 from unmask.io.terminal import progress_lines
 
 INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
@@ -184,12 +184,12 @@ def check_run(folder: Path, record: SpecialiseRecord) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise UnmaskError if a file of somebody else stands where a run would write its own."""
-    for file in (folder / name for name in FILES):
-        if file.exists() and (not file.is_file() or file.stat().st_size):
-            raise UnmaskError(
-                f"'{file}' exists, and no run of this command is recorded beside it ({RECORD}): give another folder."
-            )
+    """Raise UnmaskError if a file of somebody else stands where a run would write its own. Batches show a run that lost its record."""
+    for name in (INSTRUCTIONS, RESPONSES):
+        refuse_foreign(folder / name, [CHECKSUM])
+    if not (folder / INSTRUCTIONS).is_file():
+        for name in (LESSONS, REPORT):
+            refuse_foreign(folder / name, [])
 
 
 @dataclass(frozen=True)
