@@ -186,8 +186,8 @@ def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSeq
     alone = each_replicate(items)
     # what each resample would score with all items: the score of its replicate, or the mean if it has all of them
     unresampled = alone.mean() if "weight" in items.columns else np.resize(alone, resamples)
-    means: Scores = alone[_drawn_replicates(items.replicates, resamples, seed)].mean(axis=1)
-    return scores - unresampled + means
+    means = alone[_drawn_replicates(items.replicates, resamples, seed)].mean(axis=1)
+    return np.asarray(scores - unresampled + means, np.float64)
 
 
 def each_replicate(items: Items) -> Scores:
