@@ -196,12 +196,14 @@ const READY = {{ ready: true, points: [[0, 0], [0.5, 0]], share: 1, dim: 2, cut:
 """
 
 
+def of_map(script: str) -> Any:
+    """The value of a script beside a map and the choice of designs."""
+    return value_of(NODE + DESIGNS + MAP + script)
+
+
 def test_a_map_is_hidden_while_another_design_waits() -> None:
-    found = value_of(
-        NODE
-        + DESIGNS
-        + MAP
-        + """const board = named("board");
+    found = of_map(
+        """const board = named("board");
         const result = [];
         view.show();
         await settle(READY);
@@ -223,11 +225,8 @@ def test_a_map_is_hidden_while_another_design_waits() -> None:
 
 def test_a_late_refusal_of_a_design_that_was_left_changes_nothing() -> None:
     """Whether the user chose another design, or the other place."""
-    found = value_of(
-        NODE
-        + DESIGNS
-        + MAP
-        + """const board = named("board");
+    found = of_map(
+        """const board = named("board");
         const refusals = [];
         const refuse = async () => { await pause(); refusals.shift()(); await pause(); };
         const answered = globalThis.fetch;
@@ -269,11 +268,8 @@ await settle(READY);
 
 def test_the_text_that_was_selected_last_is_shown() -> None:
     """Whichever answer comes last; and none after it was cleared, or under another design."""
-    found = value_of(
-        NODE
-        + DESIGNS
-        + MAP
-        + SELECTED
+    found = of_map(
+        SELECTED
         + """const result = [whole()];
         choose(0);
         choose(1);
@@ -296,11 +292,8 @@ def test_the_text_that_was_selected_last_is_shown() -> None:
 
 
 def test_a_map_that_is_computed_leaves_its_buttons_and_its_announcement_alone() -> None:
-    found = value_of(
-        NODE
-        + DESIGNS
-        + MAP
-        + """const choice = named("choice");
+    found = of_map(
+        """const choice = named("choice");
         const said = section.find((part) => part.attributes.role === "status");
         const pressed = () => choice.children.map((button) => button.attributes["aria-pressed"]);
         view.show();
