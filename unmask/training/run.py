@@ -135,12 +135,11 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -
     kept, seen = [], {}
     texts = {task: of_task for task, (of_task, _) in held_out.items()}
     reports = find_all_leaks(sets, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
+    hashes = {task: hash_of_texts(scored) for task, scored in held_out.items()}
     for data, report in zip(sets, reports, strict=True):
         rest = without_leaks(data, report)
         leaks = {
-            task.task: LeakCounts(
-                exact=task.exact, near=task.near, pairs=len(task.both), texts=hash_of_texts(held_out[task.task])
-            )
+            task.task: LeakCounts(exact=task.exact, near=task.near, pairs=len(task.both), texts=hashes[task.task])
             for task in report.tasks
         }
         say(

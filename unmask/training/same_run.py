@@ -44,13 +44,12 @@ def require_same_tasks(folder: Path, tasks: Mapping[str, Scored]) -> None:
             f"'{folder}' holds a run whose rows were checked for leaks into {_listed(before)}, and now they are checked for "
             f"leaks into {_listed(now)}: give another folder, or use --keep-leaks, or leave it out, as before."
         )
-    for data in sets:
-        for task, leaks in data.leaks.items():
-            if leaks.texts not in (None, hash_of_texts(tasks[task])):
-                raise UnmaskError(
-                    f"The texts of the task '{task}' have changed since the rows of the run in '{folder}' were checked for them, so it may "
-                    "have learned some. Give another folder, or bring the old texts back."
-                )
+    for task, scored in tasks.items() if sets else ():
+        if {data.leaks[task].texts for data in sets if task in data.leaks} - {None, hash_of_texts(scored)}:
+            raise UnmaskError(
+                f"The texts of the task '{task}' have changed since the rows of the run in '{folder}' were checked for them, so it may "
+                "have learned some. Give another folder, or bring the old texts back."
+            )
 
 
 def require_same_files(folder: Path, recipe: Recipe, root: Path) -> None:
