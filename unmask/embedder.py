@@ -23,7 +23,7 @@ from unmask.encoding.lexical import unpacked
 from unmask.encoding.other_names import INSTEAD, refuse_unknown
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width, unit_cosines
-from unmask.encoding.several_prompts import tokenizer_of
+from unmask.encoding.several_prompts import digest_of_tokens, tokenizer_of
 from unmask.encoding.texts import as_texts, warn_of_cuts
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
@@ -55,7 +55,7 @@ class Embedder:
     """Texts in, vectors out. Threads may share an embedder, and embedders a model: their batches take turns.
 
     backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
-    ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus; head: the trained
+    ("query" and "document" serve encode_query and encode_document); fit: what was fitted on reference texts; head: the trained
     pooling of a design that has one; max_length: most tokens of one text with its prompt (never more than the model has positions);
     batch_tokens: most tokens of one batch with its padding.
     """
@@ -209,7 +209,7 @@ class Embedder:
         )
 
     def fit(self, texts: Iterable[str]) -> Embedder:
-        """Fit standardisation and alpha on a reference corpus, as far as the design needs it. Returns the embedder itself."""
+        """Fit standardisation and alpha on reference texts, as far as the design needs it. Returns the embedder itself."""
         fits = fit_designs(self.backbone, self.prompts, [self.design], as_texts(texts), batch_tokens=self.batch_tokens)
         self._fit = fits[self.design]
         return self
@@ -226,7 +226,7 @@ class Embedder:
 
     @property
     def fitted(self) -> Fit:
-        """What was fitted; on first use, a design that needs it is fitted on the reference sentences of this package."""
+        """What was fitted; on first use, a design that needs it is fitted on the reference texts of this package."""
         if self.design.needs_fit and self._fit == Fit():
             from unmask.starter import reference_texts
 
@@ -250,11 +250,10 @@ class Embedder:
     ) -> AnyVectors:
         """Vectors of texts, shape (text, dim), in their order. texts: a list, or anything that yields strings in an order.
 
-        instruction: what the prompt's `{instruction}` says, or its name in `instructions`. dim: keep the first dimensions
-        only (for Matryoshka-trained models). normalize: unit length. precision: float16; int8, in which each vector is
-        scaled by its own largest value, so that cosines survive; or binary, the signs, eight dimensions in a byte (uint8).
-        show_progress: None shows a bar on a terminal.
-        Warns if texts were cut to max_length, and says which; a `tally` counts them. Raises UnmaskError for an unknown option
+        instruction: what the prompt's `{instruction}` says, or its name in `instructions`. dim: keep the first dimensions only (for
+        Matryoshka-trained models). normalize: unit length. precision: float16; int8, in which each vector is scaled by its own largest
+        value, so that cosines survive; or binary, the signs, eight dimensions in a byte (uint8). show_progress: None shows a bar on a
+        terminal. Warns if texts were cut to max_length, and says which; a `tally` counts them. Raises UnmaskError for an unknown option
         (and says what to use), for texts that are no strings, and for an impossible dim or precision, before it computes.
 
         `mteb.evaluate(embedder, tasks)` calls it too, with batches in place of texts and options of its own.
@@ -394,6 +393,7 @@ class Embedder:
         settings = {
             "design": self.design.name,
             "max_length": self.max_length,
+            "tokens": digest_of_tokens(self.prompts),
             "dtype": dtype_name(self.backbone.model),
             "alpha": self.fitted.alpha,
             "fitted": digest_of_tensors(weights) if weights else None,

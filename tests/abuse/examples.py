@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.abuse.forking import command, run
 from tests.tiny import tagged, write_rows, write_task
+from unmask.models.bundled import resolve
 
 CPU = ("--device", "cpu", "--dtype", "float32")
 PICO = ("-m", "pico", *CPU)
@@ -69,7 +70,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ),
     ("specialise",): Example(
         ("cooking.toml", "--seeds", "{in}", "-o", "{out}", "-n", "2", "--batch", "4", "--instruction-tokens", "16",
-         "--response-tokens", "8", *PICO), "sums.jsonl", "written", column="instruction",
+         "--response-tokens", "8", "-m", "writer", *CPU), "sums.jsonl", "written", column="instruction",
     ),
     ("expert",): Example(("{in}", "-m", "pico", "-o", "{out}", *SHORT), "sums.jsonl", "new-expert", column="instruction"),
     ("mix",): Example(
@@ -199,6 +200,7 @@ def furnish(folder: Path) -> None:
 def prepare(folder: Path, notes: Path) -> None:
     """Furnish a folder and let commands make what others read: experts, a comparison, a trained head."""
     furnish(folder)
+    end_soon(folder / "writer")
     for name in ("sums", "colours"):
         must(["expert", f"{name}.jsonl", "-m", "pico", "-o", f"experts/{name}", *SHORT], folder, notes)
     must(EXAMPLES["compare",].line(("compare",), output="done"), folder, notes)
@@ -208,6 +210,12 @@ def prepare(folder: Path, notes: Path) -> None:
     must(["train", "pico.toml", "-o", "headed-run", *(w for s in settings for w in ("--set", s))], folder, notes)
     shutil.copytree(folder / "headed-run" / "model", folder / "headed")
     shutil.rmtree(folder / "headed-run")
+
+
+def end_soon(folder: Path) -> None:
+    """A model whose texts end soon: each fourth token ends one. The texts of `pico` never end, so no lesson of it would be kept."""
+    shutil.copytree(resolve("pico"), folder, ignore=shutil.ignore_patterns("checksums.json"))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(0, 512, 4))}))
 
 
 def must(words: list[str], folder: Path, notes: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tqdm.std import TqdmDefaultWriteLock, tqdm  # type: ignore[import-untyped]
 
 from tests.bulk.corpora import PICO, ROWS, content, job_of, rows_of, run, write_corpus
 from tests.training.running import ended, forked
@@ -173,6 +174,24 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/status").read_text().split("State:")[1].strip()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def test_a_worker_that_is_killed_leaves_no_semaphore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first bar of a process makes one, unless it is told not to, and loading a model shows a bar."""
+
+    def loaded(*_: Any) -> None:
+        tqdm([], disable=True)
+        raise UnmaskError("a bar was shown")
+
+    monkeypatch.setattr(workers, "Member", loaded)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", lambda *_, **__: pytest.fail("a semaphore is made"))
+    for place, name in ((tqdm, "_lock"), (TqdmDefaultWriteLock, "mp_lock")):
+        monkeypatch.delattr(place, name, raising=False)
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        workers._work(theirs, job_of(Path()), PICO, ())
+        assert ours.recv() == ("refused", "a bar was shown")
 
 
 def test_each_worker_has_cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,41 @@ def test_a_flag_takes_nothing_and_help_says_so_after_h_as_well(run: Run, monkeyp
         assert re.search(r"--help +-h +Show this", long.out) and "<bool>" not in long.out and "<str>" not in long.out
 
 
+@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+def test_a_help_names_values_in_upper_case_and_words_to_type_in_lower_case(path: tuple[str, ...]) -> None:
+    command = EVERY_COMMAND[path]
+    pieces = command.make_context(path[-1], [], **HELP, resilient_parsing=True)
+    assert re.fullmatch(r"\[OPTIONS\]( \[?[A-Z]+\]?(\.\.\.)?)*", " ".join(command.collect_usage_pieces(pieces)))
+    for parameter in command.get_params(pieces):
+        assert re.fullmatch(r"[A-Z|=]+|[a-z0-9|]+|", parameter.metavar), parameter.name
+
+
+CONTINUING = {
+    *("compare", "recommend", "embed", "index", "train", "specialise", "expert", "mix", "probe routing"),
+    *(f"reproduce {study}" for study in ("self-moe", "routers", "llm2vec", "moee", "pooling-and-attention")),
+}
+
+
+def test_a_command_that_continues_says_so_in_its_help() -> None:
+    given: dict[str, Any] = {"output": "folder"}
+    assert {" ".join(path) for path, command in EVERY_COMMAND.items() if command.continues(given)} == CONTINUING
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [("folder", "Stopped. The same command goes on from here."), ("file.npy", "Stopped.")],
+)
+def test_ctrl_c_is_told_in_one_line(
+    output: str, said: str, run: Run, model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.bulk.job.EmbedderArguments.check", stopped)
+    found = run("embed", texts, "-m", model, "-d", "mean", "-o", output)
+    assert (found.code, found.out, found.err) == (130, "", f"unmask: {said}\n")
+
+
 def test_the_version_is_that_of_the_package(run: Run) -> None:
     assert run("--version").out == f"unmask {metadata.version('unmask')}\n"
 

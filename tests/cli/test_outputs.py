@@ -51,6 +51,11 @@ NOT_READ = {
     "to",
     "tokens",
 }
+# paths that are read; any other path is an output
+READ_PATHS = {
+    *("against", "avoid", "corpus", "data", "experts", "fit_on", "folder", "folders", "keys", "learned", "lessons", "pairs"),
+    *("queries", "seeds", "shared", "source", "start_from", "test", "texts", "train", "triples"),
+}
 # how an option writes its path
 FORMS = {
     "texts": ("{}", "{}#20"),
@@ -185,7 +190,8 @@ def test_there_are_commands_to_look_at() -> None:
 def test_every_command_checks_its_outputs(path: tuple[str, ...]) -> None:
     assert isinstance(COMMANDS[path], Command)
     for one in COMMANDS[path].params:
-        assert ("-o" in one.opts or one.metavar in (FILE, FOLDER, EITHER)) == (one.name in OUTPUTS), one.name
+        written = is_path(hints(COMMANDS[path]).get(one.name)) and one.name not in READ_PATHS
+        assert ("-o" in one.opts or written) == (one.name in OUTPUTS), one.name
         assert one.name not in OUTPUTS or (
             is_path(hints(COMMANDS[path])[one.name]) and one.metavar in (FILE, FOLDER, EITHER)
         ), one.name
@@ -245,6 +251,18 @@ def test_an_output_inside_a_model_is_refused(
         said = refused(path, {output: [str(folder / "new" / "out.jsonl")], given: [form.format(place)]})
         assert "lies inside the model folder" in said and "give an output outside" in said
     assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("record", ['adapter_config.json {"base_model_name_or_path": "BASE"}', 'mixture.json {"base": "BASE"}'])
+def test_so_is_one_inside_the_base_that_only_an_adapter_or_a_mixture_names(
+    record: str, refused: Refused, tmp_path: Path
+) -> None:
+    base, model = content(tmp_path / "base", folder=True), tmp_path / "model"
+    name, _, settings = record.partition(" ")
+    model.mkdir()
+    (model / name).write_text(settings.replace("BASE", str(base)))
+    output = {"output": [str(base / "new" / "out.parquet")]}
+    assert f"lies inside the model folder '{base}'" in refused(("embed",), {"model": [str(model)], **output})
 
 
 @pytest.mark.parametrize("command", ["compare", "recommend"])

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from tests.in_process import run_program
 from unmask.cli import app
+from unmask.cli.reproduce import _each
+from unmask.errors import UnmaskError
 from unmask.models.source import Source
 from unmask.studies.routers.plan import scales
 
@@ -84,6 +86,14 @@ def test_a_plan_can_be_read_in_80_columns(study: str) -> None:
     done = CliRunner().invoke(app, words(study, "small"), catch_exceptions=False)
     for line in done.stdout.splitlines():
         assert len(line) <= 80 or re.fullmatch(r' *("[^"]*": )?"(\\.|[^"\\])*",?', line), "more than one long text on a line"
+
+
+@pytest.mark.parametrize("name", ["report.md", "results.json", "study.json"])
+def test_a_file_of_somebody_else_is_not_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / name).write_text("my notes")
+    with pytest.raises(UnmaskError, match=f"{name}' was not written by unmask"):
+        _each(["one", "two"], tmp_path, lambda *_: pytest.fail("the first study begins"))
 
 
 def test_a_study_has_a_folder_of_its_name_unless_told_otherwise() -> None:

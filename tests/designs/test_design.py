@@ -46,7 +46,9 @@ def designs(draw: st.DrawFn) -> Design:
     layers = st.none() if pooling == "layer-attention" else st.none() | st.integers(1, 200)
     alphas = st.none() | st.just("auto") | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     options: dict[str, Any] = {
-        "layer": draw(layers if pooling in HEADS else layers | st.just("all")) if features != "routing" else None,
+        "layer": draw(layers if pooling in HEADS else layers | st.sampled_from(["all", "mean"]))
+        if features != "routing"
+        else None,
         "alpha": draw(alphas) if features == "sum" else None,
         "routing": draw(st.none() | st.sampled_from(ROUTINGS)) if features != "hidden" else None,
         **draw(st.sampled_from([{}, {"zscore": True}, {"whiten": "all"}, {"whiten": 7}])),
@@ -78,6 +80,7 @@ def test_different_designs_have_different_names(pair: list[Design]) -> None:
         ("bidirectional/plain/max@all", Design("bidirectional", pooling="max", layer="all")),
         ("causal/eol/last@25", Design("causal", "eol", "last", 25)),
         ("causal/eol/last/sum:0.5~topk/zscore", Design("causal", "eol", "last", None, "sum", 0.5, "topk", True)),
+        ("causal/plain/mean@mean", Design(layer="mean")),
         ("causal/plain/mean/whiten", Design(whiten="all")),
         ("causal/eol/last@all/concat/whiten:64", Design("causal", "eol", "last", "all", "concat", whiten=64)),
         ("causal/eol/last/lexical", Design("causal", "eol", "last", features="lexical")),
@@ -127,8 +130,8 @@ def test_an_unknown_name_is_refused_with_the_nearest_match(name: str, hint: str)
         ("causal/plain/mean/whiten:", "number of dimensions"),
         ("causal/plain/mean/whiten:all", "number of dimensions"),
         ("causal/plain/mean/whiten:0", "at least 1 dimension, not 0"),
-        ("causal/plain/mean@last", "1 or more, or 'all', not 'last'"),
-        ("causal/plain/mean@-1", "1 or more, or 'all', not '-1'"),
+        ("causal/plain/mean@last", "1 or more, or 'all' or 'mean', not 'last'"),
+        ("causal/plain/mean@-1", "1 or more, or 'all' or 'mean', not '-1'"),
         ("causal/plain/mean@0", "no layer 0"),
         ("causal/plain/mean/sum:much", "positive number or 'auto'"),
         ("causal/plain/mean/sum:0", "positive number or 'auto'"),
@@ -195,6 +198,8 @@ def test_a_design_knows_what_it_reads(name: str, hidden: bool, routing: bool, fi
     [
         ("causal/plain/cross-attention/routing", "pools hidden states only"),
         ("causal/plain/latent-attention@all", "it uses one layer; 'layer-attention' uses all"),
+        ("causal/plain/latent-attention@mean", "it uses one layer; 'layer-attention' uses all"),
+        ("causal/plain/layer-attention@mean", "it uses all layers already"),
         ("causal/plain/layer-attention@all", "it uses all layers already"),
         ("causal/plain/layer-attention@3", "it uses all layers already"),
     ],

@@ -210,7 +210,15 @@ def test_a_layer_that_the_model_lacks_is_refused(pico: Callable[..., Embedder]) 
 
 
 def test_designs_read_together_are_the_designs_read_alone() -> None:
-    names = ("plain/last", "plain/mean@1", "plain/max@all", "plain/last/sum:0.5", "plain/mean/routing~topk", "plain/first@3")
+    names = (
+        "plain/last",
+        "plain/mean@1",
+        "plain/max@all",
+        "plain/last@mean",
+        "plain/last/sum:0.5",
+        "plain/mean/routing~topk",
+        "plain/first@3",
+    )
     designs = [Design.parse(f"causal/{name}") for name in names]
     backbone, batch = loaded("olmoe"), padded(texts())
     together = backbone.raw(batch, designs)
@@ -226,6 +234,14 @@ def test_all_layers_weigh_the_same_in_the_cosine() -> None:
     designs = [Design.parse(f"causal/plain/mean@{layer}") for layer in (1, 2, 3, "all")]
     *layers, together = [cosines(raw.hidden) for raw in backbone.raw(batch, designs).values()]
     torch.testing.assert_close(together, torch.stack(layers).mean(dim=0))
+
+
+def test_the_mean_over_layers_is_the_mean_of_what_each_layer_gives() -> None:
+    backbone, batch = loaded("llama"), padded(texts())
+    designs = [Design.parse(f"causal/plain/{reading}") for reading in ("mean@1", "mean@2", "mean", "mean@mean")]
+    first, second, third, mean = (raw.hidden for raw in backbone.raw(batch, designs).values())
+    assert first is not None and second is not None and third is not None
+    torch.testing.assert_close(mean, (first + second + third) / 3)
 
 
 def cosines(vectors: Tensor | None) -> Tensor:

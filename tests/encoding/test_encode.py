@@ -36,6 +36,7 @@ DENSE = [
     "causal/eol/last@2",
     "causal/plain/mean@3",
     "causal/eol/last@all",
+    "causal/plain/mean@mean",
     "causal/plain/mean/zscore",
     "causal/plain/mean/whiten:8",
     "causal/eol+sentiment/last",

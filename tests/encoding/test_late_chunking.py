@@ -30,6 +30,7 @@ DESIGNS = [
     *(("llama", f"{attention}/plain/{pooling}") for attention in ATTENTIONS for pooling in POOLINGS),
     ("llama", "causal/plain/mean@1"),
     ("llama", "bidirectional/plain/mean@all"),
+    ("llama", "bidirectional/plain/mean@mean"),
     ("llama", "causal/plain/last/zscore"),
     ("llama", 'causal/"Topic of: {text}"/weighted-mean'),
     ("olmoe", "causal/plain/mean/routing"),

@@ -41,6 +41,7 @@ READ = "mean,last,causal/plain/mean@1,bidirectional-mean"
 NOT_READ = {
     "prompteol": "without a prompt",
     "causal/plain/mean@all": "at one layer",
+    "causal/plain/mean@mean": "at one layer",
     "echo": "without a prompt",
 }
 

@@ -352,18 +352,17 @@ def test_files_that_were_written_since_are_not_those_that_were_loaded(model: Pat
 def test_a_model_that_was_saved_over_its_folder_is_that_of_the_folder(model: Path, adapter: Path, tmp_path: Path) -> None:
     """Also if it was trained in between: the files hold what is in memory."""
     loaded(model).save_pretrained(tmp_path / "saved")
-    for embedder, folder in (
-        (Embedder.from_pretrained(tmp_path / "saved", **DESIGN), tmp_path / "saved"),
-        (Embedder.from_pretrained(adapter, "mean", **DESIGN), tmp_path / "adapted"),
-    ):
-        before = identity_of_loaded(embedder.backbone.model)
-        train(embedder.backbone.model, "")
-        embedder.save_pretrained(folder)
-        now = identity_of_loaded(embedder.backbone.model)
-        if folder.name == "saved":
-            assert now == identity_of(Source(str(folder))) != before
-        else:
-            assert now.weights.startswith("memory-"), "it was loaded from elsewhere"
+    embedder = Embedder.from_pretrained(tmp_path / "saved", **DESIGN)
+    before = identity_of_loaded(embedder.backbone.model)
+    train(embedder.backbone.model, "")
+    embedder.save_pretrained(tmp_path / "saved")
+    assert identity_of_loaded(embedder.backbone.model) == identity_of(Source(str(tmp_path / "saved"))) != before
+    adapted = Embedder.from_pretrained(adapter, "mean", **DESIGN)
+    for name, weight in adapted.backbone.model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(weight)
+    adapted.save_pretrained(tmp_path / "adapted")
+    assert identity_of_loaded(adapted.backbone.model).weights.startswith("memory-"), "it was loaded from elsewhere"
 
 
 def test_the_base_below_an_adapter_that_was_written_since_is_noticed(adapter: Path, base: Path) -> None:

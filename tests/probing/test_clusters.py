@@ -193,6 +193,8 @@ def test_what_cannot_be_grouped_is_refused(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal")
     with pytest.raises(UnmaskError, match="13 clusters do not fit 24 texts: choose 2 to 12"):
         probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=13)
+    with pytest.raises(UnmaskError, match=r"Two clusters need at least 4 distinct texts, and there are only 3\. Add texts\."):
+        probe_clusters(model, (HIDDEN, HIDDEN), TEXTS[:3], clusters=2)
     with pytest.raises(UnmaskError, match="At least 2 seeds"):
         probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=3, seeds=1)
     with pytest.raises(UnmaskError, match="no router"):

@@ -51,6 +51,7 @@ OWN = [
     'causal/"Topic of: {text}\\n\\"so/\\""/mean',
     "causal/plain/mean@2",
     "bidirectional/plain/last@all",
+    "causal/eol/last@mean/zscore",
     "causal/plain/mean/zscore",
     "causal/plain/mean/whiten",
     "causal/eol/last@all/whiten:20",

@@ -106,17 +106,21 @@ def test_a_scale_that_the_config_says_is_saved(options: dict[str, Any], base: Pa
     assert np.array_equal(vectors(adapted), vectors(again(adapted, tmp_path / "saved")))
 
 
-def test_an_adapter_over_one_that_was_merged_is_refused(base: Path, tmp_path: Path) -> None:
+def over(body: Any, folder: Path) -> Any:
+    """A decoder with an adapter over it."""
     import peft
 
+    adapted = peft.PeftModel.from_pretrained(body, folder)
+    body.peft_config = adapted.peft_config
+    return body
+
+
+def test_an_adapter_over_one_that_was_merged_is_refused(base: Path, tmp_path: Path) -> None:
     merged = Embedder.from_pretrained(base, DESIGN, adapter=lora(base, tmp_path / "one"), merge=True, **HERE)
     assert np.array_equal(vectors(merged), vectors(again(merged, tmp_path / "merged")))
 
     def adapted(embedder: Embedder) -> Embedder:
-        model = peft.PeftModel.from_pretrained(embedder.backbone.model, lora(base, tmp_path / "other", 1))
-        body = model.get_base_model()
-        body.peft_config = model.peft_config
-        return embedder_of(body, embedder.tokenizer)
+        return embedder_of(over(embedder.backbone.model, lora(base, tmp_path / "other", 1)), embedder.tokenizer)
 
     with pytest.raises(
         UnmaskError, match=r"\(.*one'\) was merged into the weights below this one.*Save the merged model first"
@@ -124,6 +128,42 @@ def test_an_adapter_over_one_that_was_merged_is_refused(base: Path, tmp_path: Pa
         adapted(merged).save_pretrained(tmp_path / "saved")
     whole = adapted(Embedder.from_pretrained(tmp_path / "merged", **HERE))  # as the error says
     assert np.array_equal(vectors(whole), vectors(again(whole, tmp_path / "saved")))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_over_a_base_that_was_changed_in_memory_is_refused(dtype: str, base: Path, tmp_path: Path) -> None:
+    """Whoever merges with peft leaves no trace but in the weights."""
+    import peft
+
+    embedder = Embedder.from_pretrained(base, DESIGN, device="cpu", dtype=dtype)
+    body = peft.PeftModel.from_pretrained(embedder.backbone.model, lora(base, tmp_path / "one")).merge_and_unload()
+    assert body is embedder.backbone.model
+    changed = embedder_of(over(body, lora(base, tmp_path / "other", 1)), embedder.tokenizer)
+    with pytest.raises(UnmaskError, match=r"'layers.0.self_attn.q_proj.weight' of the base model .* was changed in memory"):
+        changed.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_base_that_was_saved_over_itself_takes_an_adapter(base: Path, tmp_path: Path) -> None:
+    embedder = again(Embedder.from_pretrained(base, DESIGN, **HERE), tmp_path / "own")
+    with torch.no_grad():
+        for weight in embedder.backbone.model.parameters():
+            weight.mul_(1.5)
+    embedder.save_pretrained(tmp_path / "own")
+    adapted = embedder_of(over(embedder.backbone.model, lora(base, tmp_path / "one")), embedder.tokenizer)
+    assert np.array_equal(vectors(adapted), vectors(again(adapted, tmp_path / "saved")))
+
+
+@pytest.mark.parametrize("options", [{}, {"init_lora_weights": "olora"}], ids=str)
+def test_an_adapter_that_was_merged_for_a_while_is_saved(options: dict[str, Any], base: Path, tmp_path: Path) -> None:
+    """Merging rounds, and OLoRA takes its beginning out of the base at every load."""
+    folder = lora(base, tmp_path / "lora", **options)
+    embedder = Embedder.from_pretrained(base, DESIGN, adapter=folder, **HERE)
+    maps = [module for module in embedder.backbone.model.modules() if hasattr(module, "unmerge")]
+    for module in maps:
+        module.merge()
+        module.unmerge()
+    assert maps and np.allclose(vectors(embedder), vectors(again(embedder, tmp_path / "saved")), atol=1e-4)
 
 
 @pytest.mark.parametrize("named", ["beside its base", "by its folder"])

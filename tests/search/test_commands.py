@@ -106,6 +106,8 @@ def test_queries_come_from_a_file(here: Path) -> None:
     ]
     (here / "queries.jsonl").write_text('{"text": "market"}\nno json\n')
     assert "line 2" in refused("search", "index", "--queries", "queries.jsonl")
+    (here / "queries.jsonl").write_text("\n")
+    assert refused("search", "index", "--queries", "queries.jsonl") == "'queries.jsonl' holds no query."
 
 
 @pytest.mark.parametrize(

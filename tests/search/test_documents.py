@@ -96,6 +96,15 @@ def test_a_row_that_is_no_document_is_refused(row: dict[str, Any], told: str, tm
     assert f"{tmp_path / 'a.jsonl'}, line 2" in str(error.value) and told in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["_id", "id"])
+def test_an_id_is_not_dropped_because_the_first_row_has_none(name: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"text": "x"}, {"text": "y"}, {name: "a", "text": "z"}]
+    with pytest.raises(UnmaskError) as error:
+        survey(corpus(tmp_path, rows))
+    assert str(error.value).startswith(f"{tmp_path / 'a.jsonl'}, line 1: column '{name}' is missing, and line 3 has it.")
+    assert len(documents(tmp_path, rows, id="text")) == 3, "another column was named"
+
+
 def test_a_corpus_without_a_document_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n")
     with pytest.raises(UnmaskError, match="there is no document to index"):
@@ -127,11 +136,18 @@ def test_a_column_has_one_type(values: list[Any], holds: Any, kept: list[Any], t
     ("values", "holds", "kept"),
     [
         (["1", "", "-2"], "integer", [1, None, -2]),
-        (["1", "2.5e3"], "number", [1.0, 2500.0]),
+        (["1", "-2.5", "1e-07", "0.0001"], "number", [1.0, -2.5, 1e-7, 0.0001]),
+        (["1.10", "1.1"], "text", ["1.10", "1.1"]),
+        (["+4930123456", "4930123456"], "text", ["+4930123456", "4930123456"]),
+        (["3E5", "300000.0"], "text", ["3E5", "300000.0"]),
+        (["-0", "0"], "text", ["-0", "0"]),
+        (["0.12345678901234567890", "0.5"], "text", ["0.12345678901234567890", "0.5"]),
+        (["nan", "1.5"], "text", ["nan", "1.5"]),
+        (["1" * 5000, "1"], "text", ["1" * 5000, "1"]),
         (["007", "1"], "text", ["007", "1"]),
         (["1234567890123456789", "1234567890123456788"], "integer", [1234567890123456789, 1234567890123456788]),
         (["9" * 20, "9" * 19], "text", ["9" * 20, "9" * 19]),
-        (["1e999", "1.5"], "number", [None, 1.5]),
+        (["1e+999", "1.5"], "text", ["1e+999", "1.5"]),
         (["", ""], None, [None, None]),
         (["a", ""], "text", ["a", ""]),
     ],

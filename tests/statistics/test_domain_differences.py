@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from unmask.experts.likelihood import response_likelihood, text_likelihood
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
+from unmask.training import collate
+from unmask.training.collate import chunk_tokens
 
 
 def test_differences_are_paired() -> None:
@@ -58,7 +61,8 @@ def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> Non
     model, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
     assert said["items"] == {"snow": 2, "pairs": 2}
     for name, some in texts.items():
-        assert said["models"][0]["domains"][name] == pytest.approx(text_likelihood(model, tokenizer, some).mean())
+        by_hand = text_likelihood(model, tokenizer, tokenizer(some)["input_ids"])
+        assert said["models"][0]["domains"][name] == pytest.approx(by_hand.mean())
     assert "Nats a token of text" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
     for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names the domain 'snow' twice")):
         with pytest.raises(UnmaskError, match=why):
@@ -91,6 +95,30 @@ def test_what_is_cut_is_said_once_before_a_model_is_measured(base: Path, tmp_pat
     assert found["text_likelihood"]["cut"] == {"cold": 1}, "a text of just that length is whole"
     message = f"cold: 1 of 2 texts are cut to {short} tokens (--max-length)"
     assert said.count(message) == 1 and said.index(message) < said.index("done")
+
+
+def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
+    rows = ["It is cold.", " ", "It is cold.", "x", "", "Snow fell."]
+    (tmp_path / "some.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in rows))
+    (tmp_path / "all.txt").write_text("It is cold.\nSnow fell.")
+    files = [part for name in ("some.jsonl", "all.txt") for part in ("--texts", f"{name.split('.')[0]}={tmp_path / name}")]
+    done = CliRunner().invoke(app, ["evaluate-lm", "-m", str(base), "--json", *files], catch_exceptions=False)
+    found, said = json.loads(done.stdout)["text_likelihood"], " ".join(done.stderr.split())
+    assert found["items"] == {"some": 2, "all": 2}
+    assert found["left_out"]["some"] == {"empty": 2, "repeated": 1, "shorter than two tokens": 1}
+    assert found["left_out"]["all"] == {"shorter than two tokens": 0}
+    assert "some: 4 of 6 texts are left out (2 empty, 1 repeated, 1 shorter than two tokens)" in said
+    assert "all: " not in said
+
+
+def test_texts_are_tokenized_once_for_all_models(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cold.txt").write_text("It is cold.\nSnow fell.")
+    shutil.copytree(base, tmp_path / "other")
+    tokenized = Mock(wraps=chunk_tokens)
+    monkeypatch.setattr(collate, "chunk_tokens", tokenized)
+    given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "other"), "--texts", f"cold={tmp_path / 'cold.txt'}"]
+    assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0
+    tokenized.assert_called_once()
 
 
 def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from unmask.errors import UnmaskError
+from unmask.statistics.paired import sign_flip_p
 from unmask.statistics.ratios import Ratio, difference
 
 
@@ -55,3 +56,21 @@ def test_few_sentences_that_differ_are_tested_exactly() -> None:
     assert found.p == pytest.approx(binomtest(5, 5).pvalue), "five sentences, all one way: 1 / 16"
     longer = Ratio(np.full(50, 2.0), np.where(np.arange(50) < 5, 5.0, 4.0))
     assert difference("f1", one_word_more, longer).p < 0.05, "other denominators: the bootstrap, as far as it goes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "exact"),
+    [
+        pytest.param([1.0] * 5, 1 / 16, id="too few sentences differ for a test, and all resamples agree"),
+        pytest.param([1.0] * 24 + [-7.0], 0.032, id="one sentence of twenty-five weighs most"),
+    ],
+)
+def test_p_and_interval_agree(changes: list[float], exact: float) -> None:
+    """The bootstrap's interval and the exact p of these two would not."""
+    amounts, below = np.zeros(40), np.full(40, 10.0)
+    amounts[: len(changes)] = changes
+    first, second = (Ratio(below / 2 + np.maximum(part, 0), below, share=True) for part in (amounts, -amounts))
+    assert sign_flip_p(amounts) == pytest.approx(exact, abs=1e-3)
+    for found in (difference("accuracy", first, second), difference("accuracy", second, first)):
+        low, high = found.interval
+        assert low <= 0 <= high and found.p > 0.05

@@ -12,7 +12,16 @@ from tests.studies.claims.made import made, made_findings
 from unmask.errors import UnmaskError
 from unmask.experts.records import RunRecord
 from unmask.studies import results_file
-from unmask.studies.results import RESULTS, StudyResults, is_study, read_results, refuse_several
+from unmask.studies.results import (
+    RECORD,
+    REPORT,
+    RESULTS,
+    StudyResults,
+    is_study,
+    read_results,
+    refuse_foreign_files,
+    refuse_several,
+)
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.sheet import Sheet
 
@@ -65,6 +74,16 @@ def test_a_damaged_file_is_refused_and_written_anew(content: str, tmp_path: Path
         read_results(tmp_path)
     write(tmp_path, {})
     assert read_results(tmp_path).paper == "MoEE"
+
+
+def test_what_lies_beside_a_record_is_replaced(tmp_path: Path) -> None:
+    RunRecord(base="pico").write(tmp_path / RECORD)
+    for name in (RESULTS, REPORT):
+        (tmp_path / name).write_text("damaged, or of an earlier version")
+    refuse_foreign_files(tmp_path)
+    (tmp_path / RECORD).unlink()
+    write(tmp_path, {})
+    refuse_foreign_files(tmp_path)
 
 
 def test_a_folder_is_called_by_its_last_part() -> None:

@@ -407,12 +407,12 @@ def test_our_own_questions_are_no_claims_of_papers() -> None:
     asked = [
         Claim(id=where, where=where, says="c", better="layer routers", than=("standard",)) for where in ("our question", "b")
     ]
-    for effect, said in ((0.0, "1 claim of papers stays undecided."), (-2.0, "**Against b**, which says: \u201cc\u201d")):
+    for effect, said in ((0.0, "1 claim of papers stays undecided."), (-2.0, "**Refuted here:** \u201cc\u201d (b).")):
         test = replace(
             row.tests["gain"], effect=effect, difference=effect, p=0.001, p_holm=None, interval=(effect, effect), bounds=None
         )
         found = findings(asked, {(one.id, "standard"): test for one in asked}, lambda _: "nats")
-        told = [line for line in conclusion({STANDARD: first}, {}, None, found) if "claim" in line or "Against" in line]
+        told = [line for line in conclusion({STANDARD: first}, {}, None, found) if "claim" in line or "Refuted" in line]
         assert told == [said]
 
 

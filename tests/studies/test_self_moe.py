@@ -24,7 +24,7 @@ from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.claims.claim import Claim
 from unmask.studies.results import read_results
-from unmask.studies.self_moe.measurements import Values
+from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, _require_lessons, is_complete, rows_of, study
@@ -158,10 +158,23 @@ def test_rows_that_were_measured_with_other_weights_are_refused(standing: Path) 
     run(plan, standing)
     assert read_record(kept) == weights
     write_record(kept, {"weights": ["others"]})  # of a run that was killed before it measured anything
-    for values in ("MiXSE.json", "MiXSE, abilities.json"):
-        (kept.parent / values).unlink(missing_ok=True)
+    for values in {*kept.parent.glob("MiXSE.json"), *kept.parent.glob("MiXSE, *.json")} - {kept}:
+        values.unlink()
     run(plan, standing)
     assert read_record(kept) == weights
+
+
+def test_values_beside_a_row_that_was_lost_are_of_its_model_too(base: Path, tmp_path: Path) -> None:
+    """They would stand beside values of the new model, in one row of a table."""
+    write_record(tmp_path / "x, weights.json", {"weights": ["others"]})
+    measurements = Measurements(Source(str(base)), {}, 64, tmp_path)
+    for left in ("x", "x, abilities", "x, answers", "x, usage", "x, renormalised, multiple choice"):
+        write_record(tmp_path / f"{left}.json", {"math": [1.0]})
+        with pytest.raises(UnmaskError, match="'x' was measured with other weights"):
+            measurements.model("x", None)
+        (tmp_path / f"{left}.json").unlink()
+    write_record(tmp_path / "x 2, answers.json", {})  # of another row
+    assert measurements.model("x", None) == {}
 
 
 def test_fewer_lessons_are_fewer() -> None:

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
+from tokenizers import normalizers
 
+from tests.conftest import make_tokenizer
 from tests.tiny import encode_words, labelled, write_rows, write_task
+from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.evaluation.embedder_scores import score as embedder_score
 from unmask.statistics.bootstrap import METRICS, bootstrap, score
@@ -487,6 +490,22 @@ def test_mteb_keeps_results_of_different_vectors_apart(tiny: Any, pico: Any) -> 
     assert len({str(meta.experiment_kwargs) for meta in (one, two, refitted)}) == 3
     assert one.revision == two.revision != pico(family="qwen2").mteb_model_meta.revision
     assert one.name.startswith("unmask/")
+
+
+@pytest.mark.parametrize("change", ["special token", "normalizer", "added token", "special names as letters"])
+def test_mteb_keeps_results_of_different_tokenizers_apart(change: str, pico: Any) -> None:
+    model, tokenizer = pico().backbone.model, make_tokenizer(add_bos=change == "special token")
+    if change == "normalizer":
+        tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    elif change == "added token":
+        tokenizer.add_tokens(["guitar"])
+    elif change == "special names as letters":
+        tokenizer.split_special_tokens = True
+    before, again, other = (
+        Embedder.from_model(model, reader, "causal/plain/mean") for reader in (make_tokenizer(), make_tokenizer(), tokenizer)
+    )
+    before.tokenizer(["of the last call", "x"], padding=True, truncation=True, max_length=3)
+    assert before.mteb_model_meta == again.mteb_model_meta != other.mteb_model_meta
 
 
 def test_weights_are_not_turned_into_numbers_of_python(pico: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,9 +121,41 @@ def test_a_task_is_tested_on_another_of_its_files(tmp_path: Path) -> None:
 
 def test_the_file_that_is_given_is_the_one_that_is_read(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "sts")
-    write_rows(folder / "test.csv", pairs("score", lambda n: (n % 5, n % 7))[:10])
-    message = refusal(folder, "/test.csv")
-    assert "test.csv' would not be read, because" in message and "test.jsonl' is read instead: keep one of the two" in message
+    (folder / "test.conll").write_text("A DET\n")
+    message = refusal(folder, "/test.conll")
+    assert "test.conll' would not be read, because" in message and "test.jsonl' is read instead: keep one of the two" in message
+
+
+@pytest.mark.parametrize("stem", ["train", "test"])
+@pytest.mark.parametrize("spec", ["", "/test.jsonl"])
+def test_a_table_in_two_formats_is_refused(stem: str, spec: str, tmp_path: Path) -> None:
+    folder = write_task(tmp_path, "classification")
+    write_rows(folder / f"{stem}.csv", labelled(50, 8))
+    assert f"'{folder}/{stem}.jsonl' and '{folder}/{stem}.csv' are one table in two formats" in refusal(folder, spec)
+
+
+def test_judgements_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    folder = write_task(tmp_path, "retrieval")
+    qrels = FILES["retrieval"]()["qrels_test.tsv"]
+    write_rows(folder / "qrels_test.tsv", [*qrels, qrels[0]])
+    assert read(folder).size == 6, "the same judgement twice says the same"
+    write_rows(folder / "qrels_test.tsv", [*qrels, qrels[0] | {"score": 0}])
+    assert "query 'q0' and document 'd0' have 0 here and 2 above" in refusal(folder)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("classification", "text"), ("word-level", "tokens")])
+def test_scored_texts_that_are_training_texts_are_told_once(
+    kind: str, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "unmask")
+    folder = write_task(tmp_path / "mine", kind)
+    read(folder)
+    assert not caplog.messages
+    train, test = FILES[kind]().values()
+    write_rows(folder / "test.jsonl", [*test, test[0] | {text: train[0][text]}])
+    read(folder)
+    [message] = caplog.messages
+    assert message.startswith(f"mine: 1 of {len(test) + 1} test texts (") and "are training texts, too" in message
 
 
 def test_the_path_wins_over_task_toml(tmp_path: Path) -> None:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pydantic import ValidationError
 
 from unmask.errors import UnmaskError
-from unmask.training.data import PARTNERS, DataSet, DataSource, read_pairs, read_sentences, read_whole
+from unmask.training.data import PARTNERS, DataSet, DataSource, read_any, read_pairs, read_sentences, read_whole
 from unmask.training.labels import read_related
+from unmask.training.sources import open_source
 
 Write = Callable[..., str]
 
@@ -388,3 +390,15 @@ def test_a_judgement_that_is_no_number_is_told_by_its_place(
     qrels.write_text("query-id\tcorpus-id\tscore\nq\td\tyes\n")
     with pytest.raises(UnmaskError, match=r"qrels_train.tsv, line 2, column 'score': expected a number, found 'yes'"):
         pairs("beir")
+    qrels.write_text("query-id\tcorpus-id\tscore\nq\td\t1\nq\td\t0\n")
+    with pytest.raises(UnmaskError, match=r"line 3, column 'score': query 'q' and document 'd' have 0 here and 1 above"):
+        pairs("beir")
+
+
+@pytest.mark.parametrize("row", [A, {"text": "one"}])
+def test_a_source_is_read_once(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, str]) -> None:
+    path, opened = write(row), Mock(wraps=open_source)
+    monkeypatch.setattr("unmask.training.data.open_source", opened)
+    read_any("set", DataSource(path=path), tmp_path, 0)
+    read_whole("set", DataSource(path=path), tmp_path)
+    assert opened.call_count == 2

@@ -72,7 +72,7 @@ def test_a_file_of_somebody_else_is_not_replaced(file: str, model: Path, tmp_pat
         ({"contrastive": {"matryoshka": [8, 4096]}}, "matryoshka asks for 4096 dimensions"),
         ({"data": {"text": {"path": "starter:reference"}, "pairs": {"path": "nowhere.jsonl"}}}, "nowhere.jsonl"),
         ({"contrastive": {"data": ["taught"]}, "data": TAUGHT}, "instruction"),
-        ({"designs": ["causal/plain/mean", "causal/plain/mean/zscore"]}, "is fitted on a reference corpus"),
+        ({"designs": ["causal/plain/mean", "causal/plain/mean/zscore"]}, "is fitted on reference texts"),
     ],
     ids=["too few rows", "dimensions", "a missing file", "an instruction without a place", "the second design"],
 )

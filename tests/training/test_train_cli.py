@@ -335,7 +335,7 @@ def test_mistakes_are_told_in_one_sentence(words: list[str], said: str, cli: Cli
     assert not (tmp_path / "run").exists()
 
 
-def test_recipes_can_be_listed_shown_copied_and_checked(cli: Cli, tmp_path: Path) -> None:
+def test_recipes_can_be_listed_shown_copied_and_checked(cli: Cli, file: Path, tmp_path: Path) -> None:
     code, out, _ = cli("recipes", "list")
     assert code == 0 and all(name in out for name in (*shipped(), "smoke", "small", "paper"))
     code, out, _ = cli("recipes", "show", "llm2vec")
@@ -347,6 +347,10 @@ def test_recipes_can_be_listed_shown_copied_and_checked(cli: Cli, tmp_path: Path
     assert load_recipe(str(tmp_path / "mine.toml"), "smoke").stages == load_recipe("llm2vec", "smoke").stages
     _, _, said = cli("recipes", "copy", "llm2vec", "mine [1].toml")
     assert "unmask train 'mine [1].toml' --scale" in said, "a command that a shell understands"
+    _, _, said = cli("recipes", "copy", file, "scaleless.toml")
+    assert said.strip().endswith("train with: unmask train scaleless.toml -o FOLDER"), (
+        "a recipe without scales takes no --scale"
+    )
     code, out, _ = cli("recipes", "check", "mine.toml", "--scale", "smoke")
     assert code == 0 and re.fullmatch(r"mntp: .*\nsimcse: .*\nok\n", out)
 

@@ -234,7 +234,7 @@ def test_what_cannot_train_is_refused_before_anything_is_loaded(model: Path) -> 
         loaded(recipe(Path("nowhere"), "contrastive", train="head"))
     with pytest.raises(UnmaskError, match="Stage 'mntp' trains no head"):
         loaded(recipe(Path("nowhere"), "contrastive", "mntp", train="head", designs=[HEADED], **HEAD))
-    with pytest.raises(UnmaskError, match="is fitted on a reference corpus"):
+    with pytest.raises(UnmaskError, match="is fitted on reference texts"):
         loaded(recipe(Path("nowhere"), "contrastive", designs=["causal/plain/mean/sum:auto"]))
 
 

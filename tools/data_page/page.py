@@ -27,10 +27,10 @@ allow research only, and some are not stated. Only commands that name `DATA` nee
 - **Write the name of your folder** in place of `DATA`. If the environment variable `UNMASK_DATA` holds it, `--data` can be left out.
 - **A task can be any folder** in [the layouts of `unmask tasks`](tasks.md#folders): `-t my-task` in place of `-t DATA/stsb`.
 - **A recipe reads the files that it names.** You can [name your own](#your-own-data-in-a-recipe), or a data set of the hub.
-- **Is a copy right?** The reference model `minilm` has known scores on four of the tasks: see [the harness](results.md#the-harness).
-  Random parts were drawn with seed 0 of Python's `random`. If your part differs, scores differ a little.
+- **Is a copy right?** The encoder `minilm` has known scores on four of the tasks: see [the harness](results.md#the-harness).
+  Random parts were drawn with the random seed 0 of Python's `random`. If your part differs, scores differ a little.
 
-**This page is generated.** `python -m tools.data_page DATA` counts rows and columns of the sets that `DATA` has; the others keep their row.
+**This page is generated.** `python -m tools.data_page DATA` counts rows and columns of the sets that `DATA` has. Other sets keep their row.
 A test fails if a recipe, a study or another page names a folder that is not here.
 
 ## Your own data in a recipe
@@ -42,14 +42,14 @@ unmask recipes copy prompteol mine.toml                        # change it there
 ```
 `check` reads every row, refuses fewer rows than one batch, and trains nothing. `unmask train` takes the same options. A replaced path
 keeps the other settings of its set, such as `columns` and `limit`. `--set data.NAME.columns={}` clears them. `evaluation={}` removes
-the recipe's tasks, which training would need. Name your own with [`evaluation.held_out`](training.md#data), to leave their texts out of
-the training, and [`evaluation.compared`](training.md#was-it-worth-it). A path may also be `hub:REPO` or `hub:REPO:CONFIG`, a data set
-of the hub.
+the recipe's tasks, since training would need their files. Name your own tasks with [`evaluation.held_out`](training.md#data), to leave
+their texts out of the training, and with [`evaluation.compared`](training.md#was-it-worth-it). A path may also be `hub:REPO` or
+`hub:REPO:CONFIG`, a data set of the hub.
 
 ## Relatives
-Training sets have no row with a text of a task. If you get a set from its source, such rows are in it. `unmask train` leaves them out
-for the tasks that the recipe names, and `unmask leaks` finds them. But sets of one origin are still relatives. Do not train on one and
-then report the other:
+We removed from the training sets every row with a text of a task. If you get a set from its source, it may have such rows. `unmask train`
+leaves them out for the tasks that the recipe names, and `unmask leaks` finds them. But sets of one origin are still relatives. Do not
+train on a set and then report the score on its relative:
 
 | trained on | relatives | why |
 |---|---|---|

@@ -244,6 +244,9 @@ def _work(pipe: Connection, job: Job, arguments: EmbedderArguments, cores: Seque
         pin_to(cores)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    tqdm.set_lock(threading.RLock())  # its own lock is a semaphore of the system, which would outlive a worker that is killed
 
     if cores:
         torch.set_num_threads(len(cores))

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 
 DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidirectional-mean"
 
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FOLDER",
+        help="Folder for the results. Run the same command again to continue. New designs, tasks and models are added.",
+    ),
+]
+
 
 def compare(
     model: Annotated[
@@ -51,9 +61,7 @@ def compare(
         list[str] | None,
         typer.Option("--reference", "-r", help="sentence-transformers model to show in the same table. Repeat for several."),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results. Run again to add results.")
-    ] = Path("report"),
+    output: Output = Path("report"),
     baseline: Annotated[
         str | None,
         typer.Option(

@@ -44,7 +44,7 @@ AllowUnsandboxedCode = Annotated[
     ),
 ]
 LIKELIHOOD, TEXT_LIKELIHOOD = "likelihood", "text_likelihood"
-"""Sections of the JSON in which texts may be cut."""
+"""Sections of the JSON in which texts may be cut or left out."""
 _OF_ABILITIES = ("limit", "learned", "run_code", "allow_unsandboxed_code", "batch", "seed")
 
 
@@ -55,11 +55,11 @@ def evaluate_lm(
         typer.Option("--model", "-m", help="Language model, expert or mixture. Repeat to compare others with the first."),
     ],
     lessons: Annotated[
-        list[str] | None, typer.Option(help="Held-out lessons of a domain, as NAME=FILE. Repeat for several.")
+        list[str] | None, typer.Option(metavar="NAME=FILE", help="Held-out lessons of a domain. Repeat for several.")
     ] = None,
     texts: Annotated[
         list[str] | None,
-        typer.Option(help="Held-out texts of a domain, as NAME=FILE (column `text`, or pairs). Repeat for several."),
+        typer.Option(metavar="NAME=FILE", help="Held-out texts of a domain (column `text`, or pairs). Repeat for several."),
     ] = None,
     ability: Ability = None,
     choice: Choice = None,
@@ -97,7 +97,7 @@ def evaluate_lm(
     if not lessons and not texts:
         refuse_given(context, ("max_length",), "is for lessons and texts: give --lessons or --texts, or leave it out.")
     _require_models(model, choice or [])
-    domains, read = domains_of(lessons or []), texts_of(texts or [])
+    domains, (read, left_out) = domains_of(lessons or []), texts_of(texts or [])
     _require_same_tokens([options.source(name) for name in model], domains, read)
     asked = _abilities(ability or [], limit, seed, learned or [])
     code = {"run_code": run_code or allow_unsandboxed_code, "unsandboxed": allow_unsandboxed_code}
@@ -105,10 +105,12 @@ def evaluate_lm(
     foreseen: dict[str, dict[str, Any]] = {}
     told: dict[str, dict[str, Any]] = {}
     right: dict[str, dict[str, Any]] = {}
-    cut: dict[str, dict[str, int]] = {}
+    tokens: dict[str, list[list[int]]] = {}
+    uncounted: dict[str, dict[str, Any]] = {}
     for name in model:
         speaker, tokenizer = load_any_language_model(options.source(name))
-        cut = cut or _say_cut(tokenizer, domains, read, max_length)
+        if not uncounted:  # all models read the same tokens
+            tokens, uncounted = _tokens_that_count(tokenizer, domains, read, left_out, max_length)
         for row, using in _ways(name, speaker, choice or []):
             with using():
                 if domains:
@@ -116,29 +118,47 @@ def evaluate_lm(
                 if read:
                     told[row] = {
                         domain: text_likelihood(speaker, tokenizer, some, max_length=max_length)
-                        for domain, some in read.items()
+                        for domain, some in tokens.items()
                     }
                 if asked:
                     right[row] = _accuracies(speaker, tokenizer, asked, limit, code, batch)
             say(f"{row}: done")
-    _tell(foreseen, told, right, cut, as_json)
+    _tell(foreseen, told, right, uncounted, as_json)
 
 
-def _say_cut(
-    tokenizer: Any, domains: Mapping[str, Sequence[Lesson]], read: Mapping[str, Sequence[str]], longest: int
-) -> dict[str, dict[str, int]]:
-    """How many lessons and texts of each domain are cut, by the section of the result. All models read the same tokens. Says it, too."""
-    from unmask.experts.likelihood import cut_lessons, cut_texts
+def _tokens_that_count(
+    tokenizer: Any,
+    domains: Mapping[str, Sequence[Lesson]],
+    read: Mapping[str, Sequence[str]],
+    left_out: Mapping[str, Mapping[str, int]],
+    longest: int,
+) -> tuple[dict[str, list[list[int]]], dict[str, dict[str, Any]]]:
+    """Token ids of the texts of each domain; and how many lessons and texts are cut or left out, by the section of the result.
 
+    left_out: texts that reading left out. Texts of fewer than two tokens are left out, too. Says the numbers.
+    """
+    from unmask.experts.likelihood import cut_lessons
+    from unmask.training.collate import chunk_tokens
+
+    # one token beyond the limit shows that a text is longer
+    tokens = {domain: chunk_tokens(tokenizer, texts, longest + 1, blocks=False) for domain, texts in read.items()}
+    reasons = {
+        domain: {**left_out[domain], "shorter than two tokens": len(texts) - len(tokens[domain])}
+        for domain, texts in read.items()
+    }
     cut = {
         LIKELIHOOD: {domain: cut_lessons(tokenizer, lessons, longest) for domain, lessons in domains.items()},
-        TEXT_LIKELIHOOD: {domain: cut_texts(tokenizer, texts, longest) for domain, texts in read.items()},
+        TEXT_LIKELIHOOD: {domain: sum(len(ids) > longest for ids in texts) for domain, texts in tokens.items()},
     }
-    for what, section, given in (("lessons", LIKELIHOOD, domains), ("texts", TEXT_LIKELIHOOD, read)):
+    for domain, numbers in reasons.items():
+        if without := sum(numbers.values()):
+            why = ", ".join(f"{number} {reason}" for reason, number in numbers.items() if number)
+            say(f"{domain}: {without} of {len(tokens[domain]) + without} texts are left out ({why})")
+    for what, section, given in (("lessons", LIKELIHOOD, domains), ("texts", TEXT_LIKELIHOOD, tokens)):
         for domain, number in cut[section].items():
             if number:
                 say(f"{domain}: {number} of {len(given[domain])} {what} are cut to {longest} tokens (--max-length)")
-    return cut
+    return tokens, {LIKELIHOOD: {"cut": cut[LIKELIHOOD]}, TEXT_LIKELIHOOD: {"cut": cut[TEXT_LIKELIHOOD], "left_out": reasons}}
 
 
 def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, Items]:
@@ -211,7 +231,11 @@ def _accuracies(
 
 
 def _tell(
-    foreseen: dict[str, Any], told: dict[str, Any], right: dict[str, Any], cut: dict[str, dict[str, int]], as_json: bool
+    foreseen: dict[str, Any],
+    told: dict[str, Any],
+    right: dict[str, Any],
+    uncounted: dict[str, dict[str, Any]],
+    as_json: bool,
 ) -> None:
     from unmask.statistics.domain_differences import as_json as content
     from unmask.statistics.domain_differences import compare_by_domain
@@ -227,7 +251,7 @@ def _tell(
         first = next(iter(values))
         rows = compare_by_domain(values, first)
         numbers = {domain: len(some) for domain, some in values[first].items()}
-        sections[name] = content(rows, first, numbers, unit) | ({"cut": cut[name]} if name in cut else {})
+        sections[name] = content(rows, first, numbers, unit) | uncounted.get(name, {})
         if not as_json:
             _print(rows, title, digits, numbers)
     if as_json:

@@ -23,6 +23,7 @@ from unmask.cli.lesson_options import (
     showing,
 )
 from unmask.cli.options import LoadOptions, Model
+from unmask.errors import UnmaskError
 from unmask.io.terminal import counted, say
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def seeds(
 ) -> None:
     """Sample lessons (instruction, input, output) from a file of tasks, and other lessons to test on.
 
-    No lesson is near one that is held out (ROUGE-L above 0.7).
+    Lessons that are close to a held-out one (ROUGE-L above 0.7) are left out.
     """
     from unmask.experts.lessons.seed_lessons import read_seeds, split_apart, write_lessons
     from unmask.io.files import only_writer_of
@@ -65,7 +66,7 @@ def seeds(
 def specialise(
     domain: Annotated[str, typer.Argument(help="knowledge, reasoning, math, coding, or a TOML file.")],
     model: Model,
-    seeds: Annotated[Path, typer.Option(help="Lessons to start from (see `unmask seeds`).")],
+    seeds: Annotated[Path, typer.Option(help="File of at least five lessons to start from (see `unmask seeds`).")],
     output: Annotated[
         Path,
         typer.Option(
@@ -80,7 +81,7 @@ def specialise(
     avoid: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Lessons or tasks that you will test on. Instructions close to them are dropped. Repeat for several."
+            help="File of lessons or tasks that you will test on. Instructions close to them are dropped. Repeat for several."
         ),
     ] = None,
     instruction_tokens: Annotated[int, typer.Option(min=8, max=MOST_TOKENS, help="Longest instruction in tokens.")] = 128,
@@ -127,10 +128,15 @@ def specialise(
     print(
         f"  mean ROUGE-L of an instruction to the nearest other or seed: {done.nearest:.2f}; words of a response: {done.words:.0f}"
     )
+    if not done.kept:
+        raise UnmaskError(
+            f"No lesson was kept, so there is nothing to learn in {output}. See above why texts were dropped. Try another model, or in a "
+            "new folder other --seeds, or longer texts (--instruction-tokens, --response-tokens)."
+        )
 
 
 def _writer(source: Source, engine: str, writers: int, ray_address: str | None) -> Writers:
-    from unmask.errors import UnmaskError, unknown
+    from unmask.errors import unknown
 
     many = writers > 1 or ray_address is not None
     if engine == "vllm":

@@ -24,7 +24,7 @@ def leaks(
             help="Training data: a file or folder of texts, pairs or triples, hub:REPO[:CONFIG] or starter:pairs. Repeat for several."
         ),
     ],
-    task: Annotated[list[str], typer.Option("--task", "-t", help="Task folder or `starter`; repeatable.")],
+    task: Annotated[list[str], typer.Option("--task", "-t", help="Task folder or `starter`. Repeat for several.")],
     threshold: Annotated[
         float, typer.Option(help="Similarity from which two texts count as near duplicates (Jaccard of runs of five letters).")
     ] = 0.8,

@@ -35,13 +35,17 @@ def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
     return {name: read_lessons(file) for name, file in _files_of("lessons", given).items()}
 
 
-def texts_of(given: list[str]) -> dict[str, list[str]]:
-    """Texts by domain, of NAME=FILE: the `text` column, or every text of pairs. Raises UnmaskError."""
+def texts_of(given: list[str]) -> tuple[dict[str, list[str]], dict[str, dict[str, int]]]:
+    """Texts by domain, of NAME=FILE: the `text` column, or every text of pairs. Raises UnmaskError.
+
+    Each text comes once. The second dict says how many of a domain were left out, by the reason.
+    """
     from unmask.training.data import DataSource, read_sentences
 
     sources = {name: DataSource(path=str(file)) for name, file in _files_of("texts", given).items()}
     sets = {name: read_sentences(name, source, Path(), 0) for name, source in sources.items()}
-    return {name: [example.texts[0] for example in data.examples] for name, data in sets.items()}
+    texts = {name: [example.texts[0] for example in data.examples] for name, data in sets.items()}
+    return texts, {name: data.skipped for name, data in sets.items()}
 
 
 def _files_of(option: str, given: list[str]) -> dict[str, Path]:

@@ -60,11 +60,12 @@ def designs(as_json: AsJson = False) -> None:
     parts = {"attention": ATTENTIONS, "pooling": plain, "head": HEADS, "features": FEATURES, "routing": ROUTINGS}
     for part, values in parts.items():
         print(f"  {part:10} {', '.join(values)}" + " (a pooling that `unmask train` makes)" * (part == "head"))
-    print("  layer      1, 2, ... or all (every layer at unit length, side by side); the last one if not given")
+    print("  layer      1, 2, ...; all (every layer at unit length, side by side); mean (the mean over layers);")
+    print("             the last one if not given")
     print("  alpha      a positive number, or auto: chosen without labels, so that both similarities spread alike")
-    print("  zscore     every dimension standardised by a reference corpus")
+    print("  zscore     every dimension standardised by reference texts")
     print("  whiten     decorrelated as well; whiten:64 keeps the 64 directions of most variance")
-    print("  idf        for lexical: words weigh more the rarer they are in a reference corpus")
+    print("  idf        for lexical: words weigh more the rarer they are in reference texts")
 
 
 def models(as_json: AsJson = False) -> None:
@@ -100,7 +101,7 @@ def tasks(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TASKS]", help="A task set, a folder or a task of mteb, to show what it holds.", show_default=False
+            metavar="TASKS", help="A task set, a folder or a task of mteb, to show what it holds.", show_default=False
         ),
     ] = None,
     as_json: AsJson = False,

@@ -37,6 +37,12 @@ Router = Annotated[
     ),
 ]
 Decision = Annotated[Level, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")]
+StartFrom = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Start from this mixture's router. Rows of experts that both mixtures have are copied."
+    ),
+]
 RouterStart = Annotated[
     Start,
     typer.Option(
@@ -49,6 +55,12 @@ BalanceOver = Annotated[
         help="step: balance the load over the passes of a training step so far. pass: over each pass alone, which may hold one domain only."
     ),
 ]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="FOLDER", help="New folder for the mixture. Run the same command again to continue."
+    ),
+]
 RouterRate = Annotated[
     float | None,
     typer.Option(help="Peak learning rate of the router (with --joint). The experts then learn at --lr. Default: 1e-2."),
@@ -58,9 +70,10 @@ _LEARNING = ("train_top_k", "balance", "balance_over", "batch", "accumulate", "l
 
 def mix(
     context: typer.Context,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
+    output: Output,
     lessons: Annotated[
-        list[str], typer.Option(help="Lessons of one domain for the router to learn on, as NAME=FILE. Repeat for each domain.")
+        list[str],
+        typer.Option(metavar="NAME=FILE", help="Lessons of one domain for the router to learn on. Repeat for each domain."),
     ],
     experts: Annotated[
         list[Path] | None, typer.Argument(help="PEFT folders of experts with the same base model, in order.")
@@ -69,12 +82,10 @@ def mix(
         bool, typer.Option("--joint", help="Train new experts together with the router, one for each domain.")
     ] = False,
     shared: Annotated[
-        Path | None, typer.Option(help="An expert that acts on every token at full strength, beside the routed experts.")
-    ] = None,
-    start_from: Annotated[
         Path | None,
-        typer.Option(help="Start from the router of this mixture. Experts that both mixtures have keep their part of it."),
+        typer.Option(metavar="FOLDER", help="An expert that acts on every token at full strength, beside the routed experts."),
     ] = None,
+    start_from: StartFrom = None,
     router: Router = "block",
     level: Decision = "token",
     span: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from unmask.cli.numbers import check_numbers
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
+from unmask.io.terminal import complain
 
 # what a command writes: FILE or FOLDER, as its metavar says
 OUTPUTS = ("output", "held_out", "file")
@@ -41,10 +43,10 @@ READ = (
 # options that name the folder of a model, whose files are its identity
 MODELS = ("adapter", "base", "branch", "experts", "model", "reference", "start_from")
 FILE, FOLDER, EITHER = "FILE", "FOLDER", "FILE|FOLDER"  # of either, a name without an ending is a folder
-# what typer shows for the type of an option, and what our help shows
-_PLAIN_TYPES = {f"<{kind}{more}>": "NUMBER" for kind in ("int", "float") for more in ("", " range")} | {
-    f"<{form}>": plain for kind, plain in (("str", "TEXT"), ("path", "PATH")) for form in (kind, f"list[{kind}]")
-}
+CONTINUES = "Run the same command again to continue"
+"""The help of a command that can be stopped says this. So does the command itself when it is stopped."""
+_PLAIN_TYPES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "path": "FILE"}
+"""What our help shows for a type. An option that takes a folder says so itself."""
 
 
 class Command(TyperCommand):
@@ -64,7 +66,22 @@ class Command(TyperCommand):
         check_numbers(ctx, self.params)
         ctx.params.update({name: _at_home(value) for name, value in ctx.params.items()})
         check_outputs(self.params, ctx.params)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            complain("Stopped. The same command goes on from here." if self.continues(ctx.params) else "Stopped.")
+            raise  # typer exits with 130
+
+    def continues(self, given: dict[str, Any]) -> bool:
+        """Whether the same command continues a run that was stopped. `embed` does so for a folder, and not for a file."""
+        helps = [self.help, *(getattr(option, "help", None) for option in self.params)]
+        if not any(CONTINUES in " ".join((text or "").split()) for text in helps):
+            return False
+        return not any(option.metavar == EITHER and Path(given[option.name]).suffix for option in self.params)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The usage line. typer writes {FOLDER} for a value that is required, as if it were a choice."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The options, named for help."""
@@ -80,10 +97,18 @@ class Group(TyperGroup):
 
 
 def _with_plain_types(parameters: list[Any]) -> list[Any]:
-    """Name in help what an option takes: nothing for a flag, else TEXT, NUMBER or PATH, unless it has a better name."""
-    for option in parameters:
-        if option.param_type_name == "option" and option.metavar is None:
-            option.metavar = "" if option.is_flag else _PLAIN_TYPES.get(str(option.display_type(None)))
+    """Name in help what each option and argument takes: upper case for a value that the user chooses, lower case for words to type.
+
+    An option takes TEXT, NUMBER or FILE unless it has a better name, or one of its choices (token|sequence), or nothing (a flag). An
+    argument shows its name, and no type beside it.
+    """
+    for parameter in parameters:
+        if parameter.param_type_name == "argument":
+            parameter.metavar = parameter.metavar or parameter.name.upper()
+            parameter.display_type_rich = lambda ctx: ""
+        elif parameter.metavar is None:
+            kind = str(parameter.display_type(None)).strip("<>").removeprefix("list[").rstrip("]").removesuffix(" range")
+            parameter.metavar = "" if parameter.is_flag else _PLAIN_TYPES.get(kind.lower(), kind)
     return parameters
 
 
@@ -128,14 +153,25 @@ def models_named(*names: str) -> list[Path]:
 
 
 def refuse_inside_models(output: Path, models: Iterable[Path]) -> None:
-    """Raise UnmaskError for an output inside the folder of a model: all files there count as its weights and settings."""
+    """Raise UnmaskError for an output inside the folder of a model or of its base: all files there count as weights and settings."""
     place = expanded(output).resolve()
-    for folder in models:
+    for folder in chain.from_iterable(_with_base(model) for model in models):
         if expanded(folder).is_dir() and expanded(folder).resolve() in place.parents:
             raise UnmaskError(
                 f"'{output}' lies inside the model folder '{folder}', and new files there would make it another model: "
                 "give an output outside this folder."
             )
+
+
+def _with_base(model: Path) -> Iterator[Path]:
+    """The folder of a model, and that of the base which an adapter or a mixture there names."""
+    from unmask.models.source import Source, below
+
+    yield model
+    with suppress(UnmaskError):  # loading says what is wrong with the base
+        base = below(expanded(model), Source(""))
+        if base is not None and Path(base.model).is_absolute():  # neither a hub id nor a bundled model
+            yield Path(base.model)
 
 
 def _paths(name: str, value: Any) -> Iterator[Path]:

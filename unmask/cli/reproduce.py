@@ -204,14 +204,17 @@ def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[An
     """Run a study on each base model, in a folder of its own, and print its tables."""
     from unmask.io.files import inside
     from unmask.io.terminal import console
+    from unmask.studies.results import REPORT, refuse_foreign_files
 
-    for name in models:
-        folder = inside(output, _called(name))
+    folders = {name: inside(output, _called(name)) for name in models}
+    for folder in folders.values():  # hours may pass before the study of the last model begins
+        refuse_foreign_files(folder)
+    for name, folder in folders.items():
         with showing() as callbacks:
             tables = run(name, folder, callbacks)
         for sheet in tables:
             console().print(sheet.rich())
-        print(f"Report: {folder / 'report.md'}")
+        print(f"Report: {folder / REPORT}")
         print(f"Look at it next: unmask report {shlex.quote(str(folder))}")
 
 

@@ -66,8 +66,8 @@ def search(
     index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
         asked = Corpus((queries,))
-        for _ in read_documents(asked):  # a mistake in the last line is told before the first answer
-            pass
+        if not sum(1 for _ in read_documents(asked)):  # a mistake in the last line is told before the first answer
+            raise UnmaskError(f"'{queries}' holds no query.")
         for block in _blocks(read_documents(asked)):
             found = index.search_all([one.joined for one in block], number, mode=mode, where=condition, exact=exact)
             for one, hits in zip(block, found, strict=True):

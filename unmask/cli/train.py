@@ -26,14 +26,18 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
 Scale = Annotated[
     str | None,
-    typer.Option(help="smoke (seconds), small (a laptop) or paper (as published; `unmask recipes show` lists what differs)."),
+    typer.Option(
+        help="Needed if the recipe has scales: smoke (seconds), small (a laptop) or paper (as published; `unmask recipes show` lists what "
+        "differs)."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting of the recipe: key=value, such as simcse.steps=100. Repeat for several."),
 ]
 Data = Annotated[
-    Path | None, typer.Option(help="Folder that data paths start from. Default: UNMASK_DATA, or the current folder.")
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Folder that data paths start from. Default: UNMASK_DATA, or the current folder."),
 ]
 
 recipes = typer.Typer(
@@ -114,7 +118,7 @@ def list_recipes() -> None:
 
 @recipes.command("show", cls=Command, epilog="Example: unmask recipes show llm2vec --scale small")
 def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
-    """Print the file of a recipe. With a scale: every setting, as JSON."""
+    """Print the file of a recipe. With --scale or --set: every setting, as JSON."""
     from unmask.training.recipe import load_recipe, recipe_file
 
     if scale is None and not settings:
@@ -127,7 +131,7 @@ def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
 def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]) -> None:
     """Copy a recipe to a file that you can change."""
     from unmask.io.files import atomic
-    from unmask.training.recipe import recipe_file
+    from unmask.training.recipe import recipe_file, scales
 
     if not file.name.endswith(".toml"):
         raise UnmaskError(f"'{file}' would not be found as a recipe: name it {file.name}.toml.")
@@ -135,7 +139,9 @@ def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help
         raise UnmaskError(f"'{file}' exists, and is not overwritten.")
     with atomic(file) as scratch:
         shutil.copyfile(recipe_file(recipe), scratch)
-    say(f"wrote {file}; train with: unmask train {shlex.quote(str(file))} --scale small -o FOLDER")
+    known = scales(recipe)
+    scale = f" --scale {'small' if 'small' in known else known[0]}" if known else ""
+    say(f"wrote {file}; train with: unmask train {shlex.quote(str(file))}{scale} -o FOLDER")
 
 
 @recipes.command("check", cls=Command, epilog="Example: unmask recipes check llm2vec --scale small --data DATA")

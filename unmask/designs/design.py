@@ -7,11 +7,12 @@ Each design has a readable name, and each name gives the design back: `Design.pa
     causal/eol/last                    last token of PromptEOL, last layer
     causal/eol/last@25                 the same at layer 25
     causal/plain/mean@all              all layers, each scaled to length 1, one after the other
+    causal/plain/mean@mean             the mean over all layers, each at its own length
     causal/eol/last/sum:0.5            MoEE (sum) with alpha 0.5
     causal/eol/last/routing~topk       only the weights of the chosen experts
     causal/eol/last/whiten:64          the 64 directions with the most variance, each scaled to variance 1
     causal/eol/last/lexical            what the model predicts of the text's own words: a sparse vector over the vocabulary
-    causal/eol/last/lexical/idf        the same; words that are rare in a reference corpus weigh more
+    causal/eol/last/lexical/idf        the same; words that are rare in reference texts weigh more
     causal/"Topic of: {text}"/mean     your own template
     causal/eol+sentiment/last          the mean of the vectors under each of these prompts (MetaEOL, arXiv 2402.18458)
     bidirectional/plain/cross-attention    a trained head (heads.py); `unmask train` makes it
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 from unmask.designs.presets import PRESETS, SETS, design_named
 from unmask.designs.prompt_files import members
@@ -36,6 +37,7 @@ HeadName = Literal[
 Pooling = Literal["last", "first", "mean", "weighted-mean", "max", HeadName]
 Features = Literal["hidden", "routing", "concat", "sum", "lexical"]
 RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
+EveryLayer = Literal["all", "mean"]  # what may become of the vectors of all layers: side by side, or averaged
 
 ATTENTIONS: Final = get_args(Attention)
 POOLINGS: Final = get_args(Pooling)
@@ -51,19 +53,20 @@ class Design:
     prompt: one, or several. With several, hidden states and routing weights are averaged over the prompts, before they are standardised.
     Their lengths count: states are not scaled to length 1 first.
     layer: None is the last layer, after the final norm. A number k from 1 to L is layer k. "all" is all layers, one after the other.
+    "mean" is the mean over all layers, the last one after the final norm. States are not scaled first, so long ones count more.
     alpha: weight of the routing similarity in `sum`. "auto" chooses it without labels (see features.balanced_alpha).
     routing: the form of the routing weights. Only features with routing weights have it.
-    zscore: standardise each dimension. The mean and the deviation come from a reference corpus.
+    zscore: standardise each dimension. The mean and the deviation come from reference texts.
     whiten: standardise and decorrelate (arXiv 2103.15316). A number keeps only the directions with the most variance. Hidden states
     and routing weights are whitened separately.
-    idf: weigh the words of a lexical vector by how rare they are in a reference corpus.
+    idf: weigh the words of a lexical vector by how rare they are in reference texts.
     Raises UnmaskError for an unknown name, and for an option that would not change the result.
     """
 
     attention: Attention = "causal"
     prompt: Prompts = "plain"
     pooling: Pooling = "mean"
-    layer: int | Literal["all"] | None = None
+    layer: int | EveryLayer | None = None
     features: Features = "hidden"
     alpha: float | Literal["auto"] | None = None
     routing: RoutingKind | None = None
@@ -109,7 +112,7 @@ class Design:
         if self.layer is not None:
             if not self.uses_hidden:
                 raise UnmaskError(f"Features 'routing' use all MoE layers, so '@{self.layer}' would change nothing: remove it.")
-            if self.layer != "all" and self.layer < 1:
+            if isinstance(self.layer, int) and self.layer < 1:
                 raise UnmaskError(f"There is no layer {self.layer}: the first layer is 1.")
         if self.whiten is not None:
             if self.zscore:
@@ -124,7 +127,7 @@ class Design:
             )
         if self.features != "hidden":
             raise UnmaskError(f"'{self.pooling}' pools hidden states only: it does not work with features '{self.features}'.")
-        if self.layer == "all" or (self.layer is not None and self.pooling == "layer-attention"):
+        if isinstance(self.layer, str) or (self.layer is not None and self.pooling == "layer-attention"):
             raise UnmaskError(f"'{self.pooling}' cannot have '@{self.layer}': " + (
                 "it uses all layers already." if self.pooling == "layer-attention" else "it uses one layer; 'layer-attention' uses all."
             ))  # fmt: skip
@@ -188,7 +191,7 @@ class Design:
 
     @property
     def needs_fit(self) -> bool:
-        """Whether the design needs a reference corpus, to fit z-scores, whitening, alpha or IDF before the first vector."""
+        """Whether the design needs reference texts, to fit z-scores, whitening, alpha or IDF before the first vector."""
         return self.zscore or self.idf or self.whiten is not None or self.alpha == "auto"
 
     @property
@@ -293,12 +296,12 @@ def _number(alpha: float | Literal["auto"]) -> str:
     return alpha if isinstance(alpha, str) else repr(alpha).removesuffix(".0")
 
 
-def _parse_layer(layer: str) -> int | Literal["all"] | None:
-    if layer in ("", "all"):
-        return "all" if layer else None
-    if not layer.isdecimal():
-        raise UnmaskError(f"A layer is a number, 1 or more, or 'all', not '{layer}'.")
-    return int(layer)
+def _parse_layer(layer: str) -> int | EveryLayer | None:
+    if layer in get_args(EveryLayer):
+        return cast("EveryLayer", layer)
+    if layer and not layer.isdecimal():
+        raise UnmaskError(f"A layer is a number, 1 or more, or 'all' or 'mean', not '{layer}'.")
+    return int(layer) if layer else None
 
 
 def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] | None, RoutingKind | None]:

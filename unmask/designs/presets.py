@@ -36,7 +36,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "prompteol-z": Preset(
         "causal/eol/last/zscore",
-        "PromptEOL with every dimension standardised by a reference corpus",
+        "PromptEOL with every dimension standardised by reference texts",
         "PromptEOL (arXiv 2307.16645); the fair baseline to MoEE's z-scored vectors",
     ),
     "echo": Preset("causal/echo/mean", "the text twice; average over the second copy", "Echo (arXiv 2402.15449)"),
@@ -137,7 +137,7 @@ SETS: dict[str, DesignSet] = {
     ),
     "prompts-z": DesignSet(
         (str(LIBRARY),),
-        "the same prompts, with every dimension standardised by a reference corpus",
+        "the same prompts, with every dimension standardised by reference texts",
         "unmask/designs/prompt_library.toml",
         standardised=True,
     ),

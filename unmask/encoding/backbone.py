@@ -229,7 +229,7 @@ class Backbone:
                 "Features 'hidden' work on every model."
             )
         self._refuse_depth(design)
-        layers = range(1, self.depth + 1) if design.layer == "all" else [design.layer or self.depth]
+        layers = range(1, self.depth + 1) if isinstance(design.layer, str) else [design.layer or self.depth]
         hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden or design.is_sparse else []
         return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
 
@@ -285,7 +285,7 @@ class Backbone:
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
         """The features of each design, from ONE pass over a batch. Designs may differ in pooling, layer and features.
 
-        `@all` concatenates the vectors of all layers at unit length. Its cosine is the mean of the layers' cosines.
+        `@all` concatenates the vectors of all layers at unit length. Its cosine is the mean of the layers' cosines. `@mean` averages them.
         """
         designs = list(designs)
         headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}
@@ -296,7 +296,7 @@ class Backbone:
             design: self._lexical(values[hidden[0]], batch)
             if design.is_sparse
             else Raw(
-                _side_by_side([values[read] for read in hidden]) if hidden else None,
+                _joined([values[read] for read in hidden], design) if hidden else None,
                 values[routing] if routing else None,
             )
             for design, (hidden, routing) in plans.items()
@@ -442,7 +442,7 @@ def _mean_or_zero(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
     return total / weights.sum(dim=1, keepdim=True).clamp_min(1.0)
 
 
-def _side_by_side(layers: list[Tensor]) -> Tensor:
-    if len(layers) == 1:
-        return layers[0]
-    return torch.cat([nn.functional.normalize(layer, dim=1) for layer in layers], dim=1)
+def _joined(layers: list[Tensor], design: Design) -> Tensor:
+    if design.layer == "all":
+        return torch.cat([nn.functional.normalize(layer, dim=1) for layer in layers], dim=1)
+    return torch.stack(layers).mean(0) if design.layer == "mean" else layers[0]

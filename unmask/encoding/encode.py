@@ -174,7 +174,7 @@ def fit_designs(
     batch_tokens: int,
     give_up: GiveUp | None = None,
 ) -> dict[Design, Fit]:
-    """Fit what the designs need (standardisation, alpha) in one pass over a reference corpus.
+    """Fit what the designs need (standardisation, alpha) in one pass over reference texts.
 
     A corpus that is too small for a design is noticed before the pass. give_up: takes a design that cannot be fitted, and the reason; the
     other designs are still fitted. Without it, raises UnmaskError.

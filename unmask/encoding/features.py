@@ -69,7 +69,7 @@ def _over(total: Tensor | None, number: int) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Fit:
-    """Values that were fitted on a reference corpus. They are saved with the embedder."""
+    """Values that were fitted on reference texts. They are saved with the embedder."""
 
     alpha: float | None = None
     hidden_mean: Tensor | None = None
@@ -120,7 +120,7 @@ def weighted_sum(hidden: Tensor, routing: Tensor, alpha: float) -> Tensor:
 
 
 def fit(design: Design, raw: Raw) -> Fit:
-    """Fit what the design needs, on the features of a reference corpus. Raises UnmaskError if the corpus is too small."""
+    """Fit what the design needs, on the features of reference texts. Raises UnmaskError if they are too few."""
     fitted = Fit()
     if not design.needs_fit:
         return fitted
@@ -152,7 +152,7 @@ def check_corpus(design: Design, raw: Raw, texts: int) -> None:
 def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
     """The alpha that gives both similarities the same weight: std of cos(HS) over std of cos(RW), over all pairs of texts.
 
-    The paper optimises alpha on the test set. This alpha needs no labels and no test texts, only a reference corpus.
+    The paper optimises alpha on the test set. This alpha needs no labels and no test texts, only reference texts.
     """
     deviations = [_spread_of_cosines(part) for part in (hidden, routing)]
     for what, deviation in zip(("hidden states", "routing weights"), deviations, strict=True):

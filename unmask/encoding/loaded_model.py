@@ -62,7 +62,7 @@ class LoadedModel:
         """Vectors of every design, each of shape (text, dim). Designs that share attention and prompt share the forward passes.
 
         Causal designs of the last token also share the reading of a text, if their prompts begin alike. Standardisation and alpha are
-        fitted on the reference sentences of this package. Raises UnmaskError for a design that the model cannot serve, before any text is
+        fitted on the reference texts of this package. Raises UnmaskError for a design that the model cannot serve, before any text is
         computed, and AttentionError for an attention that the model does not obey.
         """
         backbone = self.backbone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -70,6 +71,17 @@ def tokenizer_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompts, max_length
     if isinstance(prompt, str):
         return PromptTokenizer(tokenizer, prompt, max_length)
     return SeveralPrompts(tokenizer, prompt, max_length)
+
+
+def digest_of_tokens(prompts: DesignTokenizer) -> str:
+    """A short hash of what turns a text into tokens: the tokenizer as it is in memory, and each prompt.
+
+    The tokenizer also keeps options of its last call. They are left out.
+    """
+    content = json.loads(prompts.tokenizer.backend_tokenizer.to_str())
+    lasting = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
+    plain = json.dumps([lasting, *(part.layout for part in prompts.parts)], sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
 def together(parts: Sequence[TokenizedText]) -> TokenizedText:

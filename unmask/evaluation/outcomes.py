@@ -72,7 +72,7 @@ def why_not_scored(design: Design, task: Task) -> str | None:
         return "words are read in the plain text, without a prompt"
     if design.uses_routing:
         return "words are read from hidden states, not from routing weights"
-    if design.layer == "all":
+    if isinstance(design.layer, str):
         return "words are read at one layer"
     if design.needs_head:
         return "words are read without a trained pooling"

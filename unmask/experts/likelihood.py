@@ -21,9 +21,9 @@ from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.io.terminal import progress_bar
 from unmask.models.decoder import pad_id_of
-from unmask.models.loading import Source, load_tokenizer
-from unmask.models.source import below, place_of
-from unmask.training.collate import NextTokenCollator, chunk_tokens
+from unmask.models.loading import Source, load_tokenizer, own_tokenizer
+from unmask.models.source import adapter_folder, below, place_of
+from unmask.training.collate import NextTokenCollator
 from unmask.training.targets import mean_by_text, target_logits
 
 if TYPE_CHECKING:
@@ -58,25 +58,31 @@ def require_same_tokens(sources: Sequence[Source], texts: Sequence[str]) -> None
 
 
 def _ids(source: Source, texts: Sequence[str]) -> list[list[int]]:
-    """The token ids of texts for a model as `load_any_language_model` loads it: an expert or a mixture reads them as its base does."""
-    base = below(Path(place_of(source)), source) or source
-    ids: list[list[int]] = load_tokenizer(base)([without_surrogates(text) for text in texts], verbose=False)["input_ids"]
+    """The token ids of texts for a model as `load_any_language_model` loads it.
+
+    An expert or a mixture reads them by the tokenizer in its folder, or as its base does.
+    """
+    folder = Path(adapter_folder(source.adapter) if source.adapter else place_of(source))
+    tokenizer = own_tokenizer(folder, source)
+    if tokenizer is None:
+        tokenizer = load_tokenizer(source if source.adapter else below(folder, source) or source)
+    ids: list[list[int]] = tokenizer([without_surrogates(text) for text in texts], verbose=False)["input_ids"]
     return ids
 
 
 def text_likelihood(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
+    texts: Sequence[list[int]],
     *,
     max_length: int = 512,
     batch_tokens: int = 2048,
 ) -> NDArray[np.float64]:
     """Mean negative log-likelihood per token of each text, in nats, shape (text,). A text counts up to max_length tokens.
 
-    Texts of one token are left out: nothing stands before it. Raises UnmaskError if that leaves nothing.
+    texts: their token ids, two or more each (`chunk_tokens`).
     """
-    chunks = chunk_tokens(tokenizer, texts, max_length, blocks=False)
+    chunks = [ids[:max_length] for ids in texts]
     collate = NextTokenCollator(pad_id_of(tokenizer, model))
     return mean_losses(
         model, [(0, ids) for ids in chunks], [len(ids) for ids in chunks], collate, batch_tokens, "reading texts"
@@ -100,11 +106,6 @@ def response_likelihood(
 def cut_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int) -> int:
     """How many lessons are longer than the limit, so that the end of their response does not count."""
     return sum(lesson.cut for lesson in tokenize_lessons(tokenizer, lessons, max_length))
-
-
-def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> int:
-    """How many texts are longer than the limit, so that their end does not count."""
-    return sum(len(ids) > max_length for ids in chunk_tokens(tokenizer, texts, max_length + 1, blocks=False))
 
 
 def mean_losses(

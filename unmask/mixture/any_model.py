@@ -11,7 +11,7 @@ from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.merging import merge_experts
 from unmask.mixture.mixture_folder import load_mixture
 from unmask.models.identity import note_source
-from unmask.models.loading import base_of, load_decoder, load_language_model, places_of
+from unmask.models.loading import base_of, load_decoder, load_language_model, own_tokenizer, places_of
 from unmask.models.source import Source, adapter_folder, is_adapter, is_mixture, place_of
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def load_any_language_model(source: Source) -> tuple[Any, PreTrainedTokenizerBas
         note_source(mixture.body, source, mixture.source)
         return mixture.model.eval(), tokenizer
     if is_adapter(folder):
-        expert = read_expert(folder)
+        expert, own = read_expert(folder), own_tokenizer(folder, source)
         model, tokenizer = load_language_model(replace(source, adapter=None) if source.adapter else base_of(folder, source))
-        return merge_experts(model, [expert], "linear", weights=[1.0]).eval(), tokenizer
+        return merge_experts(model, [expert], "linear", weights=[1.0]).eval(), tokenizer if own is None else own
     model, tokenizer = load_language_model(source)
     return model.eval(), tokenizer

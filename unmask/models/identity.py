@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,6 +39,10 @@ _NO_SETTINGS = (
     *("torch_dtype", "transformers_version", "use_cache"),
 )
 """Entries of a config that no vector depends on, or that a design sets. So are those that begin with an underscore."""
+_WRAPPED = re.compile(r"\.(base_layer|original_module|base)\.")
+"""What peft and a mixture add to the name of a weight whose module they wrap."""
+_CHANGE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
+"""Beginnings of a LoRA that take something out of the base model when peft puts them on it, at every load."""
 _SAMPLED = 8
 """Numbers of each weight that show whether a loaded model has changed."""
 
@@ -116,9 +121,11 @@ def note_source(model: Model, source: Source, base: Source | None = None) -> Mod
 
 def note_saved(model: nn.Module, folder: Path) -> None:
     """Note that a decoder was saved over the folder that it was loaded from: its files hold the weights in memory again."""
-    source = source_of(model)
+    source, base = source_of(model), base_of_loaded(model)
     if source is not None and lasting_name(source.adapter or source.model) == str(folder.resolve()):
-        note_source(model, source, base_of_loaded(model))  # type: ignore[arg-type]
+        note_source(model, source, base)  # type: ignore[arg-type]
+        if base is not None and lasting_name(base.model) == str(folder.resolve()):  # no adapter or mixture over another base
+            note_base_values(model)
 
 
 def _state_of_files(source: Source) -> ModelIdentity | None:
@@ -168,14 +175,15 @@ def _sample(model: nn.Module) -> tuple[str, list[tuple[str, int, list[float]]]]:
     torch counts what is written to a tensor, but not what its fused optimizers write. A move to another device changes nothing here.
     """
     weights = [
-        (
-            name,
-            0 if weight.is_inference() else weight._version,
-            torch.atleast_1d(weight.detach())[:1].flatten()[:_SAMPLED].tolist(),
-        )
+        (name, 0 if weight.is_inference() else weight._version, _first(weight).tolist())
         for name, weight in model.named_parameters()
     ]
     return _in_use(model), weights
+
+
+def _first(weight: torch.Tensor) -> torch.Tensor:
+    """The first numbers of a weight."""
+    return torch.atleast_1d(weight.detach())[:1].flatten()[:_SAMPLED]
 
 
 def _in_use(model: nn.Module) -> str:
@@ -286,12 +294,45 @@ def _state_of_weights(base: Source) -> tuple[str, ...]:
     return tuple(state_of_folder(Path(lasting_name(base.model)), pattern) for pattern in ("*.safetensors", "config.json"))
 
 
-def require_unchanged_base(model: nn.Module) -> None:
-    """Raise UnmaskError if the weights of the base model were written since the decoder was loaded from them.
+def note_base_values(model: nn.Module) -> None:
+    """Note on a decoder that was just loaded the first numbers of its weights, before an adapter or experts are put in."""
+    # cloned, since `float` and `cpu` may give the numbers themselves, which change with the weight
+    values = {name: _first(weight).float().cpu().clone() for name, weight in model.named_parameters()}
+    model.unmask_base_values = values  # type: ignore[assignment]
 
-    A record would name weights of the base that were never in memory. A base on the hub is recorded by the commit that was loaded.
+
+def _changed_in_memory(model: nn.Module) -> str | None:
+    """The first weight of the base model that has other numbers than when it was loaded. None if there is none."""
+    configs = getattr(model, "peft_config", None) or {}
+    if any(str(getattr(config, "init_lora_weights", "")).lower().startswith(_CHANGE_BASE) for config in configs.values()):
+        return None  # loading changes the base in the same way
+    noted = getattr(model, "unmask_base_values", {})
+    for name, weight in model.named_parameters():
+        plain = _WRAPPED.sub(".", name)
+        if plain in noted and not _is_close(_first(weight).cpu(), noted[plain]):
+            return plain
+    return None
+
+
+def _is_close(now: torch.Tensor, before: torch.Tensor) -> bool:
+    """Whether a weight has its old numbers, in its precision of now. peft takes a merged adapter out again, but for rounding."""
+    rounding = max(1e-5, 2 * torch.finfo(now.dtype).eps) if now.is_floating_point() else 0.0
+    before = before.to(now.dtype).float()
+    return bool(((now.float() - before).abs() <= rounding * before.abs().max()).all())
+
+
+def require_unchanged_base(model: nn.Module) -> None:
+    """Raise UnmaskError if the weights of the base model were written since the decoder was loaded from them, on the disk or in memory.
+
+    A record would name other weights than those in memory. A base on the hub is recorded by the commit that was loaded.
     """
     base, noted = base_of_loaded(model), getattr(model, "unmask_files", None)
+    if base is not None and (name := _changed_in_memory(model)):
+        raise UnmaskError(
+            f"'{name}' of the base model '{base.model}' was changed in memory since it was loaded, as by merging or training, and what is "
+            "saved would name the base on disk, which lacks that. Save the whole model first, without the adapter or the experts over it, "
+            "load that, and put them on it."
+        )
     if base is None or noted is None or not Path(lasting_name(base.model)).is_dir():
         return
     now = _state_of_files(base)

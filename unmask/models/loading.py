@@ -19,7 +19,7 @@ from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
 from unmask.models.decoder import body_of
 from unmask.models.hub import first_line, hub_failure, no_long_wait
-from unmask.models.identity import note_base_weights, note_source, require_same_base
+from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
 from unmask.models.source import Source as Source
 from unmask.models.source import (
     adapter_folder,
@@ -54,6 +54,7 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     model = _load(path, base, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
     if not adapter and model.get_output_embeddings() is not None:  # AutoModel loads Llama 4 with its head
         model = model.get_decoder()
+    note_base_values(body_of(model) if adapter else model)
     if adapter:
         model = _adapt(model, adapter, source.merge)
     note_source(_aligned(model.to(device)), source, replace(base, adapter=None, merge=False))
@@ -125,6 +126,7 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
     model = _aligned(_load(path, source, "language model", pick_dtype(source.dtype, device)).to(device))
     if any(getattr(config, "is_causal", True) is False for config in attention_configs(model)):
         set_attention(model, "causal")
+    note_base_values(body_of(model))
     note_base_weights(note_source(body_of(model), source))
     return model, tokenizer
 

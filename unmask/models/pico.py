@@ -35,7 +35,7 @@ def write_pico(scratch: Path) -> None:
 
 
 def pico_tokenizer() -> Any:
-    """A byte-level BPE tokenizer of 512 entries, trained on the reference sentences; pad 0, bos 1 (not added), eos 2."""
+    """A byte-level BPE tokenizer of 512 entries, trained on the reference texts; pad 0, bos 1 (not added), eos 2."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 

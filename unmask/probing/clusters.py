@@ -193,6 +193,8 @@ def probe_clusters(
     batch_tokens: int | None = None,
 ) -> Clusters:
     """Cluster distinct texts under two designs and compare the groupings. Raises UnmaskError for too few texts, clusters or seeds."""
+    if len(texts) < 4:
+        raise UnmaskError(f"Two clusters need at least 4 distinct texts, and there are only {len(texts)}. Add texts.")
     if not 2 <= clusters <= len(texts) / 2:
         raise UnmaskError(f"{clusters} clusters do not fit {len(texts)} texts: choose 2 to {len(texts) // 2}.")
     if seeds < 2:

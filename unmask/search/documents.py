@@ -27,10 +27,10 @@ Value = str | int | float | bool | None
 _IDS = ("_id", "id")
 _WORDS_ONLY = (".csv", ".tsv")
 """Endings of files whose values are all texts: a column of numbers is recognised by how they are written."""
-_WHOLE, _NUMBER = re.compile(r"[+-]?(0|[1-9]\d*)"), re.compile(r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 _DIGEST = 16
-_DIGITS = 20
-"""A whole number of 64 bits has at most so many characters."""
+_LONGEST = 24
+"""Most characters with which Python writes a float."""
 
 
 @dataclass(frozen=True)
@@ -148,16 +148,20 @@ def survey(corpus: Corpus) -> Survey:
 def read_documents(corpus: Corpus) -> Iterator[Document]:
     """The documents of all files, in order.
 
-    Raises UnmaskError, with file and line, for a row that is no document, and at the end if no row has the column that was named for
-    titles.
+    Raises UnmaskError, with file and line, for a row that is no document, for an id if the first row of the file has none, and at the end
+    if no row has the column that was named for titles.
     """
     row: Row = {}
     titled = not corpus.title
     for file in corpus.files:
-        column = corpus.id
-        for number, (line, row) in enumerate(read_rows(file)):
-            if number == 0 and column is None:
-                column = next((name for name in _IDS if name in row), None)
+        column, first = corpus.id, 0
+        for line, row in read_rows(file):
+            found = None if column else next((name for name in _IDS if name in row), None)
+            if first and found:
+                raise UnmaskError(
+                    f"{file}, line {first}: column '{found}' is missing, and line {line} has it. Give every document an id, or none."
+                )
+            column, first = column or found, first or line
             titled = titled or corpus.title in row
             yield _document(file, line, row, corpus, column)
     if row and not titled:
@@ -184,8 +188,7 @@ def typed(value: Value, holds: ColumnType) -> Value:
     if holds == "integer":
         return int(value)
     if holds == "number":
-        number = float(value)
-        return number if math.isfinite(number) else None
+        return float(value)
     if holds == "text" and not isinstance(value, str):
         return json.dumps(value)
     return value
@@ -208,12 +211,20 @@ def _type_of(value: Value, is_word: bool) -> ColumnType | None:
     if value is None or (value == "" and is_word):
         return None
     if isinstance(value, str):
-        if is_word and _WHOLE.fullmatch(value):
-            return _whole(int(value)) if len(value) <= _DIGITS else "text"
-        return "number" if is_word and _NUMBER.fullmatch(value) else "text"
+        return _type_of_word(value) if is_word else "text"
     if isinstance(value, bool):
         return "boolean"
     return _whole(value) if isinstance(value, int) else "number"
+
+
+def _type_of_word(word: str) -> ColumnType:
+    """A number only if it would be written as it was read: 1.10 may be a version, +49 a phone number, and 3E5 a code."""
+    if len(word) > _LONGEST or not _NUMBER.fullmatch(word):
+        return "text"
+    number = int(word) if word.lstrip("-").isdecimal() else float(word)
+    if str(number) != word:
+        return "text"
+    return _whole(number) if isinstance(number, int) else "number"
 
 
 def _whole(value: int) -> ColumnType:

@@ -1,4 +1,4 @@
-"""Starter tasks: four small labelled sets and a reference corpus of our own writing, for demonstrations."""
+"""Starter tasks: four small labelled sets and reference texts of our own writing, for demonstrations."""
 
 from __future__ import annotations
 

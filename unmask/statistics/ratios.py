@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.intervals import NO_WIDTH, difference_interval, unseen
-from unmask.statistics.paired import counted_p, sign_flip_p
+from unmask.statistics.paired import SIGNIFICANT, counted_p, sign_flip_p
 
 RESAMPLES = 2000
 _DRAWS_AT_ONCE = 2**20
@@ -51,7 +51,10 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second on the same n sentences: interval by a paired bootstrap, and a two-sided p (see `difference`)."""
+    """First minus second on the same n sentences: interval by a paired bootstrap, and a two-sided p (see `difference`).
+
+    The interval contains 0 if p is 0.05 or more, and only then.
+    """
 
     metric: str
     first: float
@@ -69,6 +72,9 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
     few enough differing sentences to count. Else it is that of the bootstrap: twice the smaller share of draws on one side of zero,
     draws of exactly zero on both sides, with one added to both counts (Davison and Hinkley, 1997). The interval of two shares always has a
     width (`difference_interval`).
+
+    Of few sentences the bootstrap's interval is too narrow. So it is widened to contain 0 if p is 0.05 or more. If an exact p is
+    smaller but the interval contains 0 (of skewed differences, say), p is that of the bootstrap.
     """
     if len(first.above) != len(second.above) or len(first.above) < 2:
         counts = f"{len(first.above)} and {len(second.above)}"
@@ -78,8 +84,12 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
     exact = sign_flip_p(first.above - second.above) if np.array_equal(first.below, second.below) else None
     p = counted_p(samples) if exact is None else exact
     n, observed = len(first.above), first.value - second.value
-    bounds = difference_interval(samples, observed, n) if first.share and second.share else interval(samples)
-    return Difference(metric, first.value, second.value, observed, bounds, p, n)
+    low, high = difference_interval(samples, observed, n) if first.share and second.share else interval(samples)
+    if low <= 0 <= high and p < SIGNIFICANT:
+        p = counted_p(samples)
+    if p >= SIGNIFICANT:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Difference(metric, first.value, second.value, observed, (low, high), p, n)
 
 
 def _resampled(ratio: Ratio, seed: int) -> NDArray[np.float64]:

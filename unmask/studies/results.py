@@ -9,11 +9,14 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.errors import UnmaskError, first_problem
+from unmask.io.files import refuse_foreign
+from unmask.io.seals import CHECKSUM
 from unmask.studies.claims.claim import Finding
 from unmask.studies.sheet import Sheet
 
 RESULTS: Final = "results.json"
 RECORD: Final = "study.json"
+REPORT: Final = "report.md"
 
 
 class StudyResults(BaseModel):
@@ -68,6 +71,14 @@ class StudyResults(BaseModel):
 def is_study(folder: Path) -> bool:
     """Whether a folder holds a study on one base model, finished or not."""
     return any((folder / name).is_file() for name in (RESULTS, RECORD))
+
+
+def refuse_foreign_files(folder: Path) -> None:
+    """Raise UnmaskError, before any work, if a study would replace a file of somebody else. What lies beside its record is its own."""
+    any_content = [""]
+    refuse_foreign(folder / RECORD, [CHECKSUM])
+    refuse_foreign(folder / RESULTS, any_content if (folder / RECORD).is_file() else ['"hardware"'])
+    refuse_foreign(folder / REPORT, any_content if is_study(folder) else [])
 
 
 def refuse_several(folder: Path) -> None:

@@ -63,6 +63,20 @@ def gain(file: Path, line: int, row: Row, column: str) -> int:
     return int(value)
 
 
+def judged_once(read: ColumnReader) -> ColumnReader:
+    """The same column, with one value for each query and document, however often a file judges them."""
+    seen: dict[tuple[Any, Any], Any] = {}
+
+    def check(file: Path, line: int, row: Row, column: str) -> Any:
+        value, pair = read(file, line, row, column), (row.get("query-id"), row.get("corpus-id"))
+        if (before := seen.setdefault(pair, value)) != value:
+            told = f"query '{pair[0]}' and document '{pair[1]}' have {value:g} here and {before:g} above. Keep one of these judgements"
+            raise _wrong(file, line, column, told)
+        return value
+
+    return check
+
+
 def title(file: Path, line: int, row: Row, column: str) -> str:
     """A string that may be absent."""
     return "" if row.get(column) is None else text(file, line, row, column)

@@ -97,7 +97,17 @@ def _read_folder(folder: TaskFolder, kind_name: str, limit: int | None) -> Local
         task = replace(task, name=f"{task.name}#{limit}", data=data)
     if reason := kind.nothing_to_tell(task.data):
         raise UnmaskError(f"'{task.name}': {reason}.")
+    _say_copies(task, kind)
     return task
+
+
+def _say_copies(task: LocalTask, kind: TaskKind) -> None:
+    """Tell how many scored texts are training texts, too: their score says nothing about new texts."""
+    trained = {kind.texts_of(row)[0][0] for row in task.data.get("train", ())}
+    copies = sum(kind.texts_of(row)[0][0] in trained for row in task.data[kind.item_part]) if trained else 0
+    if copies:
+        share = f"{copies} of {task.size} test texts ({copies / task.size:.1%})"
+        say(f"{task.name}: {share} are training texts, too. Their labels may be known by heart, so the score may be too high.")
 
 
 def _refuse_idle_names(folder: TaskFolder, kind: TaskKind) -> None:

@@ -43,9 +43,17 @@ class TaskFolder:
     settings: TaskFile
 
     def file(self, stem: str) -> Path | None:
-        """The table of this name, whatever its format (`train` finds `train.jsonl` or `train.csv`), or None."""
+        """The table of this name, whatever its format (`train` finds `train.jsonl` or `train.csv`), or None.
+
+        Raises UnmaskError if there are two.
+        """
         places = (inside(self.path, f"{stem}{ending}") for ending in rows_of.READERS)
-        return next((place for place in places if place.is_file()), None)
+        files = [place for place in places if place.is_file()]
+        if len(files) > 1:
+            raise UnmaskError(
+                f"'{files[0]}' and '{files[1]}' are one table in two formats, and only one is read. Remove the other."
+            )
+        return files[0] if files else None
 
     def table(self, stem: str) -> Path:
         """The table of this name, whatever its format. Raises UnmaskError if there is none."""

@@ -165,15 +165,15 @@ def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[in
 def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """The pairs of a source, or its sentences if it has a text column."""
     file, table = read_table(source, root)
-    kind = read_sentences if _text_columns(file, source, table) == ("text",) else read_pairs
-    return kind(name, source, root, seed)
+    kind = sentences_of if _text_columns(file, source, table) == ("text",) else pairs_of
+    return kind(name, source, file, table, seed)
 
 
 def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
     """All texts of a source, to be searched: as `read_any`, but every row with all of its negatives. Nothing is drawn or left out."""
     file, table = read_table(source, root)
     if _text_columns(file, source, table) == ("text",):
-        return read_sentences(name, source, root, seed=0)
+        return sentences_of(name, source, file, table, seed=0)
     roles = _pair_roles(file, table)
     examples = []
     for line, row in table:

@@ -80,9 +80,9 @@ def _judged(folder: Path, split: str) -> Rows:
     """
     documents = _by_id(folder / "corpus.jsonl")
     queries = _by_id(folder / "queries.jsonl")
-    judgements = inside(folder, f"qrels_{split}.tsv")
+    judgements, score = inside(folder, f"qrels_{split}.tsv"), columns.judged_once(columns.number)
     for line, row in read_rows(judgements):
-        if columns.number(judgements, line, row, "score") <= 0:
+        if score(judgements, line, row, "score") <= 0:
             continue
         query = _look_up(judgements, line, row, "query-id", queries)
         document = _look_up(judgements, line, row, "corpus-id", documents)

@@ -228,9 +228,7 @@ def require_trainable(recipe: Recipe, design: Design) -> None:
     design.require_one_prompt("Training")
     design.require_dense("Training")
     if design.needs_fit:
-        raise UnmaskError(
-            f"'{design.name}' is fitted on a reference corpus: train the design without that, and fit the result."
-        )
+        raise UnmaskError(f"'{design.name}' is fitted on reference texts: train the design without that, and fit the result.")
     if recipe.train != "head":
         return
     if not design.needs_head:

@@ -19,9 +19,11 @@ from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import LessonCollator, schedule
 from unmask.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
 from unmask.experts.likelihood import require_same_tokens, response_likelihood, text_likelihood
+from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.mixture_folder import Mixture
 from unmask.models.decoder import pad_id_of
 from unmask.models.loading import Source, load_language_model
+from unmask.training.collate import chunk_tokens
 
 
 def test_prompt_and_response_are_the_text_and_the_end(tokenizer: Any) -> None:
@@ -82,22 +84,21 @@ def test_likelihood_by_hand_and_in_any_batch(tokenizer: Any) -> None:
 def test_likelihood_of_texts_by_hand_and_in_any_batch(tokenizer: Any) -> None:
     model = language_model(vocab_size=512)
     texts = ["Snow fell on the hill.", "", "One", "The cat sat on the mat, and then it slept until the evening came."]
-    found = text_likelihood(model, tokenizer, texts, max_length=9)
+    whole = chunk_tokens(tokenizer, texts, 10, blocks=False)
+    found = text_likelihood(model, tokenizer, whole, max_length=9)
     tokens = [ids[:9] for text in texts if len(ids := tokenizer(text)["input_ids"]) > 1]
     assert len(found) == len(tokens) < len(texts), "nothing stands before a single token"
     for value, ids in zip(found, tokens, strict=True):
         with torch.no_grad():
             scores = model(torch.tensor([ids])).logits[0].log_softmax(dim=-1)
         assert value == pytest.approx(-float(scores[range(len(ids) - 1), ids[1:]].mean()), abs=1e-5)
-    assert np.allclose(text_likelihood(model, tokenizer, texts, max_length=9, batch_tokens=1), found, atol=1e-6)
-    with pytest.raises(UnmaskError, match="No text has two tokens"):
-        text_likelihood(model, tokenizer, ["", ""])
+    assert np.allclose(text_likelihood(model, tokenizer, whole, max_length=9, batch_tokens=1), found, atol=1e-6)
 
 
 def test_a_pad_token_that_the_model_does_not_embed_changes_nothing(tokenizer: Any) -> None:
     model, padding = language_model(vocab_size=512), make_tokenizer()
     padding.add_special_tokens({"pad_token": "[PAD]"})
-    texts = ["Snow fell on the hill.", "The cat sat on the mat."]
+    texts = tokenizer(["Snow fell on the hill.", "The cat sat on the mat."])["input_ids"]
     assert np.array_equal(text_likelihood(model, padding, texts), text_likelihood(model, tokenizer, texts))
     assert np.array_equal(response_likelihood(model, padding, SUMS), response_likelihood(model, tokenizer, SUMS))
     assert pad_id_of(padding, model) == 0 and padding.pad_token_id == len(padding) - 1 == 512
@@ -119,11 +120,18 @@ def test_models_that_read_texts_as_other_tokens_are_refused_before_one_is_measur
         CliRunner().invoke(app, given, catch_exceptions=False)
 
 
-def test_experts_and_mixtures_read_texts_as_their_base(base: Path, tmp_path: Path) -> None:
+def test_experts_and_mixtures_read_texts_by_their_own_tokenizer_or_as_their_base(base: Path, tmp_path: Path) -> None:
     model, _ = load_language_model(Source(str(base), dtype="float32"))
     experts = saved_experts(tmp_path, model)
     Mixture(model, experts, source=Source(str(base))).save_pretrained(tmp_path / "mixture")
-    require_same_tokens([Source(str(folder)) for folder in (base, tmp_path / "a", tmp_path / "mixture")], ["It is cold."])
+    sources = [Source(str(folder)) for folder in (base, tmp_path / "a", tmp_path / "mixture")]
+    sources += [Source(str(base), adapter=str(tmp_path / name)) for name in ("a", "mixture")]
+    require_same_tokens(sources, ["It is cold."])
+    for source in sources[1:]:
+        make_tokenizer(add_bos=True).save_pretrained(source.adapter or source.model)  # if one lies there, it is theirs
+        with pytest.raises(UnmaskError, match="read these texts as other tokens"):
+            require_same_tokens([sources[0], source], ["It is cold."])
+    assert load_any_language_model(sources[1])[1]("a")["input_ids"][0] == 1
 
 
 def test_prompts_have_no_labels(tokenizer: Any) -> None:

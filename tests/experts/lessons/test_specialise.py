@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.experts.conftest import SUMS
+from tests.in_process import run_program
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.domain import STOP, Domain, load_domain, shipped_domains
 from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response, words
 from unmask.experts.lessons.generation import Sampling, Text, Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.seed_lessons import split_apart
+from unmask.experts.lessons.seed_lessons import split_apart, write_lessons
 from unmask.experts.lessons.specialise import SpecialisePlan, record_of, specialise
 
 NONE = Novelty([])
@@ -160,6 +161,25 @@ PLAN = SpecialisePlan(number=10, batch=4, patience=20)
 
 def lessons(folder: Path, writer: Writer, plan: SpecialisePlan = PLAN) -> Any:
     return specialise(writer, "pico", FREE, SUMS, folder, plan)
+
+
+class Endless(Scripted):
+    """Writes texts that do not end, so each is dropped."""
+
+    def write(self, *job: Any) -> list[Text]:
+        return [Text(text.text, False) for text in super().write(*job)]
+
+
+def test_a_command_that_keeps_no_lesson_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seeds, out = tmp_path / "seeds.jsonl", tmp_path / "out"
+    write_lessons(SUMS, seeds)
+    monkeypatch.setattr("unmask.cli.experts._writer", lambda *_: Endless())
+    words = ["specialise", "math", "-m", "pico", "--seeds", str(seeds), "-o", str(out), "-n", "2"]
+    code, told, error = run_program(words, monkeypatch, capfd)
+    assert code == 2 and "dropped: cut off" in told
+    assert error.splitlines()[-1].startswith(f"unmask: No lesson was kept, so there is nothing to learn in {out}. ")
 
 
 def test_a_run_that_was_stopped_anywhere_goes_on_to_the_same_lessons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

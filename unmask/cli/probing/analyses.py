@@ -149,7 +149,7 @@ def pairs(
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show pairs that one design ranks right and another one wrong, and whether either design is better overall."""
+    """Show pairs that one design ranks right and the other ranks wrong, and whether either design is better overall."""
     from unmask.probing.geometry import read_pairs
     from unmask.probing.won_pairs import probe_winners
     from unmask.reporting.probe_figures import draw_winners

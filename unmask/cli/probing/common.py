@@ -43,7 +43,7 @@ def attention_of(choice: AttentionOption | None) -> Attention | None:
 
 
 def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
-    """Texts of a file, from the first; the reference sentences of this package where no file is given. Raises UnmaskError."""
+    """Texts of a file, from the first; the reference texts of this package where no file is given. Raises UnmaskError."""
     from unmask.errors import UnmaskError
     from unmask.io.rows import field, read_rows
     from unmask.starter import reference_texts

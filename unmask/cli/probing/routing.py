@@ -48,7 +48,13 @@ def routing(
         typer.Option(help="Column of labels: one for each text, or a list with one for each word. Repeat for several."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the record and its measures.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for the record and its measures. Run the same command again to continue.",
+        ),
     ] = Path("routing"),
     column: Annotated[
         list[str] | None, typer.Option(help="Column that holds the text. Default: text. Repeat if files differ.")
@@ -58,7 +64,8 @@ def routing(
         AttentionOption, typer.Option("--attention", "-a", help="Attention of the model.")
     ] = AttentionOption.causal,
     against: Annotated[
-        Path | None, typer.Option(help="Another record of the same tokens. Shows how much both records agree.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Another record of the same tokens. Shows how much both records agree."),
     ] = None,
     seed: Seed = 0,
     *,

@@ -17,7 +17,7 @@ _STRANGE = ["", "naïve café, 日本語, \u0645\u0631\u062d\u0628\u0627, 🎉�
 
 
 def check_texts(embedder: Exportable) -> list[str]:
-    """200 texts: the reference sentences of this package, an empty one, one that is longer than the limit, spaces and other scripts.
+    """200 texts: the reference texts of this package, an empty one, one that is longer than the limit, spaces and other scripts.
 
     One has the name of the end-of-sequence token in it, if there is such a token. Without the empty one if no token stands for it.
     """

@@ -10,6 +10,7 @@ import numpy as np
 from unmask.io.files import atomic
 from unmask.studies.claims.page import claims_sheet, short_sheet, summary
 from unmask.studies.embedders.run import Findings
+from unmask.studies.results import REPORT
 from unmask.studies.sheet import Sheet
 
 
@@ -29,7 +30,7 @@ def write_report(findings: Findings, folder: Path) -> list[Sheet]:
     head = f"# {findings.plan.paper} on {findings.model}\n\n{summary(findings.claims)}\n"
     tables = [_scores(findings), *_agreements(findings)]
     shown = [sheet.markdown() for sheet in (claims_sheet(findings.claims), *tables)]
-    with atomic(folder / "report.md") as scratch:
+    with atomic(folder / REPORT) as scratch:
         scratch.write_text("\n".join([head, *shown, "## What the embedders are", named, ""]), encoding="utf-8")
     return tables
 

@@ -49,7 +49,7 @@ def _papers(papers: Sequence[Finding]) -> Iterator[str]:
     papers = [one for one in papers if not one.claim.is_own]
     for one in papers:
         if one.verdict == "refuted":
-            yield f"**Against {one.claim.where}**, which says: \u201c{one.claim.says}\u201d"
+            yield f"**Refuted here:** \u201c{one.claim.says}\u201d ({one.claim.where})."
     undecided = sum(one.verdict == "undecided" for one in papers)
     if undecided:
         yield f"{counted(undecided, 'claim')} of papers stay{'s' if undecided == 1 else ''} undecided."

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from unmask.io.files import atomic
 from unmask.studies.claims.page import claims_sheet
+from unmask.studies.results import REPORT
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD
 from unmask.studies.routers.findings import Findings
 from unmask.studies.routers.plan import PAPER, RoutersPlan
@@ -45,7 +46,7 @@ def write_report(findings: Findings, folder: Path, model: str, plan: RoutersPlan
         f"lessons; the best layer: {100 * max(anchor.accuracies):.0f} %).\n"
     )
     found = ["## Conclusion", *(f"- {sentence}" for sentence in findings.conclusion)]
-    with atomic(folder / "report.md") as scratch:
+    with atomic(folder / REPORT) as scratch:
         tables = [sheet.markdown() for sheet in sheets(findings)]
         scratch.write_text("\n".join([head, *found, "", *tables, legend()]), encoding="utf-8")
     return list(_tables(findings))

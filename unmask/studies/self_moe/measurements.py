@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -193,13 +194,18 @@ class Measurements:
         """Raise UnmaskError if what is kept of a row was measured with other weights. Rows of older versions do not say with which."""
         weights = [identity_of(self._source(folder)).revision for folder in folders]
         before = self._read(f"{row}, weights")
-        if before is None or not (self._read(row) or self._read(f"{row}, abilities")):
+        if before is None or not self._keeps(row):
             write_record(self._file(f"{row}, weights"), {"weights": weights})
         elif before["weights"] != weights:
             raise UnmaskError(
                 f"'{row}' was measured with other weights than it has now. Give another folder, or remove '{self.folder}', so that "
                 "every row is measured again."
             )
+
+    def _keeps(self, row: str) -> bool:
+        """Whether anything was measured with the model of a row: its values, abilities or answers, or those with another routing."""
+        names = [row, *(file.stem for file in self.folder.glob(f"{escape(row)}, *.json"))]
+        return any(self._read(name) is not None for name in names if name != f"{row}, weights")
 
     def _source(self, folder: Path | None) -> Source:
         return replace(self.source, model=str(folder or self.source.model))

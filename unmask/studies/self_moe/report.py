@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unmask.io.files import atomic
+from unmask.studies.results import REPORT
 from unmask.studies.self_moe.figures import draw_figures
 from unmask.studies.self_moe.plan import PAPER, StudyPlan
 from unmask.studies.self_moe.run import Findings, about, is_complete
@@ -29,6 +30,6 @@ def write_report(findings: Findings, folder: Path, model: str, plan: StudyPlan) 
     )
     descriptions = [f"- {row}: {about(row)}" for row in findings.ablations if about(row)]
     legend = "\n".join(["## What the ablations are", *descriptions]) + "\n" if descriptions else ""
-    with atomic(folder / "report.md") as scratch:
+    with atomic(folder / REPORT) as scratch:
         scratch.write_text("\n".join([head, *(sheet.markdown() for sheet in tables), legend, *figures]), encoding="utf-8")
     return tables

@@ -47,7 +47,7 @@ class Retrieval(TextKind):
         judged: dict[str, ColumnReader] = {
             "query-id": columns.id_of("query", queries, queries_file),
             "corpus-id": columns.id_of("document", corpus, corpus_file),
-            "score": columns.gain,
+            "score": columns.judged_once(columns.gain),
         }
         split = (folder.settings.split or "test").removeprefix("qrels_")  # `FOLDER/qrels_dev.tsv` names the file, not the split
         qrels = read_columns(folder.table(f"qrels_{split}"), judged)
