@@ -772,6 +772,18 @@ def test_a_reference_row_is_computed_once(
     assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report")) == first
 
 
+def test_a_saved_embedder_of_any_design_is_a_reference_unless_it_brings_code(
+    pico: Callable[..., Embedder], tmp_path: Path
+) -> None:
+    embedder = pico("causal/eol+sentiment/last/zscore")
+    embedder.save_pretrained(tmp_path / "saved")
+    found = reference_rows.load_reference(str(tmp_path / "saved")).encode(["a cat", "two dogs"])
+    np.testing.assert_allclose(found, embedder.encode(["a cat", "two dogs"]), atol=1e-5)
+    (tmp_path / "saved" / "code.py").touch()
+    with pytest.raises(UnmaskError, match="third-party code"):
+        reference_rows.load_reference(str(tmp_path / "saved"))
+
+
 def test_a_reference_that_does_not_exist_is_refused(tasks: list[LocalTask], tmp_path: Path) -> None:
     with pytest.raises(UnmaskError, match="no/such-model"):
         compare_reference("no/such-model", tasks, ResultStore(tmp_path))

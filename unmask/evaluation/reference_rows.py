@@ -125,12 +125,23 @@ def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Item
 def load_reference(name: str, device: torch.device | None = None) -> SentenceTransformer:
     """A sentence-transformers model: bundled name, folder or hub id. device: where it computes; by default its library chooses.
 
-    Raises UnmaskError if it cannot be loaded.
+    An embedder that unmask saved needs no trust in code: its module is ours. Raises UnmaskError if the model cannot be loaded.
     """
     from sentence_transformers import SentenceTransformer
 
+    model = resolve(name)
+    where = None if device is None else str(device)
     try:
-        return SentenceTransformer(resolve(name), device=None if device is None else str(device))
+        return SentenceTransformer(model, device=where, trust_remote_code=_is_saved_embedder(Path(model)))
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {first}") from error
+
+
+def _is_saved_embedder(folder: Path) -> bool:
+    """Whether the only code that a folder names is our own module, so that nobody has to be trusted."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text("utf-8"))
+        return [module["type"] for module in modules] == ["unmask.st_module.UnmaskModule"] and not any(folder.glob("*.py"))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False

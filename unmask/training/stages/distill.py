@@ -26,7 +26,8 @@ _FEWEST = 3  # with two texts each is the other's only neighbour, whatever its v
 class DistillOptions(PoolingOptions):
     """Relational distillation: in each batch, the neighbours of a text are to be those that the teacher gives it.
 
-    teacher: any sentence-transformers model: `minilm`, a folder, or a hub id. It reads texts without the instructions of the data.
+    teacher: any sentence-transformers model: `minilm`, a folder (also that of a saved embedder), or a hub id. It reads texts without the
+    instructions of the data.
 
     With cosines s of the student, t of the teacher, and temperature T, the loss of a batch is the mean over its texts i of
 
