@@ -172,7 +172,7 @@ def test_a_command_that_continues_says_so_in_its_help() -> None:
 
 @pytest.mark.parametrize(
     ("output", "said"),
-    [("folder", "Stopped. The same command goes on from here."), ("file.npy", "Stopped.")],
+    [("folder", "Stopped. Run the same command again to continue."), ("file.npy", "Stopped.")],
 )
 def test_ctrl_c_is_told_in_one_line(
     output: str, said: str, run: Run, model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from tests.conftest import TEXTS, make_tokenizer
@@ -164,6 +165,16 @@ def test_an_adapter_that_was_merged_for_a_while_is_saved(options: dict[str, Any]
         module.merge()
         module.unmerge()
     assert maps and np.allclose(vectors(embedder), vectors(again(embedder, tmp_path / "saved")), atol=1e-4)
+
+
+def test_an_adapter_that_trained_biases_is_saved(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    base = pico_folder("qwen2")
+    folder = lora(base, tmp_path / "lora", bias="all")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    save_file({name: weight + name.endswith("bias") for name, weight in tensors.items()}, folder / "adapter_model.safetensors")
+    embedder = Embedder.from_pretrained(base, DESIGN, adapter=folder, **HERE)
+    assert not np.allclose(vectors(embedder), vectors(Embedder.from_pretrained(base, DESIGN, **HERE)), atol=0.01)
+    assert np.array_equal(vectors(embedder), vectors(again(embedder, tmp_path / "saved")))
 
 
 @pytest.mark.parametrize("named", ["beside its base", "by its folder"])

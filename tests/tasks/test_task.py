@@ -155,7 +155,7 @@ def test_scored_texts_that_are_training_texts_are_told_once(
     write_rows(folder / "test.jsonl", [*test, test[0] | {text: train[0][text]}])
     read(folder)
     [message] = caplog.messages
-    assert message.startswith(f"mine: 1 of {len(test) + 1} test texts (") and "are training texts, too" in message
+    assert message.startswith(f"mine: 1 of its {len(test) + 1} test texts (") and "in its own train file" in message
 
 
 def test_the_path_wins_over_task_toml(tmp_path: Path) -> None:

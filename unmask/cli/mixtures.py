@@ -40,7 +40,7 @@ Decision = Annotated[Level, typer.Option(help="token: route each token by itself
 StartFrom = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="Start from this mixture's router. Rows of experts that both mixtures have are copied."
+        metavar="FOLDER", help="Start from this mixture's router. Experts that both mixtures have keep their weights in it."
     ),
 ]
 RouterStart = Annotated[

@@ -69,7 +69,7 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            complain("Stopped. The same command goes on from here." if self.continues(ctx.params) else "Stopped.")
+            complain(f"Stopped. {CONTINUES}." if self.continues(ctx.params) else "Stopped.")
             raise  # typer exits with 130
 
     def continues(self, given: dict[str, Any]) -> bool:

@@ -196,7 +196,7 @@ def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor |
 
     U, lambda: eigenvectors and eigenvalues of the covariance, largest first (Su et al., arXiv 2103.15316). eps is a millionth of the
     median of the kept eigenvalues: without it, whitening would amplify rounding in directions without variance (the routing weights of a
-    layer sum to 1). Raises UnmaskError unless the corpus has more texts than kept dimensions. With fewer, some directions have no
+    layer sum to 1). Raises UnmaskError unless there are more texts than kept dimensions. With fewer, some directions have no
     variance, and all texts would be at equal distances.
     """
     if part is None:
@@ -225,7 +225,7 @@ def _kept(texts: int, dim: int, keep: int | Literal["all"]) -> int:
     if texts <= kept:
         raise UnmaskError(
             f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}. "
-            "Give a larger corpus (--fit-on), or keep fewer dimensions (whiten:N)."
+            "Give more texts (--fit-on), or keep fewer dimensions (whiten:N)."
         )
     return kept
 

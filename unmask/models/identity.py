@@ -307,9 +307,12 @@ def _changed_in_memory(model: nn.Module) -> str | None:
     if any(str(getattr(config, "init_lora_weights", "")).lower().startswith(_CHANGE_BASE) for config in configs.values()):
         return None  # loading changes the base in the same way
     noted = getattr(model, "unmask_base_values", {})
+    biases = any(
+        getattr(config, "bias", "none") != "none" for config in configs.values()
+    )  # the adapter then has those of the base
     for name, weight in model.named_parameters():
         plain = _WRAPPED.sub(".", name)
-        if plain in noted and not _is_close(_first(weight).cpu(), noted[plain]):
+        if plain in noted and not (biases and plain.endswith(".bias")) and not _is_close(_first(weight).cpu(), noted[plain]):
             return plain
     return None
 
@@ -329,9 +332,9 @@ def require_unchanged_base(model: nn.Module) -> None:
     base, noted = base_of_loaded(model), getattr(model, "unmask_files", None)
     if base is not None and (name := _changed_in_memory(model)):
         raise UnmaskError(
-            f"'{name}' of the base model '{base.model}' was changed in memory since it was loaded, as by merging or training, and what is "
-            "saved would name the base on disk, which lacks that. Save the whole model first, without the adapter or the experts over it, "
-            "load that, and put them on it."
+            f"'{name}' of the base model '{base.model}' was changed in memory: something was merged into it, or it was trained. What is "
+            "saved would name the base on disk, which lacks that. Save the whole model first, without the adapter or the experts over it. "
+            "Load that, and put them on it."
         )
     if base is None or noted is None or not Path(lasting_name(base.model)).is_dir():
         return

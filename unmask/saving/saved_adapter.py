@@ -82,7 +82,7 @@ def _active_adapter(model: Any) -> str:
 
 def _is_at_full_strength(layer: Any, name: str) -> bool:
     """Whether a layer multiplies its LoRA by what rank and alpha say."""
-    if name not in layer.scaling:
+    if name not in getattr(layer, "scaling", {}):
         return True
     rank = layer.r[name]
     own = layer.lora_alpha[name] / (math.sqrt(rank) if layer.use_rslora.get(name) else rank)

@@ -191,12 +191,16 @@ class _Parser:
         else:
             raise self.problem("a value (a number, 'text', true or false)")
         if not _fits(value, column.holds):
-            raise UnmaskError(f"Column '{name}' holds {_HOLDS[column.holds]}, so it cannot be compared with {token.text}.")
+            hint = _NUMBERS_AS_TEXT if column.holds == "text" and token.kind == "number" else ""
+            raise UnmaskError(
+                f"Column '{name}' holds {_HOLDS[column.holds]}, so it cannot be compared with {token.text}.{hint}"
+            )
         self.take()
         return value
 
 
 _HOLDS = {"integer": "whole numbers", "number": "numbers", "boolean": "true or false", "text": "text (in quotes: 'a')"}
+_NUMBERS_AS_TEXT = " In csv and tsv files, a column is text if one number is not in its shortest form: write 2.5, not 2.50."
 
 
 def _number(text: str) -> int | float:

@@ -53,7 +53,7 @@ class Ratio:
 class Difference:
     """First minus second on the same n sentences: interval by a paired bootstrap, and a two-sided p (see `difference`).
 
-    The interval contains 0 if p is 0.05 or more, and only then.
+    The interval contains 0 if p is 0.05 or more.
     """
 
     metric: str

@@ -106,8 +106,8 @@ def _say_copies(task: LocalTask, kind: TaskKind) -> None:
     trained = {kind.texts_of(row)[0][0] for row in task.data.get("train", ())}
     copies = sum(kind.texts_of(row)[0][0] in trained for row in task.data[kind.item_part]) if trained else 0
     if copies:
-        share = f"{copies} of {task.size} test texts ({copies / task.size:.1%})"
-        say(f"{task.name}: {share} are training texts, too. Their labels may be known by heart, so the score may be too high.")
+        share = f"{copies} of its {task.size} test texts ({copies / task.size:.1%})"
+        say(f"{task.name}: {share} are also in its own train file, so its score may be too high.")
 
 
 def _refuse_idle_names(folder: TaskFolder, kind: TaskKind) -> None:

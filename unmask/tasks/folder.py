@@ -49,10 +49,9 @@ class TaskFolder:
         """
         places = (inside(self.path, f"{stem}{ending}") for ending in rows_of.READERS)
         files = [place for place in places if place.is_file()]
+        files = [file for file in files if file.suffix != ".txt"] or files  # plain text holds no columns
         if len(files) > 1:
-            raise UnmaskError(
-                f"'{files[0]}' and '{files[1]}' are one table in two formats, and only one is read. Remove the other."
-            )
+            raise UnmaskError(f"'{files[0]}' and '{files[1]}' are one table in two formats. Keep one of the two.")
         return files[0] if files else None
 
     def table(self, stem: str) -> Path:
