@@ -1,4 +1,4 @@
-"""Results survive kills and name what is broken; conditions tell measurements apart, and a fingerprint tells models apart."""
+"""Results survive kills and name what is broken; conditions tell measurements apart."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.io.files import atomic, fingerprint, only_run_in, write_json
+from unmask.io.files import atomic, only_run_in, write_json
 from unmask.statistics.bootstrap import Items
 
 CONDITIONS = Conditions(
@@ -250,85 +247,3 @@ def test_conditions_of_an_older_version_keep_their_key() -> None:
     assert Conditions.model_validate_json(older).key == hashlib.sha256(older.encode()).hexdigest()[:20]
     later = older.removesuffix("}") + ',"attn_implementation":"eager"}'
     assert Conditions.model_validate_json(later).key == hashlib.sha256(later.encode()).hexdigest()[:20]
-
-
-# --- fingerprints ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def model(tmp_path: Path, pico_folder: Callable[[str], Path]) -> Path:
-    """A pico model of our own to change."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for file in pico_folder("llama").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    return folder
-
-
-def test_a_copy_of_a_model_has_its_fingerprint(model: Path, pico_folder: Callable[[str], Path]) -> None:
-    assert fingerprint(model) == fingerprint(pico_folder("llama"))
-
-
-def test_every_tensor_of_a_small_model_changes_the_fingerprint(model: Path) -> None:
-    file = model / "model.safetensors"
-    weights, before = load_file(file), fingerprint(model)
-    seen = {before}
-    for name in weights:
-        save_file({**weights, name: weights[name] + 1}, file, metadata={"format": "pt"})
-        seen.add(fingerprint(model))
-    assert len(seen) == len(weights) + 1
-    save_file(weights, file, metadata={"format": "pt"})
-    assert fingerprint(model) == before
-
-
-@pytest.mark.parametrize("block", range(1, 64, 9))
-def test_a_change_in_any_block_of_a_large_file_changes_the_fingerprint(block: int, tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    save_file({"weight": torch.arange(64 * 20_000) % 7}, file)
-    before, content = fingerprint(tmp_path), bytearray(file.read_bytes())
-    content[len(content) * block // 64 + 4095] ^= 1
-    file.write_bytes(content)
-    assert fingerprint(tmp_path) != before
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "vocab.txt", "modeling_own.py"])
-def test_every_file_that_vectors_depend_on_changes_the_fingerprint(name: str, model: Path) -> None:
-    before = fingerprint(model)
-    file = model / name
-    file.write_text((file.read_text() if file.exists() else "") + "\n")
-    assert fingerprint(model) != before
-
-
-def test_the_place_of_a_file_is_part_of_the_fingerprint(model: Path) -> None:
-    (model / "1_Pooling").mkdir()
-    (model / "2_Dense").mkdir()
-    (model / "1_Pooling" / "config.json").write_text("{}")
-    before = fingerprint(model)
-    (model / "1_Pooling" / "config.json").rename(model / "2_Dense" / "config.json")
-    assert fingerprint(model) != before
-
-
-def test_a_file_that_no_vector_depends_on_leaves_the_fingerprint(model: Path) -> None:
-    before = fingerprint(model)
-    (model / "README.md").write_text("# Mine")
-    (model / "loss.png").write_bytes(b"picture")
-    assert fingerprint(model) == before
-
-
-def test_a_folder_called_like_a_file_is_no_file(model: Path) -> None:
-    before = fingerprint(model)
-    (model / "old.json").mkdir()
-    assert fingerprint(model) == before
-
-
-@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1", b"\x10" + bytes(40), b""])
-def test_a_broken_weight_file_is_left_to_loading(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(content)
-    assert len(fingerprint(tmp_path)) == 16
-
-
-def test_a_training_step_changes_the_fingerprint(model: Path) -> None:
-    file = model / "model.safetensors"
-    weights, before = load_file(file), fingerprint(model)
-    save_file({name: tensor + 1e-3 * torch.randn_like(tensor) for name, tensor in weights.items()}, file)
-    assert fingerprint(model) != before

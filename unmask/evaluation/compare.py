@@ -31,7 +31,7 @@ from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_r
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
 from unmask.io.terminal import counted, say
 from unmask.mixture.any_model import load_any_decoder
-from unmask.models.identity import attention_implementation, older_revision
+from unmask.models.identity import attention_implementation
 from unmask.models.loading import Source, precision_of
 from unmask.models.provenance import hardware, versions
 from unmask.saving.folder import EmbedderSettings, read_saved
@@ -147,12 +147,12 @@ def compare(
     planned = PlannedResults(plan, store, model_revision(plan.source), precision_of(plan.source))
     planned.record_what_does_not_apply()
     vectors = cache or VectorStore.beside(store.folder)
-    if any(planned.result(conditions) is None for conditions in planned.cells.values()):
+    if any(planned.store.get(conditions) is None for conditions in planned.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan)
         _fill(planned, backbone, tokenizer, vectors, {} if fits is None else fits)
         if cache is None:  # where nothing was missing, the vectors are those of another model that is not scored yet
             vectors.forget()
-    results = ((label, planned.result(conditions)) for (label, _), conditions in planned.cells.items())
+    results = ((label, planned.store.get(conditions)) for (label, _), conditions in planned.cells.items())
     return [result.model_copy(update={"label": label}) for label, result in results if result is not None]
 
 
@@ -186,21 +186,6 @@ class PlannedResults:
             for task in self.plan.tasks
             if why_not_scored(design, task) is None
         }
-
-    def result(self, conditions: Conditions) -> Result | None:
-        """The stored result under these conditions. A result of an older version counts if its name for the weights still fits them."""
-        result = self.store.get(conditions)
-        if result is None and self._older is not None:
-            result = self.store.get(conditions.model_copy(update={"model_revision": self._older}))
-        return result
-
-    @cached_property
-    def _older(self) -> str | None:
-        """The name that an older version gave these weights, if the store holds results of this model under that name."""
-        own = [result for result in self.store.results if result.model == self.plan.source.model]
-        others = {result.conditions.model_revision for result in own}
-        older = older_revision(self.plan.source) if others - {self.revision} else None
-        return older if older in others else None
 
     @cached_property
     def beside(self) -> dict[tuple[Attention, Prompts], list[Design]]:
@@ -247,7 +232,7 @@ class PlannedResults:
     def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
         """The designs, among those given, that have no score on a task yet, by label."""
         cells = {label: self.cells.get((label, task.name)) for label in designs}
-        return {label: designs[label] for label, cell in cells.items() if cell is not None and self.result(cell) is None}
+        return {label: designs[label] for label, cell in cells.items() if cell is not None and self.store.get(cell) is None}
 
 
 def _fill(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import json
 import os
 import re
@@ -378,38 +377,3 @@ def _held(lock: Path, what: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):
             holder.release()
-
-
-_SMALL = (".json", ".jinja", ".txt", ".model", ".py")
-
-
-def fingerprint(folder: Path) -> str:
-    """Hash of a model folder: its settings, tokenizer, template and code whole, its weights by name, size and samples.
-
-    A sample is 4 KB: 64 of them spread over each file, and one at the start of each tensor, since training may leave all
-    tensors but a few as they were. Reading gigabytes to name them would take longer than many a comparison.
-    """
-    digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*")):
-        if not file.is_file():
-            continue
-        if file.suffix in _SMALL:
-            digest.update(f"{file.relative_to(folder)}:".encode() + file.read_bytes())
-        elif file.suffix == ".safetensors":
-            size = file.stat().st_size
-            digest.update(f"{file.relative_to(folder)}:{size}".encode())
-            with file.open("rb") as stream:
-                for start in [*(size * block // 64 for block in range(64)), *_tensors(stream)]:
-                    stream.seek(start)
-                    digest.update(stream.read(4096))
-    return digest.hexdigest()[:16]
-
-
-def _tensors(stream: BinaryIO) -> list[int]:
-    """Where each tensor of a safetensors file begins; nowhere in a broken file, which loading will refuse."""
-    length = int.from_bytes(stream.read(8), "little")
-    try:
-        header = json.loads(stream.read(min(length, 2**27)))
-    except ValueError:
-        return []
-    return [8 + length + header[name]["data_offsets"][0] for name in sorted(header) if name != "__metadata__"]

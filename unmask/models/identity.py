@@ -21,7 +21,6 @@ from pydantic import BaseModel
 from torch import nn
 
 from unmask.errors import UnmaskError
-from unmask.io.files import fingerprint
 from unmask.models.bundled import is_path, resolve
 from unmask.models.digests import digest_of_folder, state_of_folder
 from unmask.models.hub import hub_commit
@@ -98,18 +97,6 @@ def _identity(source: Source, read: ReadFolder) -> ModelIdentity:
 def _own_files(name: str) -> str:
     """A pattern of the files that count. Beside an adapter on the hub lies whatever other programs have downloaded from there."""
     return "*" if Path(resolve(name)).is_dir() else "adapter_*"
-
-
-def older_revision(source: Source) -> str | None:
-    """The name that earlier versions gave to the same weights. None if that name would prove nothing.
-
-    Earlier versions sampled the weights, of safetensors only, and ignored the base of an adapter or a mixture.
-    """
-    place = Path(place_of(source))
-    if not place.is_dir() or source.adapter or is_adapter(place) or is_mixture(place):
-        return None
-    others = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz")
-    return None if any(file.suffix in others for file in place.rglob("*")) else fingerprint(place)
 
 
 def note_source(model: Model, source: Source, base: Source | None = None) -> Model:
