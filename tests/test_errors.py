@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from unmask.errors import UnmaskError, first_problem, in_one_sentence, not_installed, require_package, unknown
+from unmask.errors import UnmaskError, first_line, first_problem, in_one_sentence, not_installed, require_package, unknown
 
 
 class Options(BaseModel):
@@ -91,3 +91,10 @@ def test_a_package_that_no_extra_installs_is_no_mistake_of_the_user() -> None:
     assert not_installed("torch") is None
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         require_package("no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("said", "line"), [("one\ntwo", "one"), ("\n one \n", "one"), ("", "ValueError"), (" \n", "ValueError")]
+)
+def test_of_an_error_its_first_line_is_told_or_its_class(said: str, line: str) -> None:
+    assert first_line(ValueError(said)) == line

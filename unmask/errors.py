@@ -31,6 +31,11 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UnmaskError:
     return UnmaskError(f"Unknown {kind} '{given}'.{hint} Allowed: {', '.join(names)}.")
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its class."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
 def require_package(module: str) -> None:
     """Raise UnmaskError, with the command that installs it, if a module of an optional package cannot be imported."""
     from importlib.util import find_spec

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.encoding.encode import Tally, Vectors
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_line
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Failure, Result, ResultStore
 from unmask.io.terminal import say
@@ -134,8 +134,7 @@ def load_reference(name: str, device: torch.device | None = None) -> SentenceTra
     try:
         return SentenceTransformer(model, device=where, trust_remote_code=_is_saved_embedder(Path(model)))
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {first}") from error
+        raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {first_line(error)}") from error
 
 
 def _is_saved_embedder(folder: Path) -> bool:

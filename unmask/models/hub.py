@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_line
 from unmask.models.bundled import BUNDLED
 
 _PATIENCE = 5.0
@@ -162,8 +162,3 @@ def hub_failure(name: str, error: Exception) -> str:
         f"'{name}' is no folder, no bundled name ({', '.join(BUNDLED)}), and the model hub did not give it.{hint}{offline} "
         f"The hub said: {first_line(error)}"
     )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an error says, or its class."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_line
 from unmask.io.paths import expanded
 from unmask.io.seals import check_seal
 from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
 from unmask.models.decoder import body_of
-from unmask.models.hub import first_line, hub_failure, no_long_wait
+from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
 from unmask.models.source import Source as Source
 from unmask.models.source import (

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.errors import UnmaskError, require_package, unknown
+from unmask.errors import UnmaskError, first_line, require_package, unknown
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import seal
-from unmask.models.hub import first_line
 from unmask.models.identity import loaded_from
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import installed_versions, versions

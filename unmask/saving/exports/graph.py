@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from unmask.encoding.backbone import TokenBatch
 from unmask.encoding.batching import collate
 from unmask.encoding.features import vectors
-from unmask.errors import UnmaskError
-from unmask.models.hub import first_line
+from unmask.errors import UnmaskError, first_line
 from unmask.saving.exports import standalone
 from unmask.saving.exports.target import Exportable
 
