@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Literal
 
 RouterKind = Literal["block", "layer", "final"]
 Level = Literal["token", "sequence"]
 Method = Literal["linear", "ties", "dare"]
-
-METHODS: Final = get_args(Method)

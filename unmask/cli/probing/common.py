@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask.designs.design import Attention
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from unmask.designs.design import Attention
-
-
-class AttentionOption(StrEnum):
-    """What the attention may be."""
-
-    causal = "causal"
-    bidirectional = "bidirectional"
-
 
 AttentionChoice = Annotated[
-    AttentionOption | None,
+    Attention | None,
     typer.Option("--attention", "-a", help="Attention of the model. Required, unless the model is a saved embedder."),
 ]
 Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read. Default: the last one, after the final norm.")]
@@ -35,11 +26,6 @@ Column = Annotated[str, typer.Option(help="Column that holds the text.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Read only the first N texts.")]
 _IN_EVERY_RESULT = '"attn_implementation"'
 """A key of the provenance, which each result has."""
-
-
-def attention_of(choice: AttentionOption | None) -> Attention | None:
-    """The attention that was chosen, if one was."""
-    return None if choice is None else choice.value  # type: ignore[return-value]
 
 
 def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:

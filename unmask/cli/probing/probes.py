@@ -16,7 +16,6 @@ from unmask.cli.probing.common import (
     Layer,
     Limit,
     Seed,
-    attention_of,
     below,
     between,
     keep,
@@ -63,7 +62,7 @@ def words(
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
-    loaded = load_model(options.source(model), attention_of(attention))
+    loaded = load_model(options.source(model), attention)
     result = probe_words(loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=options.batch_tokens)
     rows = [
         ("accuracy of the most frequent tag", percent(result.majority), ""),
@@ -115,7 +114,7 @@ def prefix(
     given = read_triples(triples or TRIPLES)
     gaps = []
     for name, own in map(attention_in, model):
-        gaps.append(probe_prefixes(load_model(options.source(name), own or attention_of(attention)), given, layer=layer))
+        gaps.append(probe_prefixes(load_model(options.source(name), own or attention), given, layer=layer))
     result = compare_stages(model, gaps)
     written = [keep(result, output, "prefix", partial(draw_stages, result, output))] if output else []
     rows = []
@@ -211,7 +210,7 @@ def masked(
     from unmask.saving.load_model import load_predicting_model
 
     given = texts_of(texts, column, limit)
-    loaded = load_predicting_model(options.source(model), attention_of(attention))
+    loaded = load_predicting_model(options.source(model), attention)
     result = probe_masked(
         loaded, given, rate=rate, mask_token=mask_token, max_length=max_length, seed=seed, batch_tokens=options.batch_tokens
     )

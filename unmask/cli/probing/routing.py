@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions, refuse_given
-from unmask.cli.probing.common import AttentionOption, Seed, attention_of, between, show
+from unmask.cli.probing.common import Seed, between, show
+from unmask.designs.design import Attention
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
@@ -60,9 +61,7 @@ def routing(
         list[str] | None, typer.Option(help="Column that holds the text. Default: text. Repeat if files differ.")
     ] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Record at most this many tokens, sampled with --seed.")] = None,
-    attention: Annotated[
-        AttentionOption, typer.Option("--attention", "-a", help="Attention of the model.")
-    ] = AttentionOption.causal,
+    attention: Annotated[Attention, typer.Option("--attention", "-a", help="Attention of the model.")] = "causal",
     against: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Another record of the same tokens. Shows how much both records agree."),
@@ -96,7 +95,7 @@ def _recorded(
     output: Path,
     column: list[str] | None,
     sample: int | None,
-    attention: AttentionOption,
+    attention: Attention,
     seed: int,
     options: ModelOptions,
 ) -> RoutingRecord:
@@ -106,7 +105,7 @@ def _recorded(
 
     given = read_labelled(texts or [], label or [], column or ["text"], seed)
     check_folder(output)
-    loaded = load_model(options.source(model), attention_of(attention))
+    loaded = load_model(options.source(model), attention)
     return record_routing(
         loaded, given, output, sample=sample, seed=seed, max_length=options.max_length, batch_tokens=options.batch_tokens
     )
