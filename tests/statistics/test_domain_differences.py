@@ -111,6 +111,14 @@ def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
     assert "all: " not in said
 
 
+def test_a_domain_without_a_text_to_predict_is_named(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("a")
+    (tmp_path / "long.txt").write_text("It is cold.")
+    texts = [f"--texts={name}={tmp_path / name}.txt" for name in ("long", "short")]
+    with pytest.raises(UnmaskError, match="short: No text has two tokens"):
+        CliRunner().invoke(app, ["evaluate-lm", "-m", str(base), *texts], catch_exceptions=False)
+
+
 def test_texts_are_tokenized_once_for_all_models(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cold.txt").write_text("It is cold.\nSnow fell.")
     shutil.copytree(base, tmp_path / "other")

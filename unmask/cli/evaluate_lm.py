@@ -138,10 +138,8 @@ def _tokens_that_count(
     left_out: texts that reading left out. Texts of fewer than two tokens are left out, too. Says the numbers.
     """
     from unmask.experts.likelihood import cut_lessons
-    from unmask.training.collate import chunk_tokens
 
-    # one token beyond the limit shows that a text is longer
-    tokens = {domain: chunk_tokens(tokenizer, texts, longest + 1, blocks=False) for domain, texts in read.items()}
+    tokens = {domain: _tokens(tokenizer, domain, texts, longest) for domain, texts in read.items()}
     reasons = {
         domain: {**left_out[domain], "shorter than two tokens": len(texts) - len(tokens[domain])}
         for domain, texts in read.items()
@@ -159,6 +157,15 @@ def _tokens_that_count(
             if number:
                 say(f"{domain}: {number} of {len(given[domain])} {what} are cut to {longest} tokens (--max-length)")
     return tokens, {LIKELIHOOD: {"cut": cut[LIKELIHOOD]}, TEXT_LIKELIHOOD: {"cut": cut[TEXT_LIKELIHOOD], "left_out": reasons}}
+
+
+def _tokens(tokenizer: Any, domain: str, texts: Sequence[str], longest: int) -> list[list[int]]:
+    from unmask.training.collate import chunk_tokens
+
+    try:  # one token beyond the limit shows that a text is longer
+        return chunk_tokens(tokenizer, texts, longest + 1, blocks=False)
+    except UnmaskError as error:
+        raise UnmaskError(f"{domain}: {error}") from error
 
 
 def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, Items]:
