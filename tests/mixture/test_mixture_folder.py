@@ -315,3 +315,14 @@ def test_every_variant_of_lora_that_peft_knows_is_refused() -> None:
 
     variants = {field.name for field in fields(LoraConfig) if field.metadata.get("is_lora_variant")}
     assert variants and variants <= UNREADABLE.keys()
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "q_proj.base.weight"])
+def test_a_mixture_over_a_base_that_was_changed_in_memory_is_not_saved(name: str, base: Path, tmp_path: Path) -> None:
+    mixture = mixed(base)
+    weight = next(weight for place, weight in mixture.body.named_parameters() if place.endswith(name))
+    with torch.no_grad():
+        weight.mul_(1.5)
+    with pytest.raises(UnmaskError, match=r"of the base model .* was changed in memory"):
+        mixture.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
