@@ -7,7 +7,6 @@ compared lesson by lesson, or text by text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.io.terminal import progress_bar
+from unmask.mixture.any_model import tokenizer_of
 from unmask.models.decoder import pad_id_of
-from unmask.models.loading import Source, load_tokenizer, own_tokenizer
-from unmask.models.source import adapter_folder, below, place_of
+from unmask.models.loading import Source
 from unmask.training.collate import NextTokenCollator
 from unmask.training.targets import mean_by_text, target_logits
 
@@ -58,15 +57,8 @@ def require_same_tokens(sources: Sequence[Source], texts: Sequence[str]) -> None
 
 
 def _ids(source: Source, texts: Sequence[str]) -> list[list[int]]:
-    """The token ids of texts for a model as `load_any_language_model` loads it.
-
-    An expert or a mixture reads them by the tokenizer in its folder, or as its base does.
-    """
-    folder = Path(adapter_folder(source.adapter) if source.adapter else place_of(source))
-    tokenizer = own_tokenizer(folder, source)
-    if tokenizer is None:
-        tokenizer = load_tokenizer(source if source.adapter else below(folder, source) or source)
-    ids: list[list[int]] = tokenizer([without_surrogates(text) for text in texts], verbose=False)["input_ids"]
+    """The token ids of texts for a model as `load_any_language_model` loads it."""
+    ids: list[list[int]] = tokenizer_of(source)([without_surrogates(text) for text in texts], verbose=False)["input_ids"]
     return ids
 
 

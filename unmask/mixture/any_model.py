@@ -11,8 +11,8 @@ from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.merging import merge_experts
 from unmask.mixture.mixture_folder import load_mixture
 from unmask.models.identity import note_source
-from unmask.models.loading import base_of, load_decoder, load_language_model, own_tokenizer, places_of
-from unmask.models.source import Source, adapter_folder, is_adapter, is_mixture, place_of
+from unmask.models.loading import base_of, load_decoder, load_language_model, load_tokenizer, own_tokenizer, places_of
+from unmask.models.source import Source, adapter_folder, below, is_adapter, is_mixture, place_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,7 +36,7 @@ def load_any_language_model(source: Source) -> tuple[Any, PreTrainedTokenizerBas
     The source names a language model, an expert or a mixture. It may also name a base model, with the expert or the mixture as its
     adapter. An expert is merged into its base at full strength.
     """
-    folder = Path(adapter_folder(source.adapter) if source.adapter else place_of(source))
+    folder = _folder_of(source)
     if is_mixture(folder):
         mixture, tokenizer = load_mixture(folder, source)
         note_source(mixture.body, source, mixture.source)
@@ -47,3 +47,14 @@ def load_any_language_model(source: Source) -> tuple[Any, PreTrainedTokenizerBas
         return merge_experts(model, [expert], "linear", weights=[1.0]).eval(), tokenizer if own is None else own
     model, tokenizer = load_language_model(source)
     return model.eval(), tokenizer
+
+
+def tokenizer_of(source: Source) -> PreTrainedTokenizerBase:
+    """The tokenizer that `load_any_language_model` gives, without the model: that in an expert's or mixture's folder, or its base's."""
+    folder = _folder_of(source)
+    own = own_tokenizer(folder, source)
+    return load_tokenizer(source if source.adapter else below(folder, source) or source) if own is None else own
+
+
+def _folder_of(source: Source) -> Path:
+    return Path(adapter_folder(source.adapter) if source.adapter else place_of(source))

@@ -294,9 +294,8 @@ def _changed_in_memory(model: nn.Module) -> str | None:
     if any(str(getattr(config, "init_lora_weights", "")).lower().startswith(_CHANGE_BASE) for config in configs.values()):
         return None  # loading changes the base in the same way
     noted = getattr(model, "unmask_base_values", {})
-    biases = any(
-        getattr(config, "bias", "none") != "none" for config in configs.values()
-    )  # the adapter then has those of the base
+    # an adapter that trained biases has those of the base, too
+    biases = any(getattr(config, "bias", "none") != "none" for config in configs.values())
     for name, weight in model.named_parameters():
         plain = _WRAPPED.sub(".", name)
         if plain in noted and not (biases and plain.endswith(".bias")) and not _is_close(_first(weight).cpu(), noted[plain]):
