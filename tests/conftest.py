@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,15 @@ from tests.shapes import check_shapes
 check_shapes()  # before anything of the package is imported
 
 import torch
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 torch.set_num_threads(1)
 # A forked process makes torch's pool of threads anew. torch does it at the first use and without a lock: two threads that load
 # weights at once then fail with "Invalid thread pool". So each forked process does it first, while it has one thread.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
+# The lock of tqdm is a semaphore that forked processes share. A test that kills one while it makes a bar would leave the semaphore
+# taken, and the next bar of this process would wait for ever. So each forked process has a lock of its own.
+os.register_at_fork(after_in_child=lambda: tqdm.set_lock(threading.RLock()))
 if not torch.accelerator.is_available():
     # At each seed, torch writes down the stack for three accelerators that might start later: milliseconds, and kept for ever.
     for library in (torch.cuda, torch.cuda.random, torch.xpu, torch.xpu.random, torch.mtia):

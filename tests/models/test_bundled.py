@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.serving.running import until
+from tests.training.running import ended, forked
 from unmask.errors import UnmaskError
 from unmask.models import bundled as models
 from unmask.models.bundled import BUNDLED, Bundled, cache_folder, resolve
@@ -177,12 +180,12 @@ def resolve_slowly(_: int) -> bool:
     return (Path(resolve("smollm2")) / "model.safetensors").is_file()
 
 
-def resolve_in_a_process(start: float) -> bool:
-    """As resolve_slowly, in a process that has the converter of this test and begins at a given time."""
+def resolve_in_a_process(start: float) -> None:
+    """The work of a process that has the converter of this test and begins at a given time."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         convert_with(monkeypatch, slow_conversion, "smollm2")
         time.sleep(max(0.0, start - time.time()))
-        return resolve_slowly(0)
+        assert resolve_slowly(0)
 
 
 def test_threads_that_ask_at_once_convert_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,8 +196,9 @@ def test_threads_that_ask_at_once_convert_once(cache: Path, monkeypatch: pytest.
 
 
 def test_processes_that_ask_at_once_convert_once(cache: Path) -> None:
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        assert pool.map(resolve_in_a_process, [time.time() + 0.2] * 3, chunksize=1) == [True] * 3
+    start = time.time() + 0.2
+    numbers = [forked(lambda: resolve_in_a_process(start)) for _ in range(3)]
+    assert [ended(number) for number in numbers] == [0] * 3
     assert (cache / "conversions").read_text() == "smollm2\n" and leftovers(cache) == []
 
 
@@ -215,12 +219,10 @@ def test_a_conversion_that_breaks_off_leaves_nothing(
 
 
 def test_a_conversion_that_was_killed_is_begun_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = multiprocessing.get_context("fork").Process(target=resolve_in_a_process, args=(0.0,))
-    process.start()
-    while not (cache / "conversions").exists():
-        time.sleep(0.01)
-    process.kill()
-    process.join()
+    number = forked(lambda: resolve_in_a_process(0.0))
+    until((cache / "conversions").exists, 60)
+    os.kill(number, signal.SIGKILL)
+    assert ended(number) == -signal.SIGKILL
     assert not BUNDLED["smollm2"].ready
     convert_with(monkeypatch, slow_conversion, "smollm2")
     assert resolve_slowly(0) and leftovers(cache) == []

@@ -129,8 +129,12 @@ def forked(work: Callable[[], object], **environment: str) -> int:
 
 
 def ended(number: int) -> int:
-    """How a process ended: its exit code, or minus the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+    """How a process ended: its exit code, or minus the signal that killed it. One that does not end is killed with the test."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+    except BaseException:  # the test took too long
+        os.kill(number, signal.SIGKILL)
+        raise
 
 
 def killed(work: Callable[[], object]) -> None:
