@@ -136,6 +136,13 @@ def test_an_average_has_the_prompts_of_the_file_and_registered_ones(tmp_path: Pa
     assert Design.parse(found["both"].name) == found["both"]
 
 
+def test_an_average_may_have_a_pooling_for_each_prompt(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, "[both]\naverage = ['topic', 'echo']\npooling = ['last', 'mean']\n[topic]\ntemplate = 'On {text}:'"
+    )
+    assert parse_designs(str(file))["both"] == Design("causal", ("On {text}:", "echo"), ("last", "mean"))
+
+
 def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
     file = written(tmp_path, "[topic]\ntemplate = 'Topic of \"{text}\":\"'\nexamples = [{ text = 'a', answer = 'b' }]")
     embedder = Embedder.from_pretrained(str(pico_folder("llama")), parse_designs(str(file))["topic"])
@@ -162,6 +169,10 @@ def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Ca
         ("[both]\naverage = ['eol', 'both']", "prompt 'both': .*both"),
         ("[both]\naverage = ['eol', 'plain', 'eol']", "prompt 'both': .*eol and eol are the same"),
         ("[both]\naverage = ['eol', 'plain']\ntemplate = '{text}'", "prompt 'both': .*template"),
+        (
+            "[both]\naverage = ['eol', 'plain']\npooling = ['last']",
+            "prompt 'both': 1 pooling for 2 prompts: give one, or one each",
+        ),
         ("[topic]\ntemplate = '{text}'\npooling = 'cross-attention'", "prompt 'topic': .*pooling"),
     ],
 )

@@ -57,11 +57,23 @@ def test_several_prompts_in_a_list_of_designs() -> None:
         ("causal/eol+oel/last", "oel"),
         ('causal/eol+"no field"/last', "field"),
         ("causal/eol+plain/cross-attention", "does not work with 2 prompts"),
+        ("causal/eol+plain/last+cross-attention", "'cross-attention' is trained under one prompt"),
+        ("causal/eol+plain/last+mean+last", "is 3 poolings, and the design has 2 prompts"),
+        ("causal/eol/last+mean", "'last\\+mean' is 2 poolings, and the design has 1 prompt: name one pooling"),
+        ("causal/eol+plain/last+maen", "maen.*Did you mean 'mean'"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused(name: str, message: str) -> None:
     with pytest.raises(UnmaskError, match=message):
         Design.parse(name)
+
+
+def test_poolings_follow_their_prompts() -> None:
+    one = Design.parse("causal/tone+eol/mean+last@2/zscore")
+    assert one == Design("causal", ("tone", "eol"), ("mean", "last"), 2, zscore=True)
+    assert (one.prompts, one.poolings, one.name) == (("eol", "tone"), ("last", "mean"), "causal/eol+tone/last+mean@2/zscore")
+    assert one.under("tone") == Design("causal", "tone", "mean", 2, zscore=True)
+    assert Design.parse("causal/tone+eol/mean+mean") == Design.parse("causal/eol+tone/mean"), "one pooling has one name"
 
 
 def test_chat_makes_another_prompt() -> None:

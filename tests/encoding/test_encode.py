@@ -40,6 +40,7 @@ DENSE = [
     "causal/plain/mean/zscore",
     "causal/plain/mean/whiten:8",
     "causal/eol+sentiment/last",
+    "causal/echo+eol/mean+last@2/zscore",
     'bidirectional/chat:eol+echo+"Topic of: {text}"/mean@all/zscore',
 ]
 SPARSE = [

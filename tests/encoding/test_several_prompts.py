@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,9 +39,8 @@ AVERAGE = Design("causal", PROMPTS, "last")
 Make = Callable[..., Embedder]
 
 
-def alone(embedder: Embedder, design: Design, prompts: tuple[str, ...] = PROMPTS) -> list[np.ndarray[Any, Any]]:
-
-    return [np.asarray(embedder.with_design(replace(design, prompt=prompt)).encode(TEXTS)) for prompt in prompts]
+def alone(embedder: Embedder, design: Design) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(embedder.with_design(design.under(prompt)).encode(TEXTS)) for prompt in design.prompts]
 
 
 def close(found: Any, expected: Any, within: float = 1e-5) -> None:
@@ -57,11 +55,21 @@ def test_the_vector_is_the_mean_of_those_under_each_prompt(family: str, pico: Ma
     assert np.abs(parts[0] - parts[1]).max() > 1e-3, "prompts differ"
 
 
-@pytest.mark.parametrize("pooling", ["mean@all", "mean/routing", "weighted-mean/concat", "max@2"])
+@pytest.mark.parametrize(
+    "pooling", ["mean@all", "mean/routing", "weighted-mean/concat", "max@2", "last+mean@2", "mean+last/concat"]
+)
 def test_layers_and_routing_weights_are_averaged_too(pooling: str, pico: Make) -> None:
     design = Design.parse(f"causal/eol+style/{pooling}")
     embedder = pico(design, family="olmoe")
-    close(embedder.encode(TEXTS), sum(alone(embedder, design, ("eol", "style"))) / 2)
+    close(embedder.encode(TEXTS), sum(alone(embedder, design)) / 2)
+
+
+def test_each_prompt_is_read_by_its_own_pooling(pico: Make) -> None:
+    embedder = pico("causal/echo+eol/mean+last")
+    echo, eol = (np.asarray(embedder.with_design(name).encode(TEXTS)) for name in ("causal/echo/mean", "causal/eol/last"))
+    close(embedder.encode(TEXTS), (echo + eol) / 2)
+    other = np.asarray(embedder.with_design("causal/echo+eol/last+mean").encode(TEXTS))
+    assert np.abs(other - embedder.encode(TEXTS)).max() > 1e-3, "poolings differ"
 
 
 def test_standardisation_is_fitted_on_the_mean(pico: Make) -> None:
@@ -83,9 +91,13 @@ def test_the_parts_of_a_sum_are_averaged_before_they_are_scaled(pico: Make) -> N
 
 
 def test_the_order_of_the_prompts_changes_no_bit(pico: Make) -> None:
-    one, other = pico("causal/eol+style+tone/last"), pico("causal/tone+eol+style/last")
-    assert np.array_equal(one.encode(TEXTS), other.encode(TEXTS))
-    assert one.design.name == other.design.name == "causal/eol+style+tone/last"
+    for name, again in (
+        ("causal/eol+style+tone/last", "causal/tone+eol+style/last"),
+        ("causal/eol+style+tone/last+mean+max", "causal/tone+eol+style/max+last+mean"),
+    ):
+        one, other = pico(name), pico(again)
+        assert np.array_equal(one.encode(TEXTS), other.encode(TEXTS))
+        assert one.design.name == other.design.name == name
 
 
 def test_each_prompt_shares_its_own_beginning(pico: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,14 @@ def test_an_average_of_prompts_that_are_compared_costs_no_pass(
 
 
 @pytest.mark.parametrize(
-    "design", [BOTH, f"{BOTH}/zscore", "causal/instruction+plain/mean@all", "causal/eol+plain/mean/sum:auto"]
+    "design",
+    [
+        BOTH,
+        f"{BOTH}/zscore",
+        "causal/eol+style/last+mean",
+        "causal/instruction+plain/mean@all",
+        "causal/eol+plain/mean/sum:auto",
+    ],
 )
 def test_an_average_has_the_score_of_its_embedder(
     design: str, pico_folder: Callable[[str], Path], tasks: list[LocalTask], tmp_path: Path

@@ -57,6 +57,7 @@ OWN = [
     "causal/eol/last@all/whiten:20",
     "causal/eol+echo+eos/last/whiten:20",
     'bidirectional/instruction+"Topic of: {text}"/mean',
+    "causal/eol+echo+eos/last+mean+mean/zscore",
 ]
 MOE = [
     "causal/eol/last/sum:auto",
@@ -77,6 +78,7 @@ OF_WRAPPED = {
     "bidirectional/plain/last@all",
     "causal/plain/mean/whiten",
     "causal/eol+echo+eos/last/whiten:20",
+    "causal/eol+echo+eos/last+mean+mean/zscore",
     "causal/eol/last/sum:auto",
     "bidirectional/plain/mean/routing~topk",
 }
@@ -315,7 +317,7 @@ def test_a_tokenizer_that_was_told_to_split_special_tokens_does_so_again(tmp_pat
     assert np.array_equal(embedder.encode([text]), again.encode([text]))
 
 
-@pytest.mark.parametrize("design", ["causal/plain/last", "causal/eol+plain/last"])
+@pytest.mark.parametrize("design", ["causal/plain/last", "causal/eol+plain/last", "causal/eol+plain/last+mean"])
 def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs(design: str) -> None:
     from sentence_transformers import SentenceTransformer
 

@@ -99,7 +99,7 @@ def test_controls_without_a_head_have_its_parameters_in_their_lora(scale: str) -
     ):
         plain, larger = recipe_of(name), recipe_of(control)
         with torch.device("meta"):
-            kind = Design.parse(plain.designs[0]).pooling
+            kind = Design.parse(plain.designs[0]).one_pooling
             head = count_parameters(build_head(kind, hidden, layers, plain.head or HeadOptions()))["total"]
         assert (larger.lora.r - plain.lora.r) * of_rank == pytest.approx(head, rel=0.05)
         assert larger.lora.alpha / larger.lora.r == plain.lora.alpha / plain.lora.r
@@ -119,7 +119,7 @@ def test_every_head_of_the_plan_can_be_made(scale: str, model: str, hidden: int,
             recipe = plan.made[reading.model].recipe_at(scale)
             assert recipe is not None
             with torch.device("meta"):
-                heads[reading.model] = build_head(reading.parsed.pooling, hidden, layers, recipe.head or HeadOptions())
+                heads[reading.model] = build_head(reading.parsed.one_pooling, hidden, layers, recipe.head or HeadOptions())
     assert {"2", "3", "4", "5"} <= heads.keys()
     if "5-narrow" in heads:
         assert heads["5-narrow"].options.dim == hidden // 4, "a quarter of the hidden state, as its claim says"

@@ -15,6 +15,7 @@ Each design has a readable name, and each name gives the design back: `Design.pa
     causal/eol/last/lexical/idf        the same; words that are rare in reference texts weigh more
     causal/"Topic of: {text}"/mean     your own template
     causal/eol+sentiment/last          the mean of the vectors under each of these prompts (MetaEOL, arXiv 2402.18458)
+    causal/echo+eol/mean+last          the same, with a pooling for each prompt
     bidirectional/plain/cross-attention    a trained head (heads.py); `unmask train` makes it
 """
 
@@ -26,15 +27,18 @@ from typing import Final, Literal, cast, get_args
 
 from unmask.designs.presets import PRESETS, SETS, design_named
 from unmask.designs.prompt_files import members
-from unmask.designs.prompt_names import Prompts, averaged, name_of, prompts_of, split
+from unmask.designs.prompt_names import AND, Prompts, averaged, name_of, prompts_of, split
 from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError, unknown
+from unmask.io.terminal import counted
 
 Attention = Literal["causal", "bidirectional"]
 HeadName = Literal[
     "cross-attention", "layer-attention", "latent-attention"
 ]  # these poolings have parameters, so they need training
 Pooling = Literal["last", "first", "mean", "weighted-mean", "max", HeadName]
+Poolings = Pooling | tuple[Pooling, ...]
+"""A pooling, or one for each prompt."""
 Features = Literal["hidden", "routing", "concat", "sum", "lexical"]
 RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
 EveryLayer = Literal["all", "mean"]  # what may become of the vectors of all layers: side by side, or averaged
@@ -52,6 +56,7 @@ class Design:
 
     prompt: one, or several. With several, hidden states and routing weights are averaged over the prompts, before they are standardised.
     Their lengths count: states are not scaled to length 1 first.
+    pooling: one, or one for each prompt, in the order of the prompts.
     layer: None is the last layer, after the final norm. A number k from 1 to L is layer k. "all" is all layers, one after the other.
     "mean" is the mean over all layers, the last one after the final norm. States are not scaled first, so long ones count more.
     alpha: weight of the routing similarity in `sum`. "auto" chooses it without labels (see features.balanced_alpha).
@@ -65,7 +70,7 @@ class Design:
 
     attention: Attention = "causal"
     prompt: Prompts = "plain"
-    pooling: Pooling = "mean"
+    pooling: Poolings = "mean"
     layer: int | EveryLayer | None = None
     features: Features = "hidden"
     alpha: float | Literal["auto"] | None = None
@@ -77,11 +82,11 @@ class Design:
     def __post_init__(self) -> None:
         """Check every part, and fill in the defaults of the features."""
         _one_of("attention", self.attention, ATTENTIONS)
+        for pooling in self.poolings:
+            _one_of("pooling", pooling, POOLINGS)
         if isinstance(self.prompt, str):
             find_prompt(self.prompt)
-        else:
-            object.__setattr__(self, "prompt", averaged(self.prompt))
-        _one_of("pooling", self.pooling, POOLINGS)
+        self._order_prompts()
         _one_of("features", self.features, FEATURES)
         if self.uses_routing and self.routing is None:
             object.__setattr__(self, "routing", "softmax")
@@ -90,6 +95,21 @@ class Design:
         if isinstance(self.alpha, int | float):
             object.__setattr__(self, "alpha", float(self.alpha))
         self._refuse_idle_options()
+
+    def _order_prompts(self) -> None:
+        """Order several prompts by their names, and their poolings with them. Poolings that are all the same are one."""
+        given, poolings = self.prompts, self.poolings
+        if not isinstance(self.pooling, str) and len(poolings) != len(given):
+            raise UnmaskError(
+                f"'{AND.join(poolings)}' is {len(poolings)} poolings, and the design has {counted(len(given), 'prompt')}: "
+                "name one pooling, or one for each prompt."
+            )
+        if not isinstance(self.prompt, str):
+            object.__setattr__(self, "prompt", averaged(given))
+        if not isinstance(self.pooling, str):
+            of_prompt = dict(zip(given, poolings, strict=True))
+            ordered = tuple(of_prompt[prompt] for prompt in self.prompts)
+            object.__setattr__(self, "pooling", ordered if len(set(ordered)) > 1 else ordered[0])
 
     def _refuse_idle_options(self) -> None:
         if self.needs_head:
@@ -121,15 +141,14 @@ class Design:
                 raise UnmaskError(f"Whitening must keep at least 1 dimension, not {self.whiten}.")
 
     def _refuse_with_head(self) -> None:
+        head = next(pooling for pooling in self.poolings if pooling in HEADS)
         if len(self.prompts) > 1:
-            raise UnmaskError(
-                f"'{self.pooling}' is trained under one prompt: it does not work with {len(self.prompts)} prompts."
-            )
+            raise UnmaskError(f"'{head}' is trained under one prompt: it does not work with {len(self.prompts)} prompts.")
         if self.features != "hidden":
-            raise UnmaskError(f"'{self.pooling}' pools hidden states only: it does not work with features '{self.features}'.")
-        if isinstance(self.layer, str) or (self.layer is not None and self.pooling == "layer-attention"):
-            raise UnmaskError(f"'{self.pooling}' cannot have '@{self.layer}': " + (
-                "it uses all layers already." if self.pooling == "layer-attention" else "it uses one layer; 'layer-attention' uses all."
+            raise UnmaskError(f"'{head}' pools hidden states only: it does not work with features '{self.features}'.")
+        if isinstance(self.layer, str) or (self.layer is not None and head == "layer-attention"):
+            raise UnmaskError(f"'{head}' cannot have '@{self.layer}': " + (
+                "it uses all layers already." if head == "layer-attention" else "it uses one layer; 'layer-attention' uses all."
             ))  # fmt: skip
 
     def _refuse_with_lexical(self) -> None:
@@ -148,6 +167,22 @@ class Design:
         """The prompts: one, or those whose vectors are averaged."""
         return (self.prompt,) if isinstance(self.prompt, str) else self.prompt
 
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """The pooling, or the pooling of each prompt."""
+        return (self.pooling,) if isinstance(self.pooling, str) else self.pooling
+
+    @property
+    def one_pooling(self) -> Pooling:
+        """The pooling of a design with one prompt."""
+        [pooling] = self.poolings
+        return pooling
+
+    def under(self, prompt: str) -> Design:
+        """The design with one of its prompts alone, and with the pooling of that prompt."""
+        place = self.prompts.index(prompt)
+        return replace(self, prompt=prompt, pooling=self.poolings[place] if len(self.poolings) > 1 else self.pooling)
+
     def require_one_prompt(self, what: str) -> str:
         """The prompt of a design that has one. Raises UnmaskError for several. what: what works with one prompt only."""
         if not isinstance(self.prompt, str):
@@ -158,14 +193,14 @@ class Design:
 
     def features_under(self, prompt: str) -> tuple[Design, ...]:
         """The designs whose vectors are the features of this design under one of its prompts: hidden states, then routing weights."""
-        bare = replace(self, prompt=prompt, features="hidden", alpha=None, routing=None, zscore=False, whiten=None)
+        bare = replace(self.under(prompt), features="hidden", alpha=None, routing=None, zscore=False, whiten=None)
         hidden = [bare] if self.uses_hidden else []
         return *hidden, *([replace(bare, layer=None, features="routing", routing=self.routing)] if self.uses_routing else [])
 
     @property
     def needs_head(self) -> bool:
         """Whether the pooling has parameters. If so, it needs training before it can make vectors."""
-        return self.pooling in HEADS
+        return any(pooling in HEADS for pooling in self.poolings)
 
     @property
     def uses_hidden(self) -> bool:
@@ -198,7 +233,7 @@ class Design:
     def name(self) -> str:
         """The readable name. `Design.parse` turns it back into this design."""
         layer = "" if self.layer is None else f"@{self.layer}"
-        parts = [self.attention, name_of(self.prompt), f"{self.pooling}{layer}"]
+        parts = [self.attention, name_of(self.prompt), f"{AND.join(self.poolings)}{layer}"]
         if self.features != "hidden":
             alpha = "" if self.alpha is None else f":{_number(self.alpha)}"
             routing = "" if self.routing in (None, "softmax") else f"~{self.routing}"
@@ -232,7 +267,7 @@ class Design:
         return cls(
             _one_of("attention", attention, ATTENTIONS),  # type: ignore[arg-type]
             prompts_of(prompt),
-            _one_of("pooling", pooling, POOLINGS),  # type: ignore[arg-type]
+            _parse_poolings(pooling),
             _parse_layer(layer),
             features,
             alpha,
@@ -294,6 +329,11 @@ def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
 
 def _number(alpha: float | Literal["auto"]) -> str:
     return alpha if isinstance(alpha, str) else repr(alpha).removesuffix(".0")
+
+
+def _parse_poolings(names: str) -> Poolings:
+    poolings = cast("tuple[Pooling, ...]", tuple(_one_of("pooling", name, POOLINGS) for name in names.split(AND)))
+    return poolings if len(poolings) > 1 else poolings[0]
 
 
 def _parse_layer(layer: str) -> int | EveryLayer | None:

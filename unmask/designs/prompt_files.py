@@ -8,6 +8,10 @@
     [topic-and-meaning]
     average = ["topic", "eol"]    # the mean of the vectors under prompts of the file, or registered ones
 
+    [topic-and-echo]
+    average = ["topic", "echo"]
+    pooling = ["last", "mean"]    # one for each of them
+
 A new line is `\\n` in double quotes. In single quotes, TOML would keep a backslash and an n.
 
 `-d FILE.toml` stands for all designs of a file. The design holds the whole template, so a saved embedder does not need the file.
@@ -23,14 +27,16 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.designs.prompt_names import Prompts, averaged, name_of
+from unmask.designs.prompt_names import AND, Prompts, averaged, name_of
 from unmask.designs.prompts import PROMPTS, Prompt
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.io.paths import expanded
+from unmask.io.terminal import counted
 
 ENDING: Final = ".toml"
 LIBRARY: Final = Path(__file__).with_name("prompt_library.toml")
 """Prompts that come with the package: the set `prompts`."""
+_Reading = Literal["last", "mean", "weighted-mean", "max"]
 _LABEL = re.compile(r"[\w-]+")
 
 
@@ -48,19 +54,15 @@ class SolvedExample(_Table):
 class _Entry(_Table):
     """What every entry of a file may have. zscore: standardise each dimension."""
 
-    pooling: Literal["last", "mean", "weighted-mean", "max"] = "last"
     zscore: bool = False
     source: str = ""
-
-    def design(self, prompt: Prompts) -> str:
-        """The readable name of the design of a prompt, or of several."""
-        return f"causal/{name_of(prompt)}/{self.pooling}{'/zscore' if self.zscore else ''}"
 
 
 class PromptEntry(_Entry):
     """A prompt of a file. examples: solved examples before the text."""
 
     template: str
+    pooling: _Reading = "last"
     examples: tuple[SolvedExample, ...] = ()
 
     @property
@@ -70,9 +72,13 @@ class PromptEntry(_Entry):
 
 
 class AverageEntry(_Entry):
-    """A design of several prompts: names of prompts of the same file, or of registered ones. Only their templates count."""
+    """A design of several prompts: names of prompts of the same file, or of registered ones. Only their templates count.
+
+    pooling: one, or one for each prompt, in their order.
+    """
 
     average: tuple[str, ...]
+    pooling: _Reading | tuple[_Reading, ...] = "last"
 
 
 def read_prompts(file: Path) -> dict[str, PromptEntry | AverageEntry]:
@@ -96,7 +102,13 @@ def members(name: str) -> list[str]:
 def labelled_designs(file: Path) -> list[str]:
     """The designs of a prompt file as `LABEL=DESIGN`. Raises UnmaskError."""
     entries = read_prompts(file)
-    return [f"{name}={entry.design(_prompt(file, name, entries))}" for name, entry in entries.items()]
+    return [f"{name}={_design(entry, _prompt(file, name, entries))}" for name, entry in entries.items()]
+
+
+def _design(entry: PromptEntry | AverageEntry, prompt: Prompts) -> str:
+    """The readable name of the design of an entry."""
+    pooling = entry.pooling if isinstance(entry.pooling, str) else AND.join(entry.pooling)
+    return f"causal/{name_of(prompt)}/{pooling}{'/zscore' if entry.zscore else ''}"
 
 
 def _prompt(file: Path, name: str, entries: dict[str, PromptEntry | AverageEntry]) -> Prompts:
@@ -109,7 +121,13 @@ def _prompt(file: Path, name: str, entries: dict[str, PromptEntry | AverageEntry
         for member in entry.average:
             if member not in templates and member not in PROMPTS:
                 raise unknown("prompt in an average", member, [*templates, *PROMPTS])
-        return averaged(templates.get(member, member) for member in entry.average)
+        prompts = tuple(templates.get(member, member) for member in entry.average)
+        averaged(prompts)
+        if not isinstance(entry.pooling, str) and len(entry.pooling) != len(prompts):
+            raise UnmaskError(
+                f"{counted(len(entry.pooling), 'pooling')} for {counted(len(prompts), 'prompt')}: give one, or one each."
+            )
+        return prompts
     except UnmaskError as error:
         raise UnmaskError(f"{file}, prompt '{name}': {error}") from error
 

@@ -32,8 +32,8 @@ def name_of(prompts: Prompts) -> str:
 
 
 def prompts_of(name: str) -> Prompts:
-    """The prompts that a part of a design's name says. Raises UnmaskError for wrong quotes."""
-    return averaged(map(_unquoted, split(name, AND))) if _SEVERAL.fullmatch(name) else _unquoted(name)
+    """The prompts that a part of a design's name says, in its order. Raises UnmaskError for wrong quotes."""
+    return tuple(map(_unquoted, split(name, AND))) if _SEVERAL.fullmatch(name) else _unquoted(name)
 
 
 def averaged(prompts: Iterable[str]) -> tuple[str, ...]:

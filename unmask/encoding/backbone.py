@@ -219,26 +219,16 @@ class Backbone:
         return min(max_length, positions - self._first_position) if positions else max_length
 
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
-        """What a design reads in a forward pass. Raises UnmaskError if the model lacks the layer or the routers."""
-        if design.needs_head:
-            raise UnmaskError(f"'{design.name}' needs a trained head. Train an embedder with it: `unmask train`.")
-        pool = POOLINGS[design.pooling]
-        if design.uses_routing and not self.routers:
-            raise UnmaskError(
-                f"'{design.name}' uses routing weights, but {type(self.model).__name__} {why_no_routers(self.model)}. "
-                "Features 'hidden' work on every model."
-            )
-        self._refuse_depth(design)
+        """What a design reads in the forward pass of one prompt. Raises UnmaskError if the model lacks the layer or the routers."""
+        self._refuse_what_is_missing(design)
+        pool = POOLINGS[design.one_pooling]
         layers = range(1, self.depth + 1) if isinstance(design.layer, str) else [design.layer or self.depth]
         hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden or design.is_sparse else []
         return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
 
     def check(self, design: Design) -> None:
         """Raise UnmaskError for a design that this model, with its head, cannot serve."""
-        if self.head is not None and design.pooling == self.head.kind:
-            self._refuse_depth(design)
-        else:
-            self.reads(design)
+        self._refuse_what_is_missing(design)
         if design.is_sparse:
             _ = self.output_layer
 
@@ -248,6 +238,16 @@ class Backbone:
         if self._output is None:
             self._output = find_output_layer(self.model)
         return self._output
+
+    def _refuse_what_is_missing(self, design: Design) -> None:
+        if design.needs_head and not self._serves(design):
+            raise UnmaskError(f"'{design.name}' needs a trained head. Train an embedder with it: `unmask train`.")
+        if design.uses_routing and not self.routers:
+            raise UnmaskError(
+                f"'{design.name}' uses routing weights, but {type(self.model).__name__} {why_no_routers(self.model)}. "
+                "Features 'hidden' work on every model."
+            )
+        self._refuse_depth(design)
 
     def _refuse_depth(self, design: Design) -> None:
         if isinstance(design.layer, int) and design.layer > self.depth:

@@ -289,7 +289,7 @@ def _under(design: Design, tokenizer: DesignTokenizer, place: int) -> Design:
     """The design with only the prompt of this place."""
     if len(design.prompts) != len(tokenizer.parts):
         raise ValueError(f"These tokens are of the prompt '{tokenizer.name}', and a design has others.")
-    return design if len(design.prompts) == 1 else replace(design, prompt=design.prompts[place])
+    return design.under(design.prompts[place])
 
 
 def _find_beginnings(

@@ -121,7 +121,7 @@ class EmbedderSettings(BaseModel):
         if self.head is None:
             return None
         config: Any = decoder.config.get_text_config(decoder=True)
-        kind = Design.parse(self.design).pooling
+        kind = Design.parse(self.design).one_pooling
         head = build_head(kind, config.hidden_size, config.num_hidden_layers, self.head)
         head.load_state_dict(load_tensors(self._folder / HEAD))
         return head
@@ -249,8 +249,8 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
     plain = (
         not adapted(embedder)
         and mixture_of(embedder) is None
-        and design == Design(design.attention, "plain", design.pooling)
         and design.pooling in _PLAIN_POOLINGS
+        and design == Design(design.attention, "plain", design.pooling)
         and (next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last")  # its poolings include a BOS token
         and embedder.prompts.max_length <= rotary_border(embedder.backbone.model)  # its batches mix long and short texts
         and _renders_equal(embedder)
@@ -402,7 +402,7 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
         _write_json(folder / "sentence_bert_config.json", config)
         (folder / "1_Pooling").mkdir()
         dim = embedder.backbone.model.config.get_text_config(decoder=True).hidden_size
-        pooling = {"embedding_dimension": dim, "pooling_mode": _PLAIN_POOLINGS[embedder.design.pooling]}
+        pooling = {"embedding_dimension": dim, "pooling_mode": _PLAIN_POOLINGS[embedder.design.one_pooling]}
         _write_json(folder / "1_Pooling" / "config.json", {**pooling, "include_prompt": True})
 
 

@@ -6,8 +6,7 @@ from another package. No code of ours is stored in the folder; a model with Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -120,29 +119,42 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
         """Add `sentence_embedding` of shape (text, dim), float32."""
         embedder = self.embedder
         batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
-        one = replace(embedder.design, prompt=embedder.design.prompts[0])  # the prompt is in the tokens
-        raw = mean_of(self._raw(batch, one).in_parts(len(embedder.design.prompts)))
+        raw = mean_of(self._raws(batch))
         features["sentence_embedding"] = vectors(embedder.design, raw, embedder.fitted)
         return features
 
-    def _raw(self, batch: TokenBatch, design: Design) -> Raw:
+    def _raws(self, batch: TokenBatch) -> Iterator[Raw]:
+        """The features of the texts under each prompt, read by the pooling of that prompt."""
+        design = self.embedder.design
+        under = [design.under(prompt) for prompt in design.prompts]
+        raws = self._read(batch, under)
+        for place, one in enumerate(under):
+            yield raws[one].in_parts(len(under))[place]
+
+    def _read(self, batch: TokenBatch, designs: Sequence[Design]) -> dict[Design, Raw]:
         """The features of each row. Rows that would change each other's features (`steps_of`) have a forward pass of their own."""
-        if rotary_border(self.embedder.backbone.model) == inf:
-            return self.embedder.backbone.raw(batch, [design])[design]
+        backbone = self.embedder.backbone
+        if rotary_border(backbone.model) == inf:
+            return backbone.raw(batch, designs)
         apart: dict[tuple[int, ...], list[int]] = {}
         for row, length in enumerate(batch.real.sum(dim=1).tolist()):
             apart.setdefault(steps_of([length]), []).append(row)
         if len(apart) == 1:
-            return self.embedder.backbone.raw(batch, [design])[design]
-        raws = [self.embedder.backbone.raw(_rows_of(batch, rows), [design])[design] for rows in apart.values()]
+            return backbone.raw(batch, designs)
+        raws = [backbone.raw(_rows_of(batch, rows), designs) for rows in apart.values()]
         back = torch.tensor([row for rows in apart.values() for row in rows]).argsort()
-        kinds: Any = ([raw.hidden for raw in raws], [raw.routing for raw in raws])
-        return Raw(*(None if kind[0] is None else torch.cat(kind)[back] for kind in kinds))
+        return {design: _put_back([raw[design] for raw in raws], back) for design in designs}
 
     def get_embedding_dimension(self) -> int:
         """Number of dimensions of a vector."""
         with torch.inference_mode():
             return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[1])
+
+
+def _put_back(raws: Sequence[Raw], back: Tensor) -> Raw:
+    """The features of groups of rows, in the order of the rows."""
+    kinds: Any = ([raw.hidden for raw in raws], [raw.routing for raw in raws])
+    return Raw(*(None if kind[0] is None else torch.cat(kind)[back] for kind in kinds))
 
 
 def _rows_of(batch: TokenBatch, rows: Sequence[int]) -> TokenBatch:

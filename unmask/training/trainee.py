@@ -186,8 +186,8 @@ def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
     """A head with new parameters, of the size that the recipe asks for if it asks for one."""
     options = recipe.head or HeadOptions()
     if recipe.head_parameters is not None:
-        options = matched_options(design.pooling, hidden, depth, recipe.head_parameters, options)
-    return build_head(design.pooling, hidden, depth, options)
+        options = matched_options(design.one_pooling, hidden, depth, recipe.head_parameters, options)
+    return build_head(design.one_pooling, hidden, depth, options)
 
 
 def _centre(head: LayerAttention, embedder: Embedder) -> None:

@@ -137,7 +137,7 @@ def _write_settings(writer: Any, embedder: Exportable, config: Any) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_causal_attention(embedder.design.attention == "causal")
-    writer.add_pooling_type(gguf.PoolingType[_POOLINGS[embedder.design.pooling]])
+    writer.add_pooling_type(gguf.PoolingType[_POOLINGS[embedder.design.one_pooling]])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
 
 
