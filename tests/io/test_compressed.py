@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from unmask.io.compressed import COMPRESSIONS, row_ending
 from unmask.io.formats import Fault
 from unmask.io.rows import find_starts, read_items, read_rows
 
-CONTENT = "".join(f'{{"text": "{word} ü"}}\n' for word in ("one", "two", "three") * 400).encode()
+CONTENT = "".join(f'{{"text": "row {number} ü"}}\n' for number in range(1200)).encode()
 
 
 def zstd(content: bytes) -> bytes:
@@ -54,7 +55,7 @@ def test_the_rows_are_those_of_the_plain_file(kind: str, ending: str, tmp_path: 
     assert list(read_rows(file)) == list(read_rows(same))
     assert find_starts(file, 1) == find_starts(same, 1)
     for start in find_starts(file, apart)[0]:
-        assert list(read_items(file, start)) == list(read_items(same, start))
+        assert list(islice(read_items(file, start), apart)) == list(islice(read_items(same, start), apart))
 
 
 @pytest.mark.parametrize("ending", PACKERS)
