@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unmask.encoding.vector_store import key_of
 from unmask.encoding.words import encodable
@@ -28,6 +28,9 @@ _IDS = ("_id", "id")
 _WORDS_ONLY = (".csv", ".tsv")
 """Endings of files whose values are all texts: a column of numbers is recognised by how they are written."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
+_EXACT = 2**53
+"""Up to here a column of numbers holds every whole number."""
+_Type = ColumnType | Literal["large integer"]
 _DIGEST = 16
 _LONGEST = 24
 """Most characters with which Python writes a float."""
@@ -123,7 +126,7 @@ def survey(corpus: Corpus) -> Survey:
     """
     documents: dict[str, Known] = {}
     places: dict[str, tuple[Path, int]] = {}
-    types: dict[str, set[ColumnType]] = {}
+    types: dict[str, set[_Type]] = {}
     numbered: Path | None = None
     for document in read_documents(corpus):
         if document.id in documents:
@@ -207,7 +210,7 @@ def _plain(value: Any) -> Value:
     return encodable(value.isoformat() if hasattr(value, "isoformat") else str(value))
 
 
-def _type_of(value: Value, is_word: bool) -> ColumnType | None:
+def _type_of(value: Value, is_word: bool) -> _Type | None:
     if value is None or (value == "" and is_word):
         return None
     if isinstance(value, str):
@@ -217,7 +220,7 @@ def _type_of(value: Value, is_word: bool) -> ColumnType | None:
     return _whole(value) if isinstance(value, int) else "number"
 
 
-def _type_of_word(word: str) -> ColumnType:
+def _type_of_word(word: str) -> _Type:
     """A number only if it would be written as it was read: 1.10 may be a version, +49 a phone number, and 3E5 a code."""
     if len(word) > _LONGEST or not _NUMBER.fullmatch(word):
         return "text"
@@ -227,14 +230,18 @@ def _type_of_word(word: str) -> ColumnType:
     return _whole(number) if isinstance(number, int) else "number"
 
 
-def _whole(value: int) -> ColumnType:
-    """A whole number that is too large for a column of whole numbers stays text, since every digit may matter, as in an id."""
-    return "integer" if is_int64(value) else "text"
+def _whole(value: int) -> _Type:
+    """The type of a whole number. One that no column of numbers holds stays text, since every digit may matter, as in an id."""
+    if not is_int64(value):
+        return "text"
+    return "integer" if abs(value) <= _EXACT else "large integer"
 
 
-def _common(types: Iterable[ColumnType]) -> ColumnType:
-    """The one type that holds values of all these types."""
+def _common(types: Iterable[_Type]) -> ColumnType:
+    """The one type that holds values of all these types, to the last digit."""
     held = set(types)
-    if held == {"integer", "number"}:
+    if held <= {"integer", "large integer"}:
+        return "integer"
+    if held <= {"integer", "number"}:
         return "number"
-    return held.pop() if len(held) == 1 else "text"
+    return "boolean" if held == {"boolean"} else "text"
