@@ -111,10 +111,10 @@ class Recipe(Table):
 
     def stage(self, name: str) -> StageOptions:
         """The options of a stage. Raises ValueError if the recipe has no table for it."""
-        options = getattr(self, name.replace("-", "_"))
+        options: StageOptions | None = getattr(self, name.replace("-", "_"))
         if options is None:
             raise ValueError(f"stage '{name}' is to be run, but there is no [{name}]")
-        return options  # type: ignore[no-any-return]
+        return options.of_model(self.model) if isinstance(options, DistillOptions) else options
 
 
 def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet]:

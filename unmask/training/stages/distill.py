@@ -1,4 +1,4 @@
-"""Distillation: a decoder learns which texts are near each other from an embedding model, its teacher."""
+"""Distillation: a decoder learns which texts are near each other from another embedder, its teacher."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, read_any
 from unmask.training.stages.pooling import PoolingOptions, PoolingStage, prepare_chunks
 from unmask.training.stages.stage import Prepared, TrainableModel
 
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-    from torch import Tensor
-
+SELF = "self"
 _FEWEST = 3  # with two texts each is the other's only neighbour, whatever its vector
 
 
@@ -28,6 +25,8 @@ class DistillOptions(PoolingOptions):
 
     teacher: any sentence-transformers model: `minilm`, a folder (also that of a saved embedder), or a hub id. It reads texts without the
     instructions of the data.
+    teacher_design: if given, the teacher is a decoder under this design, fitted on texts of the stage if it needs a fit. `self` is then the
+    base model of the recipe, as it is before all training. So a model learns from itself what it says under longer prompts, or several.
 
     With cosines s of the student, t of the teacher, and temperature T, the loss of a batch is the mean over its texts i of
 
@@ -45,7 +44,20 @@ class DistillOptions(PoolingOptions):
     """
 
     teacher: str = Field(default="minilm", min_length=1)
+    teacher_design: str | None = None
     temperature: float = Field(default=0.2, gt=0)
+
+    @model_validator(mode="after")
+    def _dense(self) -> DistillOptions:
+        if self.teacher_design is not None:
+            Design.parse(self.teacher_design).require_dense("A teacher")
+        elif self.teacher == SELF:
+            raise ValueError("a model that teaches itself needs a teacher_design: another one than it learns")
+        return self
+
+    def of_model(self, base: str) -> DistillOptions:
+        """The options with the name of the base model in place of `self`."""
+        return self.model_copy(update={"teacher": base}) if self.teacher == SELF else self
 
 
 class Distill(PoolingStage[DistillOptions]):
@@ -78,19 +90,13 @@ class Distill(PoolingStage[DistillOptions]):
 
         The teacher is loaded when training begins, so a stage that is done does not need it. Loading it may raise UnmaskError.
         """
-        from unmask.encoding.words import without_surrogates
-        from unmask.evaluation.reference_rows import load_reference
         from unmask.training.collate import PairCollator, TeacherCollator
         from unmask.training.losses import NeighbourLoss
+        from unmask.training.teacher import Teacher, load_teacher
 
         @cache
-        def teacher() -> SentenceTransformer:
-            return load_reference(options.teacher, model.embedder.backbone.device)
-
-        def vectors(texts: list[str]) -> Tensor:
-            readable = [without_surrogates(text) for text in texts]
-            found: Tensor = teacher().encode(readable, convert_to_tensor=True, show_progress_bar=False)
-            return found.float().clone()  # what inference mode returns cannot take part in a backward pass
+        def teacher() -> Teacher:
+            return load_teacher(options.teacher, options.teacher_design, sets, seed, model.embedder.backbone.device)
 
         @contextmanager
         def taught() -> Iterator[None]:
@@ -106,4 +112,4 @@ class Distill(PoolingStage[DistillOptions]):
             lambda tokenizer: PairCollator(tokenizer, options.cache_tokens),
             ("teacher",),
         )
-        return replace(pairs, collate=TeacherCollator(pairs.collate, vectors), around=taught)
+        return replace(pairs, collate=TeacherCollator(pairs.collate, lambda texts: teacher()(texts)), around=taught)
