@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,23 @@ from torch import nn
 
 from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
+from tests.serving.running import until
 from unmask.embedder import Embedder
 from unmask.encoding import batching, replicas
 
 TEXTS = [f"{'A long text about guitars. ' * (place % 5)}Text {place}." for place in range(24)]
+
+
+class SlowToWake(threading.Barrier):
+    """A barrier that one thread is still leaving when it is broken, as on a busy machine."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        if threading.current_thread().name != "unmask-replica_0":
+            return super().wait(timeout)
+        with suppress(threading.BrokenBarrierError):
+            super().wait(timeout)
+        until(lambda: self.broken)
+        raise threading.BrokenBarrierError
 
 
 @pytest.fixture
@@ -106,12 +121,21 @@ def test_a_thread_that_starts_meanwhile_keeps_all_cores() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("barrier", [threading.Barrier, SlowToWake])
 def test_an_error_in_a_thread_reaches_the_caller(
-    two_cores: None, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+    barrier: type[threading.Barrier], two_cores: None, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if another thread has hardly begun: a pool whose thread failed at its start would wake nobody at its end."""
     embedder = pico(batch_tokens=64)
+    monkeypatch.setattr(replicas, "Barrier", barrier)
+
+    failed = threading.Event()
 
     def failing(*_: Any, **__: Any) -> Any:
+        if failed.is_set():
+            time.sleep(0.3)  # at the end of the pool this thread computes
+        failed.set()
         raise MemoryError("no more memory")
 
     monkeypatch.setattr(type(embedder.backbone.model), "forward", failing)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from math import inf
 from queue import SimpleQueue
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -74,7 +74,10 @@ def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
     def start() -> None:
         torch.get_num_threads()  # a thread takes the default at its first use of torch, and that would undo what it sets
         torch.set_num_threads(1)
-        started.wait()
+        # broken if another thread could not start, or if all did and a job failed before this thread woke up. An error here would make
+        # the pool forget to wake its other threads at its end.
+        with suppress(BrokenBarrierError):
+            started.wait()
 
     pool = ThreadPoolExecutor(threads, "unmask-replica", initializer=start)
     try:
@@ -84,7 +87,7 @@ def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
         torch.set_num_threads(before)
         yield pool
     finally:
-        started.abort()  # if a thread could not start
+        started.abort()  # if a thread could not start, the others wait for it
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
 
