@@ -45,7 +45,9 @@ torch.set_num_threads(1)
 # weights at once then fail with "Invalid thread pool". So each forked process does it first, while it has one thread.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 # The lock of tqdm is a semaphore that forked processes share. A test that kills one while it makes a bar would leave the semaphore
-# taken, and the next bar of this process would wait for ever. So each forked process has a lock of its own.
+# taken, and the next bar of this process would wait for ever. So each forked process has a lock of its own. The bars of other libraries
+# are subclasses. They take this lock if it is there before they make one.
+tqdm.get_lock()
 os.register_at_fork(after_in_child=lambda: tqdm.set_lock(threading.RLock()))
 if not torch.accelerator.is_available():
     # At each seed, torch writes down the stack for three accelerators that might start later: milliseconds, and kept for ever.

@@ -6,14 +6,14 @@ import os
 import signal
 
 import pytest
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from tests.training.running import ended, forked
 
 
 @pytest.mark.timeout(20)
 def test_a_process_that_is_killed_while_it_makes_a_bar_blocks_no_bar_of_ours() -> None:
-    """The lock that tqdm makes by itself would stay taken."""
+    """The lock that tqdm makes by itself would stay taken. Models are loaded with this subclass of its bars."""
 
     def die() -> None:
         with tqdm.get_lock():

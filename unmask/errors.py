@@ -67,7 +67,12 @@ def _extras() -> dict[str, str]:
 def first_problem(error: ValidationError) -> str:
     """The first problem that pydantic found in a file: where it is, and what."""
     problem = error.errors()[0]
-    return f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {reason_of(problem)}"
+    return f"{'.'.join(place_of(problem)) or 'the file'}: {reason_of(problem)}"
+
+
+def place_of(problem: ErrorDetails) -> list[str]:
+    """The keys that lead to a problem. pydantic also names the members of a union that it tried, such as literal['all']."""
+    return [str(part) for part in problem["loc"] if not str(part).startswith(("literal[", "tuple["))]
 
 
 def reason_of(problem: ErrorDetails) -> str:

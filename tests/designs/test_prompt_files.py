@@ -173,6 +173,10 @@ def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Ca
             "[both]\naverage = ['eol', 'plain']\npooling = ['last']",
             "prompt 'both': 1 pooling for 2 prompts: give one, or one each",
         ),
+        (
+            "[both]\naverage = ['eol', 'plain']\npooling = ['first', 'last']",
+            "prompt 'both': pooling: Input should be 'last', 'mean'",
+        ),
         ("[topic]\ntemplate = '{text}'\npooling = 'cross-attention'", "prompt 'topic': .*pooling"),
     ],
 )

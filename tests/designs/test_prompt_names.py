@@ -60,6 +60,7 @@ def test_several_prompts_in_a_list_of_designs() -> None:
         ("causal/eol+plain/last+cross-attention", "'cross-attention' is trained under one prompt"),
         ("causal/eol+plain/last+mean+last", "is 3 poolings, and the design has 2 prompts"),
         ("causal/eol/last+mean", "'last\\+mean' is 2 poolings, and the design has 1 prompt: name one pooling"),
+        ("causal/eol+plain/last@2+mean", "One layer is for all poolings, and it stands after them"),
         ("causal/eol+plain/last+maen", "maen.*Did you mean 'mean'"),
     ],
 )

@@ -135,6 +135,19 @@ def test_a_column_without_a_value_in_the_new_files_stays_what_it_was(embedder: E
     }
 
 
+def test_no_number_is_rounded_beside_documents_that_are_kept(embedder: Embedder, tmp_path: Path) -> None:
+    large, decimal = ([{"_id": name, "text": name, "n": value}] for name, value in (("a", 2**53 + 1), ("b", 1.5)))
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+    indexed(embedder, tmp_path / "one", decimal)
+    indexed(embedder, tmp_path / "one", large, keep_missing=True)
+    assert {row["id"]: row["c0"] for row in contents(opened(embedder, tmp_path / "one"))} == {"a": str(2**53 + 1), "b": "1.5"}
+    indexed(embedder, tmp_path / "other", large)
+    with pytest.raises(UnmaskError, match=f"a document that is kept has {2**53 + 1} there, which decimals would round"):
+        indexed(embedder, tmp_path / "other", decimal, keep_missing=True)
+    assert [row["c0"] for row in contents(opened(embedder, tmp_path / "other"))] == [2**53 + 1]
+
+
 def test_documents_of_other_files_are_kept_if_asked(embedder: Embedder, tmp_path: Path) -> None:
     indexed(embedder, tmp_path)
     new = [{"_id": "d2", "title": "", "text": "Changed.", "year": "n/a", "new": 1.5}]

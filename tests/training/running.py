@@ -134,6 +134,7 @@ def ended(number: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
     except BaseException:  # the test took too long
         os.kill(number, signal.SIGKILL)
+        os.waitpid(number, 0)
         raise
 
 

@@ -11,13 +11,16 @@ import torch
 from tests.conftest import TEXTS
 from tests.training.running import recipe, run
 from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
+from unmask.training import same_run
 from unmask.training import teacher as teachers
-from unmask.training.data import DataSource, read_any
+from unmask.training.data import DataSet, DataSource, read_any
 from unmask.training.losses import neighbour_divergence
+from unmask.training.same_run import require_same_base
 from unmask.training.stages import STAGES
 from unmask.training.stages.distill import DistillOptions
-from unmask.training.teacher import load_teacher
+from unmask.training.teacher import Teacher, load_decoder_teacher
 
 AVERAGE = "causal/echo+eol/mean+last"
 CPU = torch.device("cpu")
@@ -28,20 +31,26 @@ def texts_of(tmp_path: Path, texts: list[str]) -> DataSource:
     return DataSource(path=str(tmp_path / "texts.txt"))
 
 
+def taught_by(model: Path, design: str, data: DataSet, seed: int = 0, max_length: int = 64) -> Teacher:
+    return load_decoder_teacher(str(model), design, [data], seed, dtype="float32", device=CPU, max_length=max_length)
+
+
 def test_a_decoder_teaches_what_an_embedder_of_its_design_says(model: Path, tmp_path: Path) -> None:
     data = read_any("text", texts_of(tmp_path, reference_texts()[:50]), tmp_path, 0)
-    vectors = load_teacher(str(model), AVERAGE, [data], 0, CPU)(TEXTS)
-    assert np.array_equal(vectors.numpy(), Embedder.from_pretrained(model, AVERAGE, device="cpu").encode(TEXTS))
+    vectors = taught_by(model, AVERAGE, data)(TEXTS)
+    assert np.array_equal(
+        vectors.numpy(), Embedder.from_pretrained(model, AVERAGE, dtype="float32", device="cpu").encode(TEXTS)
+    )
 
 
 def test_a_design_is_fitted_on_texts_of_the_training_data(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = reference_texts()[:50]
     data = read_any("text", texts_of(tmp_path, [*own, own[0]]), tmp_path, 0)
-    embedder = Embedder.from_pretrained(model, f"{AVERAGE}/zscore", device="cpu").fit(own)
-    vectors = load_teacher(str(model), f"{AVERAGE}/zscore", [data], 0, CPU)(TEXTS)
+    embedder = Embedder.from_pretrained(model, f"{AVERAGE}/zscore", dtype="float32", device="cpu").fit(own)
+    vectors = taught_by(model, f"{AVERAGE}/zscore", data)(TEXTS)
     assert np.abs(vectors.numpy() - embedder.encode(TEXTS)).max() < 1e-3 * np.abs(embedder.encode(TEXTS)).max()
     monkeypatch.setattr(teachers, "FIT_TEXTS", 9)
-    few, again, others = (load_teacher(str(model), f"{AVERAGE}/zscore", [data], seed, CPU)(TEXTS) for seed in (0, 0, 1))
+    few, again, others = (taught_by(model, f"{AVERAGE}/zscore", data, seed)(TEXTS) for seed in (0, 0, 1))
     assert torch.equal(few, again) and not torch.equal(few, others) and not torch.equal(few, vectors)
 
 
@@ -72,4 +81,48 @@ def test_a_model_that_teaches_itself_needs_another_design(model: Path) -> None:
     with pytest.raises(ValueError, match="needs a teacher_design"):
         recipe(model, "distill", distill={"teacher": "self"})
     made = recipe(model, "distill", distill={"teacher": "self", "teacher_design": AVERAGE})
-    assert STAGES["distill"].teacher(made.stage("distill")) == str(model)
+    assert STAGES["distill"].teacher(made.stage("distill")) == (str(model), AVERAGE)
+    with pytest.raises(ValueError, match="the model says already what it would learn: 'prompteol' is its design"):
+        recipe(model, "distill", distill={"teacher": "self", "teacher_design": "causal/eol/last"}, designs=["prompteol"])
+    assert recipe(model, "simcse", "distill", distill={"teacher": "self", "teacher_design": "prompteol"}, designs=["prompteol"])
+
+
+def test_an_empty_design_is_none(teacher: Path, model: Path) -> None:
+    made = recipe(model, "distill", distill={"teacher": str(teacher), "teacher_design": ""})
+    assert STAGES["distill"].teacher(made.stage("distill")) == (str(teacher), None)
+
+
+def test_what_the_model_itself_lacks_is_told_before_any_stage_trains(model: Path, tmp_path: Path) -> None:
+    taught = {"teacher": "self", "teacher_design": "causal/plain/last@40"}
+    with pytest.raises(UnmaskError, match="reads layer 40, but this model has"):
+        run(recipe(model, "simcse", "distill", distill=taught, designs=["causal/plain/last"]), tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("done*"))
+
+
+def test_a_run_goes_on_under_the_same_prompts_of_its_teacher(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a prompt may mean another one in a later version."""
+    first, second = (
+        recipe(
+            model,
+            "distill",
+            distill={"teacher": "self", "teacher_design": f"causal/{name}/last"},
+            designs=["causal/plain/last"],
+        )
+        for name in ("eol", "echo")
+    )
+    begun = require_same_base(first, tmp_path).teacher
+    assert begun is not None and begun.design == "causal/eol/last"
+    monkeypatch.setattr(same_run, "is_begun", lambda _: True)
+    assert require_same_base(first, tmp_path).teacher == begun
+    with pytest.raises(
+        UnmaskError, match="began with a teacher under 'causal/eol/last', and it is under 'causal/echo/last' now"
+    ):
+        require_same_base(second, tmp_path)
+
+
+def test_a_teacher_warns_of_no_text(model: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    data = read_any("text", texts_of(tmp_path, TEXTS), tmp_path, 0)
+    taught_by(model, "causal/plain/mean", data)(["long " * 2000])
+    assert not [one for one in recwarn if "cut" in str(one.message)]

@@ -52,7 +52,9 @@ def designs(as_json: AsJson = False) -> None:
     )
     _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _told(prompt)) for prompt in PROMPTS.values()])
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
-    print("Several prompts, whose vectors are averaged: causal/eol+sentiment/last.")
+    print(
+        "Several prompts, whose vectors are averaged: causal/eol+sentiment/last. One pooling for each: causal/echo+eol/mean+last."
+    )
     print("Prompts of your own with names, and with solved examples: a file, -d FILE.toml (docs/how-to.md).")
     print()
     print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore | /whiten[:N] | /idf]")

@@ -97,7 +97,7 @@ class Design:
         self._refuse_idle_options()
 
     def _order_prompts(self) -> None:
-        """Order several prompts by their names, and their poolings with them. Poolings that are all the same are one."""
+        """Order several prompts by their names, and their poolings with them. If all poolings are the same, the design has that one."""
         given, poolings = self.prompts, self.poolings
         if not isinstance(self.pooling, str) and len(poolings) != len(given):
             raise UnmaskError(
@@ -339,6 +339,8 @@ def _parse_poolings(names: str) -> Poolings:
 def _parse_layer(layer: str) -> int | EveryLayer | None:
     if layer in get_args(EveryLayer):
         return cast("EveryLayer", layer)
+    if AND in layer:
+        raise UnmaskError(f"One layer is for all poolings, and it stands after them, as in mean+last@2: '@{layer}' is not one.")
     if layer and not layer.isdecimal():
         raise UnmaskError(f"A layer is a number, 1 or more, or 'all' or 'mean', not '{layer}'.")
     return int(layer) if layer else None

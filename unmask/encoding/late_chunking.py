@@ -35,7 +35,7 @@ def require_late(design: Design, tokenizer: PromptTokenizer, head: Head | None, 
         )
     if not tokenizer.ends_with_text(instruction):
         prompt = "instruction" if tokenizer.prompt.takes_instruction else "plain"
-        nearest = replace(design, prompt=prompt, pooling=design.poolings[0]).name
+        nearest = replace(design, prompt=prompt).name
         raise UnmaskError(
             f"Late chunking needs a prompt that has the text once and ends with it, and '{tokenizer.prompt.name}' does not. "
             f"The nearest design that can do it is '{nearest}'. Or leave --late out."

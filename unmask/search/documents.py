@@ -29,7 +29,7 @@ _WORDS_ONLY = (".csv", ".tsv")
 """Endings of files whose values are all texts: a column of numbers is recognised by how they are written."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 _EXACT = 2**53
-"""Up to here a column of numbers holds every whole number."""
+"""Up to here, decimals (float64) hold every whole number."""
 _Type = ColumnType | Literal["large integer"]
 _DIGEST = 16
 _LONGEST = 24
@@ -111,12 +111,14 @@ class Known:
 class Survey:
     """What a corpus holds: its documents by id, in their order, and the type of each column; None for one without any value.
 
-    numbered: a file whose documents have no id but their line; None if there is none.
+    numbered: a file whose documents have no id but their line; None if there is none. large: columns with whole numbers that decimals
+    would round.
     """
 
     documents: dict[str, Known]
     columns: dict[str, ColumnType | None]
     numbered: Path | None
+    large: frozenset[str]
 
 
 def survey(corpus: Corpus) -> Survey:
@@ -145,7 +147,8 @@ def survey(corpus: Corpus) -> Survey:
                 held.add(kind)
     if not documents:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
-    return Survey(documents, {name: _common(held) if held else None for name, held in types.items()}, numbered)
+    columns = {name: _common(held) if held else None for name, held in types.items()}
+    return Survey(documents, columns, numbered, frozenset(name for name, held in types.items() if "large integer" in held))
 
 
 def read_documents(corpus: Corpus) -> Iterator[Document]:
@@ -185,12 +188,17 @@ def _document(file: Path, line: int, row: Row, corpus: Corpus, column: str | Non
 
 
 def typed(value: Value, holds: ColumnType) -> Value:
-    """The value as its column holds it; None for one that is missing."""
+    """The value as its column holds it; None for one that is missing. Raises UnmaskError for a number that would be rounded."""
     if value is None or (value == "" and holds != "text"):
         return None
     if holds == "integer":
         return int(value)
     if holds == "number":
+        if isinstance(value, int) and abs(value) > _EXACT:
+            raise UnmaskError(
+                f"A column now has decimals, and a document that is kept has {value} there, which decimals would round. Make the index "
+                "again without --keep-missing."
+            )
         return float(value)
     if holds == "text" and not isinstance(value, str):
         return json.dumps(value)

@@ -132,7 +132,10 @@ class Planned:
         """
         before = self.before.types if self.before and self.job.keep_missing else {}
         found = {name: held or before.get(name, "text") for name, held in self.survey.columns.items()}
-        return found | {name: common_type(held, found.get(name, held)) for name, held in before.items()}
+        joined = {name: common_type(held, found.get(name, held)) for name, held in before.items()}
+        return found | {
+            name: "text" if held == "number" and name in self.survey.large else held for name, held in joined.items()
+        }
 
     def require_an_approximate_index(self) -> None:
         """Raise UnmaskError if an approximate index is needed that the store does not have."""

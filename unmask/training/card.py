@@ -12,7 +12,7 @@ from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.files import atomic
 from unmask.io.terminal import say
 from unmask.training.recipe import Recipe
-from unmask.training.records import RUN, ModelRecord, RunRecord, StageData
+from unmask.training.records import RUN, ModelRecord, RunRecord, StageData, TeacherRecord
 from unmask.training.run_folder import Run
 
 _ROWS = 12  # of a curve
@@ -86,7 +86,7 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
         "These tasks chose the best checkpoint, so they flatter it.\n" if chosen else "",
         _gain(record.gain) if record.gain else "",
-        f"Teacher: {_model(record.base.teacher)}.\n" if record.base and record.base.teacher else "",
+        _teacher(record.base.teacher) if record.base and record.base.teacher else "",
         "## Data\n",
         "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
         "\nTexts of the recipe's tasks stayed in the training data.\n" if record.kept_leaks else "",
@@ -109,6 +109,10 @@ def _chose(curves: dict[str, list[dict[str, Any]]]) -> bool:
 
 def _model(model: ModelRecord) -> str:
     return f"`{model.model}`, weights {model.weights}"
+
+
+def _teacher(teacher: TeacherRecord) -> str:
+    return f"Teacher: {_model(teacher)}{f', read by `{teacher.design}`' if teacher.design else ''}.\n"
 
 
 def _gain(gain: TrainingGain) -> str:

@@ -16,14 +16,14 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from unmask.designs.design import Design
 from unmask.encoding.heads import HeadOptions
-from unmask.errors import UnmaskError, reason_of, unknown
+from unmask.errors import UnmaskError, place_of, reason_of, unknown
 from unmask.io.paths import expanded
 from unmask.training.data import DataSet, DataSource
 from unmask.training.difference import Difference
 from unmask.training.lora import LoraOptions
 from unmask.training.stages import STAGES
 from unmask.training.stages.contrastive import ContrastiveOptions
-from unmask.training.stages.distill import DistillOptions
+from unmask.training.stages.distill import SELF, DistillOptions
 from unmask.training.stages.mntp import MntpOptions
 from unmask.training.stages.next_token import NextTokenOptions
 from unmask.training.stages.simcse import SimcseOptions
@@ -91,7 +91,15 @@ class Recipe(Table):
             for data in self.stage(name).data:
                 if data not in self.data:
                     raise ValueError(str(unknown(f"data set of stage {name}", data, self.data)))
+        self._teacher_differs()
         return self
+
+    def _teacher_differs(self) -> None:
+        """A model that teaches itself what it says already would learn nothing."""
+        if self.stages[:1] == ("distill",) and self.distill and self.distill.teacher == SELF and self.distill.teacher_design:
+            taught = Design.parse(self.distill.teacher_design)
+            if same := next((design for design in self.designs if Design.parse(design) == taught), None):
+                raise ValueError(f"the model says already what it would learn: '{same}' is its design and that of its teacher")
 
     @model_validator(mode="after")
     def _adapter_fits(self) -> Recipe:
@@ -251,8 +259,7 @@ def _tables(file: Path) -> dict[str, Any]:
 
 def _explain(error: ValidationError) -> str:
     problem = error.errors()[0]
-    # pydantic also names the members of a union that it tried, such as literal['all']
-    path = [str(part) for part in problem["loc"] if not str(part).startswith(("literal[", "tuple["))]
+    path = place_of(problem)
     where = ".".join(path) or "the recipe"
     if problem["type"] == "extra_forbidden":
         allowed, given = _fields(problem["loc"][:-1]), str(problem["loc"][-1])

@@ -82,13 +82,19 @@ class ModelRecord(Record):
     weights: str
 
 
+class TeacherRecord(ModelRecord):
+    """A teacher. design: how a decoder is read; None for a sentence-transformers model."""
+
+    design: str | None = None
+
+
 class BaseRecord(ModelRecord):
     """The base model of a run, and the teacher of its stage `distill`, if it has one.
 
     precision: of the products in training. A record of an older version does not say it.
     """
 
-    teacher: ModelRecord | None = None
+    teacher: TeacherRecord | None = None
     precision: str | None = None
 
 

@@ -18,7 +18,7 @@ from unmask.models.source import Source, lasting_name
 from unmask.tasks.kinds.kind import Forms
 from unmask.training import processes
 from unmask.training.recipe import Recipe
-from unmask.training.records import BASE, DATA, BaseRecord, DataRecord, DataSetRecord, ModelRecord, StageData
+from unmask.training.records import BASE, DATA, BaseRecord, DataRecord, DataSetRecord, ModelRecord, StageData, TeacherRecord
 from unmask.training.run_folder import digest, is_begun
 from unmask.training.sources import digest_of_source
 from unmask.training.stage_run import is_finished, stage_folder
@@ -117,7 +117,7 @@ def require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
     record = BaseRecord(
         model=base.model,
         weights=base.weights,
-        teacher=_teacher(recipe, folder, before and before.teacher),
+        teacher=_teacher(recipe, folder, before.teacher if before else None),
         precision=_same_precision(recipe, folder, before),
     )
     processes.wait()
@@ -139,16 +139,20 @@ def _same_precision(recipe: Recipe, folder: Path, before: BaseRecord | None) -> 
     return before.precision
 
 
-def _teacher(recipe: Recipe, folder: Path, before: ModelRecord | None) -> ModelRecord | None:
+def _teacher(recipe: Recipe, folder: Path, before: TeacherRecord | None) -> TeacherRecord | None:
     """The teacher of a run. It is not asked for again when the stage that learns from it is done."""
     for number, name in enumerate(recipe.stages, start=1):
         teacher = STAGES[name].teacher(recipe.stage(name))
         if teacher is not None:
-            return (
-                before
-                if is_finished(stage_folder(folder, number, name))
-                else require_unchanged("teacher", teacher, before, folder)
-            )
+            if is_finished(stage_folder(folder, number, name)):
+                return before
+            now = require_unchanged("teacher", teacher.model, before, folder)
+            if before is not None and before.design != teacher.design:
+                raise UnmaskError(
+                    f"The run in '{folder}' began with a teacher under '{before.design}', and it is under '{teacher.design}' now. Bring "
+                    "the old prompts back, or give another folder."
+                )
+            return TeacherRecord(model=now.model, weights=now.weights, design=teacher.design)
     return None
 
 

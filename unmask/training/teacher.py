@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from unmask.designs.design import Design
+from unmask.encoding.encode import encode_designs
+from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.words import without_surrogates
 from unmask.training.data import DataSet
 
@@ -19,23 +21,31 @@ FIT_TEXTS = 1000
 """Texts of the training data that a design is fitted on."""
 
 
-def load_teacher(name: str, design: str | None, sets: Sequence[DataSet], seed: int, device: torch.device) -> Teacher:
-    """A teacher that is ready to teach. design: how a decoder makes vectors; None for a sentence-transformers model.
+def load_decoder_teacher(
+    name: str, design: str, sets: Sequence[DataSet], seed: int, *, dtype: str, device: torch.device, max_length: int
+) -> Teacher:
+    """A decoder that is ready to teach. A design that needs a fit is fitted on texts of the training data, drawn by the seed.
 
-    A design that needs a fit is fitted on texts of the training data, drawn by the seed. Raises UnmaskError if the model cannot be loaded,
-    or cannot serve the design.
+    max_length: most tokens of a text in training. The longer prompts of a teacher have room for more. Raises UnmaskError if the model
+    cannot be loaded, or cannot serve the design.
     """
-    if design is None:
-        return _sentence_transformer(name, device)
     from unmask.embedder import Embedder
 
-    embedder = Embedder.from_pretrained(name, Design.parse(design), device=str(device))
+    room = max(MAX_LENGTH, max_length)
+    embedder = Embedder.from_pretrained(name, Design.parse(design), dtype=dtype, device=str(device), max_length=room)
     if embedder.design.needs_fit:
         embedder.fit(_sample(sets, seed))
-    return lambda texts: torch.as_tensor(embedder.encode(texts)).to(device)
+    fits = {embedder.design: embedder.fitted}
+
+    def vectors(texts: list[str]) -> Tensor:  # without the bars and warnings of `encode`, for each batch
+        found = encode_designs(embedder.backbone, embedder.prompts, fits, texts, batch_tokens=embedder.batch_tokens)
+        return torch.as_tensor(found[embedder.design]).to(device)
+
+    return vectors
 
 
-def _sentence_transformer(name: str, device: torch.device) -> Teacher:
+def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
+    """A sentence-transformers model that is ready to teach. Raises UnmaskError if it cannot be loaded."""
     from unmask.evaluation.reference_rows import load_reference
 
     model = load_reference(name, device)

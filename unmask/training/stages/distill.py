@@ -14,7 +14,7 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, read_any
 from unmask.training.stages.pooling import PoolingOptions, PoolingStage, prepare_chunks
-from unmask.training.stages.stage import Prepared, TrainableModel
+from unmask.training.stages.stage import Prepared, TeacherName, TrainableModel
 
 SELF = "self"
 _FEWEST = 3  # with two texts each is the other's only neighbour, whatever its vector
@@ -25,8 +25,9 @@ class DistillOptions(PoolingOptions):
 
     teacher: any sentence-transformers model: `minilm`, a folder (also that of a saved embedder), or a hub id. It reads texts without the
     instructions of the data.
-    teacher_design: if given, the teacher is a decoder under this design, fitted on texts of the stage if it needs a fit. `self` is then the
-    base model of the recipe, as it is before all training. So a model learns from itself what it says under longer prompts, or several.
+    teacher_design: with it, the teacher is any decoder under this design. Without it, or with an empty one, the teacher is a
+    sentence-transformers model. A design such as `zscore` is fitted on up to 1 000 texts of the stage, drawn by the seed. The teacher
+    `self` is the base model of the recipe, as it is before all training.
 
     With cosines s of the student, t of the teacher, and temperature T, the loss of a batch is the mean over its texts i of
 
@@ -49,10 +50,10 @@ class DistillOptions(PoolingOptions):
 
     @model_validator(mode="after")
     def _dense(self) -> DistillOptions:
-        if self.teacher_design is not None:
+        if self.teacher_design:
             Design.parse(self.teacher_design).require_dense("A teacher")
         elif self.teacher == SELF:
-            raise ValueError("a model that teaches itself needs a teacher_design: another one than it learns")
+            raise ValueError("a model that teaches itself needs a teacher_design")
         return self
 
     def of_model(self, base: str) -> DistillOptions:
@@ -66,9 +67,10 @@ class Distill(PoolingStage[DistillOptions]):
     name = "distill"
     options = DistillOptions
 
-    def teacher(self, options: DistillOptions) -> str | None:
+    def teacher(self, options: DistillOptions) -> TeacherName | None:
         """The model that texts are compared by."""
-        return options.teacher
+        design = options.teacher_design
+        return TeacherName(options.teacher, Design.parse(design).name if design else None)
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """Pairs or triples, or single texts where there is a text column."""
@@ -92,11 +94,25 @@ class Distill(PoolingStage[DistillOptions]):
         """
         from unmask.training.collate import PairCollator, TeacherCollator
         from unmask.training.losses import NeighbourLoss
-        from unmask.training.teacher import Teacher, load_teacher
+        from unmask.training.teacher import Teacher, load_decoder_teacher, load_sentence_transformer
+
+        embedder = model.embedder
+        if options.teacher_design and options.teacher == embedder.source.model:
+            embedder.backbone.check(Design.parse(options.teacher_design))
 
         @cache
         def teacher() -> Teacher:
-            return load_teacher(options.teacher, options.teacher_design, sets, seed, model.embedder.backbone.device)
+            if not options.teacher_design:
+                return load_sentence_transformer(options.teacher, embedder.backbone.device)
+            return load_decoder_teacher(
+                options.teacher,
+                options.teacher_design,
+                sets,
+                seed,
+                dtype=embedder.source.dtype,
+                device=embedder.backbone.device,
+                max_length=options.max_length,
+            )
 
         @contextmanager
         def taught() -> Iterator[None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
@@ -59,6 +59,13 @@ class StageOptions(Table):
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} cannot be split into {self.accumulate} equal parts (accumulate)")
         return self
+
+
+class TeacherName(NamedTuple):
+    """Another model that a stage learns from, and how a decoder among them is read: the readable name of a design."""
+
+    model: str
+    design: str | None
 
 
 class TrainableModel(Protocol):
@@ -115,7 +122,7 @@ class TrainingStage(ABC, Generic[Options]):
     def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
         """Raise UnmaskError for data whose batches could teach nothing. It is asked before a model is loaded."""
 
-    def teacher(self, options: Options) -> str | None:
+    def teacher(self, options: Options) -> TeacherName | None:
         """Another model that the stage learns from; None if it needs none."""
         return None
 
