@@ -136,7 +136,7 @@ def test_a_run_whose_teacher_was_replaced_is_refused(model: Path, teacher: Path,
     file.write_bytes(whole)
     done = run(made, tmp_path / "cut")
     recorded = json.loads((done.folder / "run.json").read_text())["base"]["teacher"]
-    assert recorded == {"model": str(taught_by), "weights": identity_of(Source(str(taught_by))).revision}
+    assert recorded == {"model": str(taught_by), "weights": identity_of(Source(str(taught_by))).revision, "design": None}
     write_card(made, done)
     assert f"Teacher: `{taught_by}`, weights {recorded['weights']}.\n" in (done.result / "README.md").read_text()
 
