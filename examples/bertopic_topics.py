@@ -1,4 +1,4 @@
-"""Topics of the package's reference sentences by BERTopic, over an exported embedder: `python examples/bertopic_topics.py smollm2`.
+"""Topics of the reference texts of this package by BERTopic, over an exported embedder: `python examples/bertopic_topics.py smollm2`.
 
 PCA and k-means take the place of UMAP and HDBSCAN, so `pip install --no-deps bertopic` is enough.
 """

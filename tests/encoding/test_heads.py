@@ -477,7 +477,7 @@ def test_an_untrained_head_tells_real_texts_apart(kind: str, smollm_states: Call
 
 @pytest.fixture(scope="module")
 def smollm_states() -> Callable[[str], tuple[Tensor, Tensor]]:
-    """States of the reference sentences under bidirectional attention: of the last layer's tokens, or mean-pooled per layer."""
+    """States of the reference texts under bidirectional attention: of the last layer's tokens, or mean-pooled per layer."""
     from unmask.embedder import Embedder
     from unmask.encoding.backbone import HiddenRead, TokenBatch
     from unmask.encoding.pooling import mean
