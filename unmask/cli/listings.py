@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def designs(as_json: AsJson = False) -> None:
     """List named designs with meaning and source, and the parts that make up all other designs."""
-    from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, parse_designs
+    from unmask.designs.design import parse_designs
     from unmask.designs.presets import PRESETS, SETS
     from unmask.designs.prompts import PROMPTS
 
@@ -51,23 +52,38 @@ def designs(as_json: AsJson = False) -> None:
         [(name, ", ".join(parse_designs(group.designs)), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
     )
     _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _told(prompt)) for prompt in PROMPTS.values()])
-    print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
+    _tell_grammar()
+
+
+def _tell_grammar() -> None:
+    """How a design is written, and the words for each of its parts."""
+    from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
+
     print(
-        "Several prompts, whose vectors are averaged: causal/eol+sentiment/last. One pooling for each: causal/echo+eol/mean+last."
+        'A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt\n'
+        "wraps it in the chat template.\n"
+        "Several prompts, whose vectors are averaged: causal/eol+sentiment/last.\n"
+        "One pooling for each of them: causal/echo+eol/mean+last.\n"
+        "Prompts of your own with names, and with solved examples: a file, -d FILE.toml\n"
+        "(docs/how-to.md).\n\n"
+        "A design is\n"
+        "  attention/prompt/pooling[@layer][/features[:alpha][~routing]]\n"
+        "                                  [/zscore | /whiten[:N] | /idf]"
     )
-    print("Prompts of your own with names, and with solved examples: a file, -d FILE.toml (docs/how-to.md).")
-    print()
-    print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore | /whiten[:N] | /idf]")
-    plain = [pooling for pooling in POOLINGS if pooling not in HEADS]
-    parts = {"attention": ATTENTIONS, "pooling": plain, "head": HEADS, "features": FEATURES, "routing": ROUTINGS}
+    parts = {
+        "attention": ", ".join(ATTENTIONS),
+        "pooling": ", ".join(pooling for pooling in POOLINGS if pooling not in HEADS),
+        "head": f"{', '.join(HEADS)} (a pooling that `unmask train` makes)",
+        "features": ", ".join(FEATURES),
+        "routing": ", ".join(ROUTINGS),
+        "layer": "1, 2, ...; all (every layer at unit length, side by side); mean (the mean over layers); the last one if not given",
+        "alpha": "a positive number, or auto: chosen without labels, so that both similarities spread alike",
+        "zscore": "every dimension standardised by reference texts",
+        "whiten": "decorrelated as well; whiten:64 keeps the 64 directions of most variance",
+        "idf": "for lexical: words weigh more the rarer they are in reference texts",
+    }
     for part, values in parts.items():
-        print(f"  {part:10} {', '.join(values)}" + " (a pooling that `unmask train` makes)" * (part == "head"))
-    print("  layer      1, 2, ...; all (every layer at unit length, side by side); mean (the mean over layers);")
-    print("             the last one if not given")
-    print("  alpha      a positive number, or auto: chosen without labels, so that both similarities spread alike")
-    print("  zscore     every dimension standardised by reference texts")
-    print("  whiten     decorrelated as well; whiten:64 keeps the 64 directions of most variance")
-    print("  idf        for lexical: words weigh more the rarer they are in reference texts")
+        print(textwrap.fill(values, 80, initial_indent=f"  {part:10} ", subsequent_indent=13 * " ", break_on_hyphens=False))
 
 
 def models(as_json: AsJson = False) -> None:
