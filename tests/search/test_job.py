@@ -13,7 +13,7 @@ from tests.search.made import ROWS, indexed, job
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.search import job as jobs
-from unmask.search.job import common_type
+from unmask.search.documents import common_type
 
 
 def test_an_index_has_defaults(tmp_path: Path) -> None:

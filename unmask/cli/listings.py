@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unmask.cli.options import AsJson
-from unmask.io.terminal import tell_json
+from unmask.io.terminal import tell_json, tell_wrapped
 
 if TYPE_CHECKING:
     from unmask.designs.presets import Preset
@@ -83,7 +82,7 @@ def _tell_grammar() -> None:
         "idf": "for lexical: words weigh more the rarer they are in reference texts",
     }
     for part, values in parts.items():
-        print(textwrap.fill(values, 80, initial_indent=f"  {part:10} ", subsequent_indent=13 * " ", break_on_hyphens=False))
+        tell_wrapped(values, f"  {part:10} ")
 
 
 def models(as_json: AsJson = False) -> None:

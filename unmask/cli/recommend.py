@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli.options import AsJson, Model, ModelOptions
-from unmask.io.terminal import tell, tell_json
+from unmask.io.terminal import tell, tell_json, tell_wrapped
 
 if TYPE_CHECKING:
     from unmask.evaluation.racing import Round
@@ -91,18 +90,18 @@ def _print(choice: Recommendation) -> None:
     name = choice.label if choice.label == choice.design.name else f"{choice.label} ({choice.design.name})"
     from unmask.evaluation.leader import points
 
-    _wrapped(f"Use {name}.", "")
+    tell_wrapped(f"Use {name}.", "")
 
     bounds = f" [{points(choice.interval[0])}, {points(choice.interval[1])}]" if choice.interval else ""
     which = "held-out items" if choice.held_out else "items"
-    _wrapped(
+    tell_wrapped(
         f"Its score is {100 * choice.score:.1f}{bounds} on {choice.items} {which}, with {choice.tokens_a_text:.0f} tokens a text.",
         "  - ",
     )
     for reason in choice.reasons:
-        _wrapped(reason, "  - ")
-    _wrapped(_where_from(choice), "  - ")
-    _wrapped(
+        tell_wrapped(reason, "  - ")
+    tell_wrapped(_where_from(choice), "  - ")
+    tell_wrapped(
         f"It took {choice.tokens:,} tokens. All designs on all items would take about {choice.grid_tokens:,} "
         f"({choice.grid_tokens / max(1, choice.tokens):.1f} times as many).",
         "  - ",
@@ -118,12 +117,6 @@ def _where_from(choice: Recommendation) -> str:
         f"{which.capitalize()} items chose it from {choice.candidates} candidates. So the interval is wider (Bonferroni), but the score is "
         "not corrected: it may be too high. With 80 items or more in each task, half of them are held out for the score."
     )
-
-
-def _wrapped(text: str, indent: str) -> None:
-    """A paragraph, at most 80 characters wide."""
-    for line in textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent=" " * len(indent), break_on_hyphens=False):
-        tell(line)
 
 
 def _print_round(number: int, done: Round) -> None:

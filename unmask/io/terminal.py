@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -78,6 +79,12 @@ _LOG, _HANDLER = logging.getLogger("unmask"), _Shown()
 def tell(line: str) -> None:
     """Print a line of a result on standard output."""
     print(visible(line))
+
+
+def tell_wrapped(text: str, indent: str) -> None:
+    """Print a paragraph of at most 80 characters a line. indent: what the first line begins with; the others begin with as many spaces."""
+    for line in textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent=" " * len(indent), break_on_hyphens=False):
+        tell(line)
 
 
 def tell_json(content: Any, width: int = 0) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ _WORDS_ONLY = (".csv", ".tsv")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 _EXACT = 2**53
 """Up to here, decimals (float64) hold every whole number."""
-_Type = ColumnType | Literal["large integer"]
+ValueType = ColumnType | Literal["large integer"]
 _DIGEST = 16
 _LONGEST = 24
 """Most characters with which Python writes a float."""
@@ -111,14 +111,17 @@ class Known:
 class Survey:
     """What a corpus holds: its documents by id, in their order, and the type of each column; None for one without any value.
 
-    numbered: a file whose documents have no id but their line; None if there is none. large: columns with whole numbers that decimals
-    would round.
+    held: the types of the values of each column. numbered: a file whose documents have no id but their line; None if there is none.
     """
 
     documents: dict[str, Known]
-    columns: dict[str, ColumnType | None]
+    held: dict[str, set[ValueType]]
     numbered: Path | None
-    large: frozenset[str]
+
+    @property
+    def columns(self) -> dict[str, ColumnType | None]:
+        """The type of each column; None for one without any value."""
+        return {name: common_type(*held) if held else None for name, held in self.held.items()}
 
 
 def survey(corpus: Corpus) -> Survey:
@@ -128,7 +131,7 @@ def survey(corpus: Corpus) -> Survey:
     """
     documents: dict[str, Known] = {}
     places: dict[str, tuple[Path, int]] = {}
-    types: dict[str, set[_Type]] = {}
+    types: dict[str, set[ValueType]] = {}
     numbered: Path | None = None
     for document in read_documents(corpus):
         if document.id in documents:
@@ -147,8 +150,7 @@ def survey(corpus: Corpus) -> Survey:
                 held.add(kind)
     if not documents:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
-    columns = {name: _common(held) if held else None for name, held in types.items()}
-    return Survey(documents, columns, numbered, frozenset(name for name, held in types.items() if "large integer" in held))
+    return Survey(documents, types, numbered)
 
 
 def read_documents(corpus: Corpus) -> Iterator[Document]:
@@ -218,7 +220,7 @@ def _plain(value: Any) -> Value:
     return encodable(value.isoformat() if hasattr(value, "isoformat") else str(value))
 
 
-def _type_of(value: Value, is_word: bool) -> _Type | None:
+def _type_of(value: Value, is_word: bool) -> ValueType | None:
     if value is None or (value == "" and is_word):
         return None
     if isinstance(value, str):
@@ -228,7 +230,7 @@ def _type_of(value: Value, is_word: bool) -> _Type | None:
     return _whole(value) if isinstance(value, int) else "number"
 
 
-def _type_of_word(word: str) -> _Type:
+def _type_of_word(word: str) -> ValueType:
     """A number only if it would be written as it was read: 1.10 may be a version, +49 a phone number, and 3E5 a code."""
     if len(word) > _LONGEST or not _NUMBER.fullmatch(word):
         return "text"
@@ -238,14 +240,14 @@ def _type_of_word(word: str) -> _Type:
     return _whole(number) if isinstance(number, int) else "number"
 
 
-def _whole(value: int) -> _Type:
+def _whole(value: int) -> ValueType:
     """The type of a whole number. One that no column of numbers holds stays text, since every digit may matter, as in an id."""
     if not is_int64(value):
         return "text"
     return "integer" if abs(value) <= _EXACT else "large integer"
 
 
-def _common(types: Iterable[_Type]) -> ColumnType:
+def common_type(*types: ValueType) -> ColumnType:
     """The one type that holds values of all these types, to the last digit."""
     held = set(types)
     if held <= {"integer", "large integer"}:

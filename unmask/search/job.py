@@ -11,7 +11,7 @@ from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.files import check_output, is_own
 from unmask.io.terminal import say
-from unmask.search.documents import Corpus, Survey, survey
+from unmask.search.documents import Corpus, Survey, common_type, survey
 from unmask.search.filters import ColumnType
 from unmask.search.keywords import stemmer
 from unmask.search.record import IndexRecord, find_index
@@ -132,10 +132,7 @@ class Planned:
         """
         before = self.before.types if self.before and self.job.keep_missing else {}
         found = {name: held or before.get(name, "text") for name, held in self.survey.columns.items()}
-        joined = {name: common_type(held, found.get(name, held)) for name, held in before.items()}
-        return found | {
-            name: "text" if held == "number" and name in self.survey.large else held for name, held in joined.items()
-        }
+        return found | {name: common_type(held, *self.survey.held.get(name, ())) for name, held in before.items()}
 
     def require_an_approximate_index(self) -> None:
         """Raise UnmaskError if an approximate index is needed that the store does not have."""
@@ -146,10 +143,3 @@ class Planned:
                 f"The store '{self.store}' has no approximate index of {self.precision} vectors, which more than {EXACT_UP_TO} "
                 f"documents need. {remedy} --store usearch or another --precision."
             )
-
-
-def common_type(one: ColumnType, other: ColumnType) -> ColumnType:
-    """The type that holds the values of both."""
-    if one == other:
-        return one
-    return "number" if {one, other} == {"integer", "number"} else "text"

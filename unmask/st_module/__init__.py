@@ -7,6 +7,7 @@ from another package. No code of ours is stored in the folder; a model with Pyth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -126,10 +127,11 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
     def _raws(self, batch: TokenBatch) -> Iterator[Raw]:
         """The features of the texts under each prompt, read by the pooling of that prompt."""
         design = self.embedder.design
-        under = [design.under(prompt) for prompt in design.prompts]
-        raws = self._read(batch, under)
-        for place, one in enumerate(under):
-            yield raws[one].in_parts(len(under))[place]
+        # the prompt is in the tokens, so prompts of one pooling are one reading
+        readings = [replace(design.under(prompt), prompt=design.prompts[0]) for prompt in design.prompts]
+        raws = self._read(batch, list(dict.fromkeys(readings)))
+        for place, reading in enumerate(readings):
+            yield raws[reading].in_parts(len(readings))[place]
 
     def _read(self, batch: TokenBatch, designs: Sequence[Design]) -> dict[Design, Raw]:
         """The features of each row. Rows that would change each other's features (`steps_of`) have a forward pass of their own."""

@@ -49,7 +49,7 @@ class DistillOptions(PoolingOptions):
     temperature: float = Field(default=0.2, gt=0)
 
     @model_validator(mode="after")
-    def _dense(self) -> DistillOptions:
+    def _can_teach(self) -> DistillOptions:
         if self.teacher_design:
             Design.parse(self.teacher_design).require_dense("A teacher")
         elif self.teacher == SELF:
