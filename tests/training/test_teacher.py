@@ -92,6 +92,12 @@ def test_an_empty_design_is_none(teacher: Path, model: Path) -> None:
     assert STAGES["distill"].teacher(made.stage("distill")) == (str(teacher), None)
 
 
+def test_a_sentence_transformers_model_is_not_read_under_a_design(teacher: Path, tmp_path: Path) -> None:
+    data = read_any("text", texts_of(tmp_path, TEXTS), tmp_path, 0)
+    with pytest.raises(UnmaskError, match='If it is a sentence-transformers model, set teacher_design = "". The reason: '):
+        taught_by(teacher, AVERAGE, data)
+
+
 def test_what_the_model_itself_lacks_is_told_before_any_stage_trains(model: Path, tmp_path: Path) -> None:
     taught = {"teacher": "self", "teacher_design": "causal/plain/last@40"}
     with pytest.raises(UnmaskError, match="reads layer 40, but this model has"):

@@ -12,6 +12,7 @@ from unmask.designs.design import Design
 from unmask.encoding.encode import encode_designs
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.words import without_surrogates
+from unmask.errors import UnmaskError
 from unmask.training.data import DataSet
 
 Teacher = Callable[[list[str]], Tensor]
@@ -32,7 +33,13 @@ def load_decoder_teacher(
     from unmask.embedder import Embedder
 
     room = max(MAX_LENGTH, max_length)
-    embedder = Embedder.from_pretrained(name, Design.parse(design), dtype=dtype, device=str(device), max_length=room)
+    try:
+        embedder = Embedder.from_pretrained(name, Design.parse(design), dtype=dtype, device=str(device), max_length=room)
+    except UnmaskError as error:
+        raise UnmaskError(
+            f"The teacher '{name}' cannot be read under the teacher_design '{design}'. If it is a sentence-transformers model, set "
+            f'teacher_design = "". The reason: {error}'
+        ) from error
     if embedder.design.needs_fit:
         embedder.fit(_sample(sets, seed))
     fits = {embedder.design: embedder.fitted}
