@@ -94,7 +94,7 @@ def test_an_empty_design_is_none(teacher: Path, model: Path) -> None:
 
 def test_a_sentence_transformers_model_is_not_read_under_a_design(teacher: Path, tmp_path: Path) -> None:
     data = read_any("text", texts_of(tmp_path, TEXTS), tmp_path, 0)
-    with pytest.raises(UnmaskError, match='If it is a sentence-transformers model, set teacher_design = "". The reason: '):
+    with pytest.raises(UnmaskError, match=r'If it is a sentence-transformers model, set teacher_design = ""\. The reason: '):
         taught_by(teacher, AVERAGE, data)
 
 
