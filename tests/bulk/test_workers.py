@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -55,24 +54,15 @@ class Killed(Workers):
     def __init__(self, job: Job, shard: str, times: int) -> None:
         super().__init__(job, PICO, 2)
         self.shard, self.times = shard, times
-        self.victim: Any = None
-        threading.Thread(target=self._kill, daemon=True).start()
 
     def _give(self, worker: Any, queue: Any, key: str) -> None:
-        if self.victim is None and self.times and queue.waiting[0].name.startswith(self.shard):
+        doomed = self.times and queue.waiting[0].name.startswith(self.shard)
+        if doomed:
             os.kill(worker.process.pid, signal.SIGSTOP)  # so that it cannot be done too early
-            self.victim = worker
         super()._give(worker, queue, key)
-
-    def _kill(self) -> None:
-        while self.times:
-            if self.victim is not None and self.victim.shard is not None:
-                os.kill(self.victim.process.pid, signal.SIGKILL)
-                while self.victim.shard is not None:
-                    time.sleep(0.01)
-                self.times -= 1
-                self.victim = None
-            time.sleep(0.01)
+        if doomed:
+            os.kill(worker.process.pid, signal.SIGKILL)
+            self.times -= 1
 
 
 @several
