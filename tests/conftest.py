@@ -17,6 +17,9 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 # One thread, set before any library starts a pool: a forked process hangs in a pool that it did not inherit, and sums are
 # the same on every machine.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Tests compare bits, in the precision of a CPU. On a machine with GPUs they are the same as on one without. `make gpu` tests GPUs.
+if "UNMASK_TEST_GPU" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 import typer.main

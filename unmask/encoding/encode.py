@@ -11,7 +11,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
@@ -25,6 +24,7 @@ from unmask.encoding.replicas import in_parallel, threads_for
 from unmask.encoding.several_prompts import DesignTokenizer, together
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 
 Vectors = NDArray[np.float32]
 _NAMED = 5  # rows that an error names

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from unmask.errors import require_package
+from unmask.io.array_types import NDArray
 from unmask.models.output_layer import OutputLayer
 
 if TYPE_CHECKING:

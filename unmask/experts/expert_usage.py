@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.encoding.batching import plan
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.io.array_types import NDArray
 from unmask.mixture.gating import gates
 from unmask.mixture.mixture_folder import Mixture
 from unmask.models.decoder import pad_id_of

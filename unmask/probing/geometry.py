@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Real
-from numpy.typing import NDArray
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.intervals import Bounds

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.designs.design import Design
 from unmask.encoding.batching import default_batch_tokens
@@ -25,6 +24,7 @@ from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import row_cosines
 from unmask.starter import reference_texts

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.encoding.batching import collate, default_batch_tokens, plan
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, mask_id, tokenize_bare
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Ratio

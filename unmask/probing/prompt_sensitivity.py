@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.designs.design import Design, Features
 from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import Pair, pair_cosines
 from unmask.statistics.bootstrap import interval

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+
+from unmask.io.array_types import NDArray
 
 
 def class_tf_idf(counts: NDArray[np.integer]) -> Float[NDArray[np.float64], "cluster term"]:

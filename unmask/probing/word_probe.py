@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.encoding.backbone import Backbone, HiddenRead
@@ -28,6 +27,7 @@ from unmask.encoding.encode import require_finite
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Difference, Ratio, difference

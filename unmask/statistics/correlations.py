@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
+
+from unmask.io.array_types import NDArray
 
 RESAMPLES = 1000
 Table = Float[NDArray[np.float64], "item column"]

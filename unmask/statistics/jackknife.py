@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.intervals import Bounds
 
 FEWEST = 5

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.intervals import NO_WIDTH, difference_interval, unseen
 from unmask.statistics.paired import SIGNIFICANT, counted_p, sign_flip_p

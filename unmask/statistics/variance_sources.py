@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.intervals import NO_WIDTH, Bounds, unseen
 from unmask.statistics.paired import DECIMALS, PairedTest, effect_without_spread, sign_flip_p
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float32
-from numpy.typing import NDArray
 
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.paths import expanded
 from unmask.io.rows import field
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_table, sentences_of

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.encoding.encode import Tally, encode_tokenized
 from unmask.encoding.quantization import normalized, unit_cosines
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.serving.gate import note
 from unmask.ui.corpus import Corpus
 from unmask.ui.work import Stop, Stopped

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
 from unmask.encoding.batching import collate
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.mixture.gating import gates
 from unmask.mixture.model import MixtureModel
 from unmask.models.decoder import model_lock

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.embedder import Embedder
+from unmask.io.array_types import NDArray
 from unmask.statistics.correlations import codes_of, correlations, ranks_of
 from unmask.ui.workbench import Embedded
 

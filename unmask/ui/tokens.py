@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.embedder import Embedder
 from unmask.encoding.encode import Progress
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.ui.workbench import Embedded, Workbench
 
 MOST_TOKENS = 100

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.designs.design import Design
 from unmask.designs.presets import PRESETS
@@ -17,6 +16,7 @@ from unmask.embedder import Embedder
 from unmask.encoding.encode import Progress, Tally, encode_designs, group_by_pass
 from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.models.loading import dtype_name
 
 _KEPT = 8

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.encoding.backbone import Backbone
@@ -22,6 +21,7 @@ from unmask.encoding.batching import collate, plan
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.mixture.gating import gates
 from unmask.models.decoder import model_lock

@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, check_seal, is_sealed
 

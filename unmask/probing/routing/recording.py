@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead
@@ -26,6 +25,7 @@ from unmask.encoding.pooling import POOLINGS
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.files import atomic_folder, only_run_in
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar

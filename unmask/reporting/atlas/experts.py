@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, UInt
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.reporting.atlas.packing import NONE16, NONE32
 from unmask.reporting.atlas.tally import Tally
 

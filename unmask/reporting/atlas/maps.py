@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.intervals import Bounds
 from unmask.statistics.jackknife import jackknife_interval
 

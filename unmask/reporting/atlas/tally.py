@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.probing.routing.record import Choices, Label, RoutingRecord
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.routing.information import entropy, mutual_information
 
 SEEN = 10

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
+
+from unmask.io.array_types import NDArray
 
 Shares = Float[NDArray[Any], "text point expert"]
 """The share of each text's tokens that each expert gets, at each routing point."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.routing.information import entropy
 
 Load = Float[NDArray[Any], "*batch expert"]

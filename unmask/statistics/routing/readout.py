@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
+
+from unmask.io.array_types import NDArray
 
 FOLDS = 5
 

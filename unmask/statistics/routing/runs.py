@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Real
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.routing.information import entropy, mutual_information
 
 Table = Real[NDArray[Any], "expert other"]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.bootstrap import interval
 
 RESAMPLES, SHUFFLES = 500, 100

@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import ResultStore
+from unmask.io.array_types import NDArray
 from unmask.statistics.bootstrap import METRICS, Items, each_replicate
 from unmask.statistics.correlations import codes_of, correlations, ranks_of
 from unmask.statistics.jackknife import jackknife_variance

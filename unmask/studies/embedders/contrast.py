@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import over_tasks
+from unmask.io.array_types import NDArray
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.intervals import Bounds
 from unmask.statistics.paired import PairedTest, bootstrap_tasks, difference_test, fewest_tasks, task_changes

@@ -13,8 +13,8 @@ from typing import Any, Final, get_args
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.paired import PairedTest, holm, with_holm
 from unmask.statistics.rank_correlation import FEWEST, RankCorrelation, rank_correlation
 from unmask.statistics.routing.information import joint_of_texts, normalised_information

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
 from unmask.designs.design import Design
 from unmask.encoding.backbone import Backbone
@@ -24,6 +23,7 @@ from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import encode_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.tokenization import PromptTokenizer
+from unmask.io.array_types import NDArray
 from unmask.models.decoder import body_of, find_layers
 
 if TYPE_CHECKING:

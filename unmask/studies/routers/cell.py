@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from pydantic import Field
 
 from unmask.designs.design import Design
@@ -25,6 +24,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
 from unmask.experts.likelihood import likelihoods, response_likelihood
+from unmask.io.array_types import NDArray
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import inside, remove
 from unmask.io.records import Record

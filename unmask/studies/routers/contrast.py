@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.statistics.paired import PairedTest
 from unmask.statistics.variance_sources import t_of_sources
 from unmask.studies.routers.configurations import Yardstick

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, UInt
-from numpy.typing import NDArray
 
+from unmask.io.array_types import NDArray
 from unmask.probing.routing.record import Choices, RoutingRecord
 from unmask.statistics.routing.text_bootstrap import text_counts
 

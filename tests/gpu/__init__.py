@@ -1,0 +1,1 @@
+"""What is only true on a GPU, tested where there is one: `make gpu`."""
