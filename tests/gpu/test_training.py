@@ -69,5 +69,7 @@ def test_a_model_writes_what_it_writes_on_a_cpu(base: Path, tmp_path: Path) -> N
     for device in ("cpu", "cuda"):
         writer = Writer(*load_any_language_model(Source(str(base), device=device, dtype="float32")))
         texts[device] = [text.text for text in writer.write("Tasks.\n", ["Add 1", "Name"], Sampling(8), "\n\n", 0)]
-        assert all(text.text for text in writer.write("Tasks.\n", ["Add 1"], Sampling(8, temperature=1.0, top_p=0.9), "\n\n", 0))
+        assert all(
+            text.text for text in writer.write("Tasks.\n", ["Add 1"], Sampling(8, temperature=1.0, top_p=0.9), "\n\n", 0)
+        )
     assert texts["cpu"] == texts["cuda"]

@@ -67,6 +67,20 @@ def test_the_same_results_keep_their_date(tmp_path: Path) -> None:
     assert write(tmp_path, {"size": {2: 0.2}})["date"] != "2001-02-03"
 
 
+def test_results_name_every_machine_that_measured(tmp_path: Path) -> None:
+    """A study may be begun on a GPU and finished on a laptop, which measures nothing twice."""
+    provenance = [
+        {"hardware": "gpu", "versions": {"torch": "2.11", "unmask": "0.1"}},
+        {"hardware": "cpu", "versions": {"torch": "2.13", "unmask": "0.1"}},
+        {"attention": "of an older version, which kept no more"},
+    ]
+    results_of(tmp_path).write({"model": "pico"}, made_findings(), [TABLE], provenance=provenance)
+    read = read_results(tmp_path)
+    assert read.hardware == "cpu, gpu" and read.versions == {"torch": "2.11, 2.13", "unmask": "0.1"}
+    results_of(tmp_path / "older").write({"model": "pico"}, made_findings(), [TABLE], provenance=provenance[2:])
+    assert read_results(tmp_path / "older").hardware.startswith("cpu (")
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"study": "moee"}', "\udc80"])
 def test_a_damaged_file_is_refused_and_written_anew(content: str, tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_bytes(content.encode("utf-8", "surrogateescape"))

@@ -49,9 +49,18 @@ class ResultsFile:
         self.finished_before: bool = self._before.get("finished", False)
 
     def write(
-        self, numbers: Mapping[str, Any], claims: Sequence[Finding], tables: Sequence[Sheet], *, finished: bool = True
+        self,
+        numbers: Mapping[str, Any],
+        claims: Sequence[Finding],
+        tables: Sequence[Sheet],
+        *,
+        finished: bool = True,
+        provenance: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Write what was found so far. numbers: of this study. tables: of its report, without the one of claims."""
+        """Write what was found so far. numbers: of this study. tables: of its report, without the one of claims.
+
+        provenance: of each number, if it is kept: a study that was begun on one machine may go on on another.
+        """
         measured = json.loads(json.dumps({**self._settings, **numbers}))
         same = json.dumps(measured) == json.dumps({name: self._before.get(name) for name in measured})
         content = {
@@ -60,9 +69,20 @@ class ResultsFile:
             "tables": [vars(table) for table in tables],
             "finished": finished,
             **self._about,
-            **({name: self._before[name] for name in self._computed} if same else self._computed),
+            **({name: self._before[name] for name in self._computed} if same else self._computed | _joined(provenance)),
         }
         write_json(self._file, content)
+
+
+def _joined(provenance: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The hardware and the versions of everything that was measured. Nothing, if that was not kept."""
+    machines = sorted({one["hardware"] for one in provenance if "hardware" in one})
+    used: dict[str, set[str]] = {}
+    for one in provenance:
+        for name, version in one.get("versions", {}).items():
+            used.setdefault(name, set()).add(version)
+    found = {"hardware": ", ".join(machines), "versions": {name: ", ".join(sorted(of)) for name, of in used.items()}}
+    return {name: value for name, value in found.items() if value}
 
 
 def _read(file: Path) -> dict[str, Any]:

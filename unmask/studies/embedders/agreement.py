@@ -161,7 +161,7 @@ def _likeness(one: Items, other: Items) -> Float[NDArray[np.float64], " experime
     return each_replicate(Items("v-measure", {"assigned": one.columns["assigned"], "label": other.columns["assigned"]}))
 
 
-def _gap(sides: Sides) -> Float[NDArray[np.float64], ...]:
+def _gap(sides: Sides) -> Float[NDArray[np.float64], "*rest"]:
     return np.asarray(sides[..., 0] - sides[..., 1])
 
 

@@ -140,7 +140,8 @@ def study(
             folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command, scale=scale,
             data={task.name: task.revision for task in tasks}, rests_on=plan.rests_on(scale),
         )  # fmt: skip
-        results.write(found.as_json(), found.claims, write(found, folder))
+        provenance = [result.provenance for one in scored.values() for run in one.runs for result in run.values()]
+        results.write(found.as_json(), found.claims, write(found, folder), provenance=provenance)
         return found
 
 
