@@ -56,11 +56,28 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
 
 
 def test_a_command_may_choose_the_number_of_lessons_but_not_the_lessons() -> None:
-    [result] = [one for one in claims.results()["self-moe"] if one["model"] == "smollm2"]
+    [result] = [one for one in claims.results()["self-moe"] if one["place"].endswith("-smollm2")]
     plan = result["plan"]
     assert claims.stale("self-moe", {**result, "plan": {**plan, "number": 7}}) == []
-    for part, value in (("seeds", {"math": "other.jsonl"}), ("held_out", 7), ("expert", {**plan["expert"], "steps": 7})):
+    steps = {**plan["expert"], "steps": 7}
+    for part, value in (("seeds", {"math": "other.jsonl"}), ("held_out", 7), ("expert", steps)):
         assert claims.stale("self-moe", {**result, "plan": {**plan, part: value}}) == [part]
+    assert claims.stale("self-moe", {**result, "plan": {**plan, "number": 7, "expert": steps}}) == [], (
+        "more lessons, more steps"
+    )
+
+
+def test_a_new_claim_is_measured_in_one_result_of_a_study_at_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that lacks it does not become stale. The page says that it is not measured there."""
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    plan = load_plan("moee", "small").model_dump(mode="json")
+    every = [Finding(claim=claim, tests=(), verdict="undecided").model_dump(mode="json") for claim in claims.planned("moee")]
+    older, newer = ({**made(model="smollm2", claims=found), "plan": plan} for found in (every[1:], every))
+    (tmp_path / "moee-smollm2.json").write_text(json.dumps(older))
+    assert claims.stale("moee", older) == [claims.planned("moee")[0].id]
+    (tmp_path / "moee-smollm2-more.json").write_text(json.dumps(newer))
+    assert claims.stale("moee", older) == [] == claims.stale("moee", newer)
+    assert claims.findings(older)[-1].verdict == "not measured"
 
 
 def test_a_claim_may_be_put_into_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +160,7 @@ def test_a_further_model_is_compared_with_the_first(tmp_path: Path, monkeypatch:
     pairs = [test.difference for one in second for test in one.tests]
     same = sum(one != 0 for one in pairs) - sum(one != 0 for one in (test.difference for test in best.tests))
     page = claims.page()
-    assert f"Both models have {len(pairs)} differences in common, and {same} of them point the same way. (A claim" in page
+    assert f"Both runs have {len(pairs)} differences in common, and {same} of them point the same way. (A claim" in page
     changed = [line for line in page.splitlines() if "(there " in line]
     [words] = [claim.says for claim in claims.planned("moee") if claim.id == best.claim.id]
     assert changed == [f"- Undecided (there {best.verdict}): {words}"]
@@ -197,7 +214,10 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     )
     page = (tmp_path / "claims.md").read_text()
     assert (tmp_path / "measured" / "moee-mixture.md").read_text() == "# Tables\n"
-    assert "On mixture, torch 2; [all tables](measured/moee-mixture.md)." in page and "unmask reproduce moee" in page
+    assert (
+        "On mixture, cpu (x86_64, 2 cores), torch 2; [all tables](measured/moee-mixture.md)." in page
+        and "unmask reproduce moee" in page
+    )
     assert all(claim.says in page for claim in claims.planned("llm2vec")), "claims without a result are listed too"
     (tmp_path / "scores").mkdir()
     (tmp_path / "scores" / "results.jsonl").write_text('{"model": "/home/me/moee/pico"}\n')

@@ -2,6 +2,7 @@
 
     python -m tools.claims                                  write the page again
     python -m tools.claims STUDY/MODEL/results.json ...     take these results in, then write the page
+    python -m tools.claims STUDY/MODEL/results.json=200     the same, beside another result of this model: the name ends with 200
 
 A result is kept without what the page does not need. Beside it lies a zip of what was measured of each model, without the models: who
 unpacks it into STUDY/MODEL goes on from there, with more seeds or embedders. There is none of Self-MoE, which measures every row again
@@ -165,7 +166,7 @@ def results() -> dict[str, list[dict[str, Any]]]:
     known: dict[str, list[dict[str, Any]]] = {study: [] for study in PAPERS}
     for file in sorted(RESULTS.glob("*.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
-        known[content["study"]].append(content)
+        known[content["study"]].append({**content, "place": f"measured/{file.stem}"})
     return {study: sorted(of_study, key=partial(_rank, study)) for study, of_study in known.items()}
 
 
@@ -176,10 +177,10 @@ def _rank(study: str, result: dict[str, Any]) -> tuple[bool, int]:
 
 
 def findings(result: dict[str, Any]) -> list[Finding]:
-    """The claims of a result with their verdicts, in the words that the plan has for them now, and those that no result can have."""
+    """The claims of a result with their verdicts, in the words that the plan has for them now, and those that it does not have."""
     now = {claim.id: claim for claim in planned(result["study"])}
     kept = {finding.claim.id: _in_words_of(now.get(finding.claim.id), finding) for finding in _kept_findings(result)}
-    return list(kept.values()) + [_unmeasured(claim) for claim in now.values() if claim.untestable and claim.id not in kept]
+    return list(kept.values()) + [_unmeasured(claim) for claim in now.values() if claim.id not in kept]
 
 
 def _unmeasured(claim: Claim) -> Finding:
@@ -207,13 +208,18 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
 
     Claims that it lacks, or that compare something else now, by their ids; parts of the plan; and recipes, designs and configurations,
     where it says which they were. A claim may be put into other words: they change no number. One that is not testable has no number.
+    A claim that is newer may be lacking, if another result of the study has it: it is not measured here.
     """
     now = _testable(planned(study))
     then = _testable([finding.claim for finding in _kept_findings(result)])
+    elsewhere = {finding.claim.id for other in results()[study] for finding in _kept_findings(other)}
+    now = {name: claim for name, claim in now.items() if name in then or name not in elsewhere}
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     plan, measured = plan_of(study, result.get("scale", "small")).model_dump(mode="json"), result["plan"]
     chosen = (_CHOSEN - {"seeds"}) | {"number"} if study == "self-moe" else _CHOSEN  # there, both are about lessons
     compared = plan.keys() - chosen if study in STUDIES else plan.keys() & measured.keys() - chosen - {"tasks"}
+    if study == "self-moe" and measured["number"] != plan["number"]:  # steps are for so many lessons
+        plan, measured = ({**one, "expert": {**one["expert"], "steps": None}} for one in (plan, measured))
     old += [part for part in plan if part in compared and _comparable(measured.get(part)) != _comparable(plan[part])]
     if recorded := result.get("rests_on"):
         digests = rests_on(study, result["scale"])
@@ -299,7 +305,7 @@ def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
         found = findings(result)
         yield f"```\n{result['command']}\n```\n{_measured_on(study, result)} {counts(found)}"
         if place:
-            yield _other_verdicts(found, findings(of_study[0]), of_study[0]["model"])
+            yield _other_verdicts(found, findings(of_study[0]))
         else:
             yield "\n" + replace(claims_sheet(found), note=said_of_all(found)).markdown().partition("\n")[2]
 
@@ -309,8 +315,10 @@ def _measured_on(study: str, result: dict[str, Any]) -> str:
     used = result["versions"]
     libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
     older = "" if result.get("rests_on") else f" {UNRECORDED}"
-    place = f"measured/{study}-{result['model']}"
-    return f"On {result['model']}, {libraries}; [all tables]({place}.md). {_data(result['data'], place)}{_seeds(study, result)}{older}"
+    place = result["place"]
+    with_what = f"{result['hardware']}, {libraries}"
+    data = _data(result["data"], place)
+    return f"On {result['model']}, {with_what}; [all tables]({place}.md). {data}{_seeds(study, result)}{older}"
 
 
 def _seeds(study: str, result: dict[str, Any]) -> str:
@@ -328,14 +336,16 @@ def _data(data: dict[str, str], place: str) -> str:
     return f"[{len(data)} sets of data, with their revisions]({place}.json){names}."
 
 
-def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:
+def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     """The claims on which a further result says something else than the first result of its study."""
     verdicts = {one.claim.id: one.verdict for one in first}
     measured = [one for one in found if one.verdict not in ("not measured", "not testable here")]
     others = [one for one in measured if verdicts.get(one.claim.id) != one.verdict]
     lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
     but_for = ", but for these:" if lines else "."
-    of_these = f"The verdicts of the {counted(len(measured), 'claim')} that were measured here are those of {model}{but_for}"
+    of_these = (
+        f"The verdicts of the {counted(len(measured), 'claim')} that were measured here are those of the first run{but_for}"
+    )
     return "\n".join([f"{_same_way(found, first)}{of_these}", *lines]) + "\n"
 
 
@@ -349,7 +359,7 @@ def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     if not both:
         return ""
     return (
-        f"Both models have {counted(len(both), 'difference')} in common, and {same} of them point the same way. (A claim has one "
+        f"Both runs have {counted(len(both), 'difference')} in common, and {same} of them point the same way. (A claim has one "
         "difference for each rival. One that stands in several claims counts once.) "
     )
 
@@ -358,8 +368,8 @@ def _where(claim: Claim) -> str:
     return f"({claim.where}). Not testable here: {claim.untestable}" if claim.untestable else f"({claim.where})"
 
 
-def take(file: Path) -> None:
-    """Keep what the page needs of a result. The smoke scale shows nothing of a claim, so it is refused."""
+def take(file: Path, end: str = "") -> None:
+    """Keep what the page needs of a result. The smoke scale shows nothing of a claim, so it is refused. end: of its name."""
     content = json.loads(file.read_text(encoding="utf-8"))
     result = StudyResults.of(content, file)
     if result.smoke:
@@ -374,7 +384,7 @@ def take(file: Path) -> None:
     kept = {key: content[key] for key in _KEPT if key in content}
     kept["model"] = model
     kept["plan"] = {name: part for name, part in content["plan"].items() if name != "claims"}
-    place = RESULTS / f"{result.study}-{model}.json"
+    place = RESULTS / f"{'-'.join([result.study, model, *filter(None, [end])])}.json"
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     report = (file.parent / "report.md").read_text(encoding="utf-8").replace(result.model, model)  # no path of a machine
     place.with_suffix(".md").write_text(kept_report(report), encoding="utf-8")
@@ -414,8 +424,9 @@ def kept_report(report: str) -> str:
 
 def main(files: Sequence[str]) -> None:
     """Take results in, and write the page."""
-    for file in files:
-        take(Path(file))
+    for given in files:
+        file, _, end = given.partition("=")
+        take(Path(file), end)
     PAGE.write_text(page(), encoding="utf-8")
 
 
