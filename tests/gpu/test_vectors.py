@@ -13,8 +13,8 @@ import torch
 from tests.conftest import TEXTS
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
-from unmask.encoding.encode import Vectors
 from unmask.encoding.forward_pass import peak_memory, reset_peak_memory
+from unmask.encoding.quantization import AnyVectors
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 
@@ -25,7 +25,7 @@ MIXED = [*TEXTS, "", LONG, "y"]
 DESIGNS = ("causal/eol/last", "bidirectional/plain/mean", "causal/echo/mean", "causal/plain/weighted-mean@2")
 
 
-def cosines(one: Vectors, other: Vectors) -> Any:
+def cosines(one: AnyVectors, other: AnyVectors) -> Any:
     return (one * other).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1))
 
 

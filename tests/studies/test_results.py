@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_the_same_results_keep_their_date(tmp_path: Path) -> None:
 
 def test_results_name_every_machine_that_measured(tmp_path: Path) -> None:
     """A study may be begun on a GPU and finished on a laptop, which measures nothing twice."""
-    provenance = [
+    provenance: list[dict[str, Any]] = [
         {"hardware": "gpu", "versions": {"torch": "2.11", "unmask": "0.1"}},
         {"hardware": "cpu", "versions": {"torch": "2.13", "unmask": "0.1"}},
         {"attention": "of an older version, which kept no more"},
