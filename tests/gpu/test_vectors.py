@@ -29,8 +29,8 @@ def cosines(one: AnyVectors, other: AnyVectors) -> Any:
     return (one * other).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1))
 
 
-def load(folder: Path, design: str, device: str = "cuda", dtype: str = "float32", **options: Any) -> Embedder:
-    return Embedder.from_pretrained(folder, design, device=device, dtype=dtype, **options)
+def load(folder: Path, design: str, device: str = "cuda", dtype: str = "float32") -> Embedder:
+    return Embedder.from_pretrained(folder, design, device=device, dtype=dtype)
 
 
 @pytest.mark.parametrize("design", DESIGNS)
