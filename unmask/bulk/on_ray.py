@@ -38,7 +38,7 @@ class OnRay:
         """Join the cluster."""
         require_package("ray")
         with failures_told(f"Joining the Ray cluster '{address}'"):
-            self._ray = join(None if address == "local" else address)
+            self._ray = join(address)
         self._job, self._arguments, self._here = job, arguments, str(Path.cwd())
         self._workers, self._resources = _share(self._ray, workers, arguments.options.get("device", "auto"))
 

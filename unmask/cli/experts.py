@@ -150,7 +150,7 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
     if many:
         from unmask.experts.lessons.pool import WriterPool
 
-        return WriterPool(source, writers, ray_address, gpus=1 if source.device.startswith("cuda") else 0)
+        return WriterPool(source, writers, ray_address or "local", gpus=1 if source.device.startswith("cuda") else 0)
     from unmask.experts.lessons.generation import Writer
     from unmask.mixture.any_model import load_any_language_model
 

@@ -9,8 +9,10 @@ from typing import Any
 from unmask.errors import UnmaskError, require_package
 
 
-def join(address: str | None) -> Any:
-    """The module `ray`, connected. address: of a cluster; None starts one on this machine. A connection that is there is kept.
+def join(address: str) -> Any:
+    """The module `ray`, connected. address: of a cluster; "local" starts one on this machine. A connection that is there is kept.
+
+    Without an address, Ray would join the cluster that anyone started last on this machine, and end with it.
 
     Raises UnmaskError without Ray, and ConnectionError or an error of Ray if there is no cluster at the address.
     """

@@ -19,9 +19,14 @@ from unmask.models.loading import Source
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_cluster() -> Iterator[None]:
-    """The first pool starts the cluster of all tests; it takes seconds to start."""
+    """The first pool starts the cluster of all tests; it takes seconds to start.
+
+    Ray is told of another cluster, which does not answer. No pool may join it: nobody asked for it.
+    """
     ray = pytest.importorskip("ray")
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+        yield
     ray.shutdown()
 
 

@@ -20,12 +20,13 @@ _WRITER = "A writer in another process"
 class WriterPool:
     """Writers of one model, each in a process of its own.
 
-    writers: their number. address: of a Ray cluster, or None for this machine. gpus: of each writer. Raises UnmaskError without Ray.
+    writers: their number. address: of a Ray cluster; "local" starts one on this machine. gpus: of each writer. Raises UnmaskError
+    without Ray.
     """
 
     engine = Writer.engine
 
-    def __init__(self, source: Source, writers: int, address: str | None = None, gpus: float = 0) -> None:
+    def __init__(self, source: Source, writers: int, address: str = "local", gpus: float = 0) -> None:
         require_package("ray")
         with failures_told(_WRITER):
             ray = join(address)
