@@ -235,6 +235,21 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
         claims.main([str(file)])
 
 
+def test_a_second_result_is_kept_beside_the_first_wherever_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
+    taken: list[tuple[Path, str]] = []
+    monkeypatch.setattr(claims, "take", lambda file, end: taken.append((file, end)))
+    folder = tmp_path / "lr=3e-4"
+    folder.mkdir()
+    file = folder / "results.json"
+    file.write_text("{}")
+    claims.main([str(file), f"{file}=200"])
+    assert taken == [(file, ""), (file, "200")]
+    for missing in (tmp_path / "results.json", f"{tmp_path / 'results.json'}=200"):
+        with pytest.raises(SystemExit, match=r"results\.json' is not a file\."):
+            claims.main([str(missing)])
+
+
 def test_a_kept_report_has_no_pictures_and_no_claims() -> None:
     """Tables stand beside the pictures, and the page has the claims in the words of today."""
     verdicts = "2 claims: 1 refuted, 1 undecided.\n- Refuted: One.\n- Undecided: Other.\n\n"

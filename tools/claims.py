@@ -425,9 +425,16 @@ def kept_report(report: str) -> str:
 def main(files: Sequence[str]) -> None:
     """Take results in, and write the page."""
     for given in files:
-        file, _, end = given.partition("=")
-        take(Path(file), end)
+        take(*_file_and_end(given))
     PAGE.write_text(page(), encoding="utf-8")
+
+
+def _file_and_end(given: str) -> tuple[Path, str]:
+    """A file of results, and the end of the name that it is kept under. A path may have a "=" of its own."""
+    path, _, end = (given, "", "") if Path(given).is_file() else given.rpartition("=")
+    if not Path(path).is_file():
+        sys.exit(f"'{path or given}' is not a file. Name the results.json of a study.")
+    return Path(path), end
 
 
 if __name__ == "__main__":
