@@ -12,6 +12,7 @@ import pytest
 
 from tests.studies.claims.made import made, made_findings
 from tools import claims
+from tools.kept_studies import kept_report
 from unmask.designs.prompts import PROMPTS
 from unmask.mixture.gating import Routing
 from unmask.studies.claims.claim import Claim, Finding
@@ -196,6 +197,33 @@ def test_one_result_of_a_study_is_counted(
     assert f"\n| [Pooling and Attention](#pooling-and-attention) | {counted} | {len(planned)} |" in claims.page()
 
 
+@pytest.mark.parametrize(("model", "said"), [("smollm2", "2 confirmed, "), ("another", "1 confirmed, ")])
+def test_a_claim_that_only_another_run_of_the_model_measured_is_counted(
+    model: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    for of_run, confirmed, name in (("smollm2", range(1), "first"), (model, range(1, 2), "second")):
+        found = [
+            Finding(claim=claim, tests=(), verdict="confirmed" if place in confirmed else "not measured")
+            for place, claim in enumerate(claims.planned("moee"))
+        ]
+        content = made(study="moee", model=of_run, claims=[one.model_dump(mode="json") for one in found])
+        (tmp_path / f"moee-{name}.json").write_text(json.dumps(content))
+    headline, *_ = [line for line in claims.page().splitlines() if line.startswith("**")]
+    assert said in headline
+
+
+def test_what_only_a_further_run_refutes_is_said_at_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    both, other, *_ = claims.planned("moee")
+    for model, refuted in (("smollm2", {both.id}), ("mixture", {both.id, other.id})):
+        found = [Finding(claim=one, tests=(), verdict="refuted" if one.id in refuted else "undecided") for one in (both, other)]
+        content = made(study="moee", model=model, claims=[one.model_dump(mode="json") for one in found])
+        (tmp_path / f"moee-{model}.json").write_text(json.dumps(content))
+    beginning = claims.page().partition("| paper |")[0]
+    assert beginning.count(both.says) == 1 and f"- [MoEE](#moee), on mixture: {other.says}" in beginning
+
+
 def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "RESULTS", tmp_path / "measured")
     monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
@@ -238,7 +266,7 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
 def test_a_second_result_is_kept_beside_the_first_wherever_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
     taken: list[tuple[Path, str]] = []
-    monkeypatch.setattr(claims, "take", lambda file, end: taken.append((file, end)))
+    monkeypatch.setattr(claims, "keep", lambda file, end, _: taken.append((file, end)))
     folder = tmp_path / "lr=3e-4"
     folder.mkdir()
     file = folder / "results.json"
@@ -258,8 +286,8 @@ def test_a_kept_report_has_no_pictures_and_no_claims() -> None:
         "## B\ntext ![inside](one.png)\n- 2 claims of papers stay undecided.\n"
     )
     kept = "# A\n\n[The claims](../claims.md) have verdicts.\n\n## B\ntext ![inside](one.png)\n- 2 claims of papers stay undecided.\n"
-    assert claims.kept_report(report) == kept
-    assert claims.kept_report("# A\n\n## Claims\n| One | 1 |\n") == "# A\n\n"
+    assert kept_report(report) == kept
+    assert kept_report("# A\n\n## Claims\n| One | 1 |\n") == "# A\n\n"
 
 
 def test_a_claim_that_is_not_testable_needs_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:

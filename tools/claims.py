@@ -4,29 +4,24 @@
     python -m tools.claims STUDY/MODEL/results.json ...     take these results in, then write the page
     python -m tools.claims STUDY/MODEL/results.json=200     the same, beside another result of this model: the name ends with 200
 
-A result is kept without what the page does not need. Beside it lies a zip of what was measured of each model, without the models: who
-unpacks it into STUDY/MODEL goes on from there, with more seeds or embedders. There is none of Self-MoE, which measures every row again
-whose model is gone, and none if the base is a folder, because values are known by its path.
+`tools.kept_studies` says what is kept of a result.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tools.results.kept import MACHINE
+from tools.kept_studies import RESULTS, keep
 from unmask.io.terminal import counted
 from unmask.studies.claims.claim import VERDICTS, Claim, Finding
 from unmask.studies.claims.page import HERE, MEANINGS, NOTES, claims_sheet, counts, said_of_all, verdict_counts
 from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan
-from unmask.studies.results import StudyResults
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.configurations import rests_on as digests_of_configurations
 from unmask.studies.routers.plan import RoutersPlan
@@ -37,7 +32,6 @@ from unmask.studies.self_moe.plan import rests_on as digests_of_mixtures
 from unmask.studies.sheet import Sheet
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
-RESULTS: Final = DOCS / "measured"
 PAGE: Final = DOCS / "claims.md"
 PAPERS: Final = {
     "llm2vec": "LLM2Vec",
@@ -59,8 +53,10 @@ NAMES: Final = {
         "which layers to read."
     ),
     "moee": (
-        "SmolLM2 is a dense model. For this study, each of its MLPs was copied into four experts (upcycling), and the mixture was trained "
-        "further. `hidden` is the hidden state of the last token of PromptEOL. `routing` is the routing weights of that token in all "
+        "Two mixtures were measured. SmolLM2 is a dense model. For this study, each of its MLPs was copied into four experts (upcycling), "
+        "and the mixture was trained further. MiXSE is a mixture of four LoRA experts. It was made by the study of "
+        "[Self-MoE](#self-moe) with 200 lessons a domain, and is read as it is. `hidden` is the hidden state of the last token of "
+        "PromptEOL. `routing` is the routing weights of that token in all "
         "layers. `concat` is both side by side. `sum` is the similarity of hidden states plus alpha times that of routing weights. With "
         "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. Three comparisons differ in this:\n\n"
         "- `sum` against `hidden`: nothing is standardised, as in the formula of the paper.\n"
@@ -86,26 +82,6 @@ NAMES: Final = {
     ),
 }
 """What the names in the claims of each study mean."""
-VALUES: Final = (
-    "study.json",
-    "scores/results.jsonl",
-    "scores/failures.jsonl",
-    "scores/items/*.npz",
-    "models/*/seed*.json",
-    "cells/*/*/cell.json",
-    "cells/*/*/counts.npz",
-)
-"""The files of a study that say what was measured of each model."""
-_KEPT: Final = (
-    "base_weights",
-    "dtype",
-    "scores",
-    "configurations",
-    "correlations",
-    "contest",
-    *StudyResults.model_fields,
-)
-
 _CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configurations", "ablations", "claims", "differences", "how"}
 """Parts of a plan that are not compared. A command may choose some of them. Some are words, and claims stand in results anyway.
 
@@ -257,11 +233,15 @@ def page() -> str:
 
 
 def _overview(first: dict[str, list[Finding]], known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """How many claims of each paper have each verdict, and which are refuted. A claim counts with one result of its study, the first."""
+    """How many claims of each paper have each verdict, and which are refuted. A claim counts with one result of its study."""
     every = [(title, finding) for title, found in first.items() for finding in found]
     if refuted := [(title, finding) for title, finding in every if finding.verdict == "refuted"]:
         yield "These claims are refuted:\n"
         yield from (f"- [{title}](#{_anchor(title)}): {finding.claim.says}" for title, finding in refuted)
+        yield ""
+    if elsewhere := list(_refuted_elsewhere(first, known)):
+        yield "Other runs refute these claims, too. The table below does not count them:\n"
+        yield from elsewhere
         yield ""
     models = {title: known[study][0]["model"] for study, title in PAPERS.items() if known[study]}
     lines = tuple(
@@ -282,6 +262,16 @@ def _overview(first: dict[str, list[Finding]], known: dict[str, list[dict[str, A
     )
 
 
+def _refuted_elsewhere(first: dict[str, list[Finding]], known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """What a further run of a study refutes, and the run that is counted does not."""
+    for study, title in PAPERS.items():
+        counted_here = {one.claim.id for one in first[title] if one.verdict == "refuted"}
+        for result in known[study][1:]:
+            for one in findings(result):
+                if one.verdict == "refuted" and one.claim.id not in counted_here:
+                    yield f"- [{title}](#{_anchor(title)}), on {result['model']}: {one.claim.says}"
+
+
 def _verdicts(found: Sequence[Finding]) -> str:
     return counts(found).partition(": ")[2].removesuffix(".")
 
@@ -291,9 +281,12 @@ def _anchor(title: str) -> str:
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
-    if of_study:
-        return findings(of_study[0])
-    return [_unmeasured(claim) for claim in planned(study)]
+    """The claims that are counted: with their first result, or with another one of this model if only that one measured them."""
+    if not of_study:
+        return [_unmeasured(claim) for claim in planned(study)]
+    first, *others = (findings(result) for result in of_study if result["model"] == of_study[0]["model"])
+    measured = {one.claim.id: one for found in others for one in found if one.verdict != "not measured"}
+    return [measured.get(one.claim.id, one) if one.verdict == "not measured" else one for one in first]
 
 
 def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
@@ -368,64 +361,10 @@ def _where(claim: Claim) -> str:
     return f"({claim.where}). Not testable here: {claim.untestable}" if claim.untestable else f"({claim.where})"
 
 
-def take(file: Path, end: str = "") -> None:
-    """Keep what the page needs of a result. The smoke scale shows nothing of a claim, so it is refused. end: of its name."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    result = StudyResults.of(content, file)
-    if result.smoke:
-        sys.exit(f"'{file}' is of the smoke scale, which says nothing of a claim.")
-    if not result.finished:
-        sys.exit(f"'{file}' is of a study that is not finished: {result.command}")
-    model = Path(result.model).name
-    keeps_values = result.study != "self-moe" and result.model == model
-    if keeps_values:
-        _require_no_path(file.parent)
-    RESULTS.mkdir(exist_ok=True)
-    kept = {key: content[key] for key in _KEPT if key in content}
-    kept["model"] = model
-    kept["plan"] = {name: part for name, part in content["plan"].items() if name != "claims"}
-    place = RESULTS / f"{'-'.join([result.study, model, *filter(None, [end])])}.json"
-    place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    report = (file.parent / "report.md").read_text(encoding="utf-8").replace(result.model, model)  # no path of a machine
-    place.with_suffix(".md").write_text(kept_report(report), encoding="utf-8")
-    if keeps_values:
-        keep_values(file.parent, place.with_name(f"{place.stem}-values.zip"))
-
-
-def _require_no_path(study: Path) -> None:
-    """Exit if values name a model by a path of this machine. They would, if the study ran with an absolute folder (`-o`)."""
-    for file in _values(study):
-        text = "" if file.suffix == ".npz" else file.read_text(encoding="utf-8")
-        if path := MACHINE.search(text):
-            named = text[path.start() :].splitlines()[0][:60]
-            sys.exit(
-                f"'{file}' names a path of this machine: {named}. Run the study with a relative `-o`, in the folder above its own."
-            )
-
-
-def _values(study: Path) -> list[Path]:
-    return sorted(file for pattern in VALUES for file in study.glob(pattern))
-
-
-def keep_values(study: Path, place: Path) -> None:
-    """Write a zip of what a study measured of each model. The same values give the same bytes."""
-    files = _values(study)
-    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for file in files:
-            archive.writestr(zipfile.ZipInfo(file.relative_to(study).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED, 9)
-
-
-def kept_report(report: str) -> str:
-    """A report as it is kept: without its pictures, whose tables stand beside them, and without its claims, which have a page."""
-    plain = re.sub(r"(?m)^!\[.*\]\(.*\)\n\n?", "", report)
-    plain = re.sub(r"(?ms)^## Claims\n.*?(?=^## |\Z)", "", plain)
-    return re.sub(r"(?m)^\d+ claims?: .*\n(- (Refuted|Undecided): .*\n)*", "[The claims](../claims.md) have verdicts.\n", plain)
-
-
 def main(files: Sequence[str]) -> None:
     """Take results in, and write the page."""
     for given in files:
-        take(*_file_and_end(given))
+        keep(*_file_and_end(given), RESULTS)
     PAGE.write_text(page(), encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.proofs import ALL
 from tests.sketches import sketching
 from tools import smoke_numbers
-from tools.claims import keep_values
+from tools.kept_studies import keep_values
 from tools.smoke_numbers import OTHERWISE, differences
 from unmask.cli import app
 from unmask.designs.design import Design

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tests.mixture.models import language_model
 from tests.probing.routing.recorded import ours
 from tools import smoke_numbers
-from tools.claims import RESULTS as MEASURED
+from tools.kept_studies import RESULTS as MEASURED
 from tools.smoke_numbers import OTHERWISE, differences
 from unmask.cli import app
 from unmask.errors import UnmaskError

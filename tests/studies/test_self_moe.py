@@ -332,6 +332,23 @@ def test_a_folder_is_called_after_its_model(tmp_path: Path, monkeypatch: pytest.
     assert [_called(name) for name in (".", "../model", "x/y", "smollm2")] == ["model", "model", "y", "smollm2"]
 
 
+def test_the_command_of_a_study_can_be_typed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder below the current one keeps its path. No other path of this machine is shown."""
+    from unmask.cli.reproduce import _command
+
+    (tmp_path / "here" / "made" / "mixture").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    for given, named in (
+        ("made/mixture", "made/mixture"),
+        ("smollm2", "smollm2"),
+        ("someone/on-a-hub", "someone/on-a-hub"),
+        (str(tmp_path / "here/made/mixture"), "mixture"),
+        ("../here/made/mixture", "mixture"),
+        (".", "here"),
+    ):
+        assert f" -m {named} " in _command("moee", "small", given, None, None, "auto")
+
+
 def test_plans(tmp_path: Path) -> None:
     assert scales() == ["smoke", "small", "paper"]
     for scale in scales():

@@ -220,11 +220,18 @@ def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[An
 
 def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
     """The command of a run, as a page shows it: without the places of one machine."""
-    words = ["unmask", "reproduce", study, "--scale", scale, "-m", _called(model) if Path(model).exists() else model]
+    words = ["unmask", "reproduce", study, "--scale", scale, "-m", _shown(model)]
     words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
     words += [] if dtype == "auto" else ["--dtype", dtype]
     words += [word for setting in settings or [] for word in ("--set", setting)]
     return shlex.join([*words, "-o", study])
+
+
+def _shown(model: str) -> str:
+    """A model as a command on a page names it: a folder below the current one as it is, of another folder its name alone."""
+    place = Path(model)
+    elsewhere = place.is_absolute() or ".." in place.parts or place == Path()
+    return _called(model) if elsewhere and place.exists() else model
 
 
 def _called(model: str) -> str:
