@@ -56,20 +56,25 @@ NAMES: Final = {
         "Two mixtures were measured. SmolLM2 is a dense model. For this study, each of its MLPs was copied into four experts (upcycling), "
         "and the mixture was trained further. MiXSE is a mixture of four LoRA experts. It was made by the study of "
         "[Self-MoE](#self-moe) with 200 lessons a domain, and is read as it is. `hidden` is the hidden state of the last token of "
-        "PromptEOL. `routing` is the routing weights of that token in all "
-        "layers. `concat` is both side by side. `sum` is the similarity of hidden states plus alpha times that of routing weights. With "
-        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. Three comparisons differ in this:\n\n"
+        "PromptEOL. `routing` is the routing weights of that token in all layers. `concat` is both side by side. `sum` is the similarity "
+        "of hidden states plus alpha times that of routing weights. Alpha is 1, unless the name has another. With `auto`, alpha is chosen "
+        "without labels. `-z` means standardised (each part, if there are two). `no prompt` reads the last token of the text itself. "
+        "Three comparisons differ in this:\n\n"
         "- `sum` against `hidden`: nothing is standardised, as in the formula of the paper.\n"
-        "- `sum-z` against `hidden`: all but the hidden state alone is standardised, as in the code of the paper.\n"
+        "- `sum-z` against `hidden`: the sum is standardised, and the hidden state beside it is not, as in the code of the paper.\n"
         "- `sum-z` against `hidden-z`: both are standardised. Only this comparison is fair. The paper does not make it.\n\n"
         "[Experiments](experiments.md#moees-claims) says what the verdicts mean together."
     ),
     "self-moe": (
         "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. People wrote the lessons. In "
-        "rows with `self-written`, the model wrote them, as it wrote all lessons of the paper. The lower the loss on held-out responses, "
-        "the better.\n\n"
+        "rows with `self-written`, the model wrote them. (In the paper, a model wrote all lessons.) The lower the loss on held-out "
+        "responses, the better. In the run with 200 lessons, experts were trained on an NVIDIA H200 "
+        "([more](experiments.md#what-self-written-lessons-are-worth-and-what-is-forgotten)).\n\n"
         "- `3: and math` is a mixture of three experts: knowledge, reasoning and math. Names like this one have the number of experts.\n"
-        "- `oracle routing` gives each text the expert of its domain.\n"
+        "- `oracle routing` gives each text the expert of its domain. `layer routers` has a router for each block. `MiXSE, all` uses all "
+        "experts for each token, and `MiXSE, random` random ones.\n"
+        "- `trained top-1`: the router learned with one expert acting. `joint top-1`: experts and router learned together, with one expert "
+        "acting.\n"
         "- TIES and DARE merge the weights of the experts into one model.\n"
         "- `renormalised` means full strength. The gates of the router do not add up to 1, so experts act below full strength. Here, the "
         "gates are scaled to add up to 1.\n"
@@ -240,9 +245,10 @@ def _overview(first: dict[str, list[Finding]], known: dict[str, list[dict[str, A
         yield from (f"- [{title}](#{_anchor(title)}): {finding.claim.says}" for title, finding in refuted)
         yield ""
     if elsewhere := list(_refuted_elsewhere(first, known)):
-        yield "Other runs refute these claims, too. The table below does not count them:\n"
+        yield "Further runs refute other claims:\n"
         yield from elsewhere
         yield ""
+    yield "This table counts the first run of each study. If it did not measure a claim, a further run of its model counts.\n"
     models = {title: known[study][0]["model"] for study, title in PAPERS.items() if known[study]}
     lines = tuple(
         (
@@ -334,12 +340,14 @@ def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     verdicts = {one.claim.id: one.verdict for one in first}
     measured = [one for one in found if one.verdict not in ("not measured", "not testable here")]
     others = [one for one in measured if verdicts.get(one.claim.id) != one.verdict]
-    lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
-    but_for = ", but for these:" if lines else "."
-    of_these = (
-        f"The verdicts of the {counted(len(measured), 'claim')} that were measured here are those of the first run{but_for}"
+    lines = [f"- {one.verdict.capitalize()} (first run: {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
+    of_run = f"{counted(len(measured), 'claim')} that this run measured"
+    said = (
+        f"Of the {of_run}, {len(lines)} have another verdict than in the first run:"
+        if lines
+        else f"The {of_run} have the verdicts of the first run."
     )
-    return "\n".join([f"{_same_way(found, first)}{of_these}", *lines]) + "\n"
+    return "\n".join([f"{_same_way(found, first)}{said}", *lines]) + "\n"
 
 
 def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
@@ -352,8 +360,8 @@ def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     if not both:
         return ""
     return (
-        f"Both runs have {counted(len(both), 'difference')} in common, and {same} of them point the same way. (A claim has one "
-        "difference for each rival. One that stands in several claims counts once.) "
+        f"This run and the first run have {counted(len(both), 'difference')} in common. {same} of them point the same way. (A claim has "
+        "one difference for each rival. One that stands in several claims counts once.) "
     )
 
 

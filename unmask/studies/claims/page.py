@@ -15,7 +15,7 @@ from unmask.studies.sheet import Sheet
 NOTES: Final = (
     "Difference: a positive one speaks for the claim. In brackets is its interval. An interval that ends at 0 was widened to 0, since p "
     "does not show a difference. If a claim names several rivals, the rival that decided is shown.",
-    "p: p and intervals are corrected for all tests of the study that were measured (Holm).",
+    "p: p and intervals are corrected for all tests of the study that were measured (Holm). A difference is shown if p is below 0.05.",
     "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval. All of it has to lie inside the "
     "margin.",
     "Detectable: 80 % of studies like this one find a true difference of this size. They may miss a smaller one.",
@@ -23,21 +23,21 @@ NOTES: Final = (
 """How to read the table of claims."""
 NOTE: Final = " ".join(NOTES)
 HERE: Final = (
-    "On these tasks: the claim about the measured tasks alone. This test is over their items, and over seeds where there are several. It "
-    "has a correction of its own. The verdict of such a row is about tasks of these kinds in general, and its test is over tasks. Where "
-    "the column is empty, the verdict itself is about the measured tasks. Where a model was trained with one seed, the verdict is about "
-    "that training."
+    "On these tasks: the claim about the measured tasks alone. A row with this column has two tests. The test of its verdict is over "
+    "tasks, so the verdict is about tasks of these kinds in general. The test of this column is over the items of the measured tasks, and "
+    "over seeds where there are several. It has a correction of its own. If the column is empty or missing, the verdict itself is about "
+    "the measured tasks. If a model was trained with one seed, the verdict is about that training."
 )
 """What the verdict on these tasks alone means."""
 MEANINGS: Final[dict[Verdict, str]] = {
     "refuted": "A test shows the opposite, against one rival at least.",
     "undecided": (
-        "The tests do not decide. A true difference may be too small to be detected here. Or the claim needs another claim, and that one "
-        "is not confirmed."
+        "The tests do not decide. A true difference may be too small to be detected here. Or the claim depends on another claim that is "
+        "not confirmed."
     ),
     "confirmed": "The tests show it against every rival that the claim names.",
-    "not measured": "This run left out what the claim is about.",
-    "not testable here": "The study cannot carry the claim.",
+    "not measured": "The run left out what the claim is about.",
+    "not testable here": "No run of the study can test the claim. Its row says why.",
 }
 """What each verdict means. What does not hold comes first."""
 _TESTS: Final = {
