@@ -161,7 +161,10 @@ def test_a_further_model_is_compared_with_the_first(tmp_path: Path, monkeypatch:
     pairs = [test.difference for one in second for test in one.tests]
     same = sum(one != 0 for one in pairs) - sum(one != 0 for one in (test.difference for test in best.tests))
     page = claims.page()
-    assert f"This run and the first run have {len(pairs)} differences in common. {same} of them point the same way. (A claim" in page
+    assert (
+        f"This run and the first run have {len(pairs)} differences in common. {same} of them point the same way. (A claim"
+        in page
+    )
     changed = [line for line in page.splitlines() if "(first run: " in line]
     [words] = [claim.says for claim in claims.planned("moee") if claim.id == best.claim.id]
     assert changed == [f"- Undecided (first run: {best.verdict}): {words}"]
