@@ -33,6 +33,7 @@ def test_an_unknown_name_is_answered_by_the_nearest_and_by_all() -> None:
         == "Unknown stage 'simcs'. Did you mean 'simcse'? Allowed: mntp, simcse."
     )
     assert str(unknown("stage", "zzz", iter(["b", "a"]))) == "Unknown stage 'zzz'. Allowed: a, b."
+    assert str(unknown("stage", "z\n\x1b[2J", ["a"])) == r"Unknown stage 'z\n\x1b[2J'. Allowed: a.", "it stays one line"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UnmaskError:
     names = sorted(allowed)
     nearest = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-    return UnmaskError(f"Unknown {kind} '{given}'.{hint} Allowed: {', '.join(names)}.")
+    quoted = f"'{given}'" if given.isprintable() else ascii(given)  # of a line break, its escape: the error stays one line
+    return UnmaskError(f"Unknown {kind} {quoted}.{hint} Allowed: {', '.join(names)}.")
 
 
 def first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from tests.abuse.test_cases import PIECES
@@ -108,6 +108,7 @@ def test_any_fields(client: Client, body: dict[str, Any]) -> None:
 
 
 @hostile
+@example(body=b'{"\\n": null}')
 @given(st.one_of(st.binary(max_size=200), ANYTHING.map(lambda value: json.dumps(value).encode())))
 def test_any_body(client: Client, body: bytes) -> None:
     check(client, body)
