@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import shutil
 import threading
@@ -235,6 +236,15 @@ def browser() -> Iterator[Any]:
 def _seeded() -> Iterator[None]:
     torch.manual_seed(0)
     yield
+
+
+@pytest.fixture(autouse=True)
+def _logger_of_a_program() -> None:
+    """The logger is as for a program that imports unmask. A test that runs a command leaves it as the command line has it."""
+    logger = logging.getLogger("unmask")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="module", autouse=True)

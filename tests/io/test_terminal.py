@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -137,11 +136,7 @@ def test_a_progress_bar_and_a_message_show_every_name_as_it_stands(
     assert capsys.readouterr().out == f"{terminal.visible(name)}\n"
 
 
-def test_messages_are_for_whoever_listens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = logging.getLogger("unmask")
-    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
-        monkeypatch.setattr(logger, name, value)
-    logger.setLevel(logging.NOTSET)  # it remembers what is enabled
+def test_messages_are_for_whoever_listens(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.say("nobody listens")
     with heard() as messages:
         terminal.say("100 % of \x1b")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -148,7 +147,6 @@ def test_what_there_is_not_is_told_with_what_to_do(routed: Client) -> None:
 def test_a_failure_shows_no_traceback(
     pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("unmask"), "propagate", True)
     caplog.set_level("INFO", "unmask")
 
     def fail(*_: Any) -> None:
