@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from socket import create_server
+
 import pytest
 
 from unmask.errors import UnmaskError
-from unmask.io.cluster import failures_told
+from unmask.io.cluster import failures_told, join
 
 
 @pytest.mark.parametrize("said", ["no such place", "Traceback\n  File x\nunmask.errors.UnmaskError: no such place\n"])
@@ -14,3 +17,16 @@ def test_a_failure_is_one_sentence(said: str) -> None:
     with pytest.raises(UnmaskError) as told, failures_told("Joining"):
         raise ConnectionError(said)
     assert str(told.value) == "Joining failed: no such place"
+
+
+@pytest.mark.parametrize(
+    "written", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}", "127.0.0.1:{}0000", "no-such-host.invalid:{}"]
+)
+def test_an_address_where_nothing_answers_is_told_at_once(written: str) -> None:
+    """Ray itself would try for minutes."""
+    pytest.importorskip("ray").shutdown()
+    with create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    address = written.format(port)
+    with pytest.raises(ConnectionError, match=re.escape(f"nothing answers at {address} (")):
+        join(address)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from socket import create_connection
+from typing import Any, Final
 
 from unmask.errors import UnmaskError, require_package
+
+_PATIENCE: Final = 10.0
+"""Seconds to wait for a machine to answer."""
 
 
 def join(address: str) -> Any:
@@ -20,8 +24,20 @@ def join(address: str) -> Any:
     import ray
 
     if not ray.is_initialized():
+        _require_answer(address)
         ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
     return ray
+
+
+def _require_answer(address: str) -> None:
+    """Raise ConnectionError if nothing answers at HOST:PORT. Ray would try for seven minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "local" or "auto"
+    try:
+        create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nothing answers at {address} ({error}).") from error
 
 
 @contextmanager
