@@ -13,6 +13,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.prompts import CHAT, Prompt, find_prompt
+from unmask.encoding.offsets import inside, token_range, trims_spaces, untrimmed
 from unmask.encoding.words import encodable, without_surrogates, words
 from unmask.errors import UnmaskError
 from unmask.io.threads import lock_of
@@ -84,7 +85,8 @@ def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
         )
     special = [bool(mark) for mark in encoded["special_tokens_mask"]]
     size = next((size for size in range(len(special), 0, -1) if not special[size - 1]), 0)
-    return Tokens(tuple(encoded["input_ids"][:size]), tuple(encoded["offset_mapping"][:size]), tuple(special[:size]))
+    offsets = untrimmed(encoded["offset_mapping"], encoded["special_tokens_mask"])
+    return Tokens(tuple(encoded["input_ids"][:size]), tuple(offsets[:size]), tuple(special[:size]))
 
 
 def decode_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Sequence[int]]) -> list[str]:
@@ -146,6 +148,7 @@ class PromptTokenizer:
         if self.prompt.appends_eos and tokenizer.eos_token_id is None:
             raise UnmaskError(f"The prompt '{prompt}' ends with {{eos}}, but this tokenizer has no end-of-sequence token.")
         self._appended = 0 if self.chat else _appended(tokenizer)
+        self._trims = trims_spaces(tokenizer)
         self._with, self._without = self._wrapped(self.prompt), self._wrapped(self.prompt.without_instruction())
 
     @property
@@ -231,7 +234,7 @@ class PromptTokenizer:
         Tokens of the prompt hold characters before 0.
         """
         [(ids, offsets, [(begin, _)], _)] = self._rendered([text], instruction)
-        start = _token_range(offsets, begin, begin + len(text))[0]
+        start = token_range(offsets, begin, begin + len(text))[0]
         places = [(first - begin, last - begin) for first, last in offsets]
         if start == len(ids):
             ids, places = [*ids, self._empty_text_token()], [*places, (0, len(text))]
@@ -254,17 +257,20 @@ class PromptTokenizer:
                     [text for text, _ in rendered],
                     add_special_tokens=not self.chat,  # a chat template writes its own
                     return_offsets_mapping=True,
+                    return_special_tokens_mask=self._trims,
                     return_attention_mask=False,
                     truncation=False,
                     verbose=False,
                 )
+            if self._trims:
+                encoded["offset_mapping"] = list(map(untrimmed, encoded["offset_mapping"], encoded["special_tokens_mask"]))
             for (whole, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 # special tokens that the tokenizer put before the prompt (BOS) stay; those after it go, since {eos} is explicit
                 size = len(ids) - self._appended
                 yield ids[:size], offsets[:size], copies, whole
 
     def _span(self, ids: list[int], offsets: Offsets, copies: Offsets, rendered: str) -> TokenizedText:
-        spans = [_token_range(offsets, *copy) for copy in copies]
+        spans = [token_range(offsets, *copy) for copy in copies]
         start, (begin, end) = spans[-1][0], copies[-1]
         if self.prompt.appends_eos:
             ids = [*ids, int(self.tokenizer.eos_token_id)]
@@ -272,7 +278,7 @@ class PromptTokenizer:
             ids = [*ids, self._empty_text_token()]
         if len(ids) <= self.max_length:
             return TokenizedText(tuple(ids), start, kept=rendered[begin:end])
-        own = [_inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)]
+        own = [inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)]
         kept = (self.max_length - len(ids) + sum(stop - start for start, stop in own)) // len(own)
         cut = self._truncate(ids, own, kept)
         return replace(cut, kept=rendered[begin : min(end, offsets[min(own[-1][1], start + kept) - 1][1])])
@@ -329,19 +335,6 @@ def _swap(text: str, table: dict[str, str]) -> str:
     for old, new in table.items():
         text = text.replace(old, new)
     return text
-
-
-def _token_range(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """The tokens [first, stop) of the characters [start, end). Tokens without characters (BOS) come before them."""
-    first = next((k for k, (_, stop) in enumerate(offsets) if stop > start), len(offsets))
-    stop = next((k for k in range(first, len(offsets)) if offsets[k][0] >= end and offsets[k][1] > start), len(offsets))
-    return first, max(first, stop)
-
-
-def _inside(offsets: Sequence[tuple[int, int]], span: tuple[int, int], end: int) -> tuple[int, int]:
-    """The span without a last token that also holds characters after the text, such as `."`. Truncation must not remove those."""
-    start, stop = span
-    return start, stop - (stop > start and offsets[stop - 1][1] > end)
 
 
 def _without_dropout(tokenizer: PreTrainedTokenizerBase) -> None:

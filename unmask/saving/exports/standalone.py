@@ -58,7 +58,7 @@ class Embedder:
         rendered, copies = self.render(text, instruction)
         encoded = self.tokenizer.encode(rendered, add_special_tokens=self.layout["add_special_tokens"])
         end = len(encoded.ids) - self.layout["appended"]
-        ids, offsets = encoded.ids[:end], encoded.offsets[:end]
+        ids, offsets = encoded.ids[:end], _untrimmed(encoded.offsets[:end], encoded.special_tokens_mask[:end])
         spans = [_token_range(offsets, *copy) for copy in copies]
         start = spans[-1][0]
         ids += self.layout["end"] or ([self.layout["empty"]] if start == len(ids) else [])
@@ -104,6 +104,17 @@ def _batches(lengths: list[int]) -> Iterator[list[int]]:
 def _encodable(text: str) -> str:
     """A text in which lone surrogates, which no encoding can hold, are U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _untrimmed(offsets: Sequence[tuple[int, int]], special: Sequence[int]) -> list[tuple[int, int]]:
+    """Offsets in which every token but the special ones holds characters: some tokenizers leave none to a token of spaces alone."""
+    found, before = [], 0
+    for (start, stop), mark in zip(offsets, special, strict=True):
+        if start == stop and not mark:
+            start, stop = (before, stop) if before < stop else (0, 1) if stop == 0 else (start, stop)
+        before = before if mark else max(before, stop)
+        found.append((start, stop))
+    return found
 
 
 def _token_range(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
