@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.search.made import ROWS, contents, indexed, job, opened
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
+from unmask.encoding.heads import build_head
 from unmask.encoding.vector_store import StoredRows
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in, remove
@@ -22,6 +25,7 @@ from unmask.search import job as jobs
 from unmask.search import keywords
 from unmask.search.build import build
 from unmask.search.documents import Corpus, joined
+from unmask.search.embedding import difference, note
 from unmask.search.index import Index
 from unmask.search.job import Job
 from unmask.search.keywords import Keywords
@@ -246,6 +250,34 @@ def test_another_embedder_is_refused_by_name(embedder: Embedder, pico: Callable[
         with pytest.raises(UnmaskError, match=words):
             indexed(other, tmp_path, CHANGED)
     assert len(opened(embedder, tmp_path)) == 4
+
+
+def test_other_tokens_over_the_same_weights_are_refused(embedder: Embedder, tmp_path: Path) -> None:
+    from tokenizers import normalizers
+
+    indexed(embedder, tmp_path)
+    tokenizer = deepcopy(embedder.tokenizer)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    other = Embedder(embedder.backbone, tokenizer, embedder.design, source=embedder.source, max_length=embedder.max_length)
+    with pytest.raises(UnmaskError, match="what differs is the tokens of a text"):
+        opened(other, tmp_path).search("x")
+
+
+def test_another_head_on_the_same_weights_is_refused(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    first = pico("bidirectional/plain/cross-attention", head=build_head("cross-attention", 64, 2))
+    indexed(first, tmp_path)
+    torch.manual_seed(1)
+    other = build_head("cross-attention", 64, 2)
+    changed = Embedder.from_model(first.backbone.model, first.tokenizer, first.design, head=other, source=first.source)
+    with pytest.raises(UnmaskError, match="what differs is the trained head"):
+        opened(changed, tmp_path).search("x")
+
+
+def test_what_an_older_index_does_not_say_of_its_embedder_is_not_asked(embedder: Embedder) -> None:
+    now = note(embedder, "pico")
+    assert now.tokens is not None
+    older = now.model_copy(update={"tokens": None})
+    assert difference(older, now) is None and difference(now, now.model_copy(update={"tokens": "other"})) is not None
 
 
 def test_instructions_travel_along(pico: Callable[..., Embedder], tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +28,11 @@ from unmask.models.source import Source, lasting_name, without_its_code
 from unmask.search.lexical import lexical_design
 from unmask.search.queries import Embedded
 from unmask.search.record import FIT, EmbedderRecord
+from unmask.starter import reference_texts
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from unmask.search.vectors import Stored, Vectors
 
 _LOADABLE = ("eager", "sdpa")  # others need their hardware
@@ -42,8 +47,12 @@ _TELL = {
     "instructions": "the instructions",
     "alpha": "the alpha that was fitted",
     "fit": "the fit",
+    "tokens": "the tokens of a text",
+    "head": "the trained head",
 }
 """Fields of the record that vectors depend on, in words."""
+_NEWER = ("tokens", "head")
+"""Fields that an index of an earlier version does not have."""
 
 
 def note(embedder: Embedder, model: str, revision: str | None = None, adapter: str | None = None) -> EmbedderRecord:
@@ -59,7 +68,9 @@ def note(embedder: Embedder, model: str, revision: str | None = None, adapter: s
         attn_implementation=attention_implementation(embedder.backbone.model),
         instructions=embedder.instructions,
         alpha=embedder.fitted.alpha,
-        fit=_digest(embedder.fitted),
+        fit=_digest(embedder.fitted.tensors),
+        tokens=_digest_of_tokens(embedder),
+        head=_digest(embedder.backbone.head.state_dict()) if embedder.backbone.head and embedder.design.needs_head else None,
     )
 
 
@@ -67,7 +78,7 @@ def difference(before: EmbedderRecord, now: EmbedderRecord) -> str | None:
     """What differs between two embedders, in words; None if their vectors may be compared."""
     for name, told in _TELL.items():
         old, new = getattr(before, name), getattr(now, name)
-        if old != new:
+        if old != new and not (old is None and name in _NEWER):
             return f"{told}: {old!r} then, {new!r} now"
     return None
 
@@ -171,5 +182,11 @@ def query_vectors(embedder: Embedder, queries: Sequence[str], lexical: bool) -> 
     return np.asarray(finish(vectors[embedder.design], None, True, "float32"), np.float32), vectors[words]
 
 
-def _digest(fit: Fit) -> str | None:
-    return digest_of_tensors(fit.tensors) if fit.tensors else None
+def _digest(tensors: dict[str, Tensor]) -> str | None:
+    return digest_of_tensors(tensors) if tensors else None
+
+
+def _digest_of_tokens(embedder: Embedder) -> str:
+    """A short hash of the tokens of the package's sentences in the prompts. That of a tokenizer's file may change with its library."""
+    ids = [text.ids for text in embedder.prompts.tokenize(reference_texts())]
+    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]

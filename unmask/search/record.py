@@ -25,7 +25,8 @@ ID, TITLE, TEXT, KEY, DIGEST = "id", "title", "text", "key", "digest"
 class EmbedderRecord(BaseModel):
     """The embedder of an index: how it is loaded, and what shows that it is still the same.
 
-    fingerprint: the identity of the weights. fit: a hash of what was fitted; the values lie in the index.
+    fingerprint: the identity of the weights. fit: a hash of what was fitted; the values lie in the index. tokens, head: hashes of how the
+    package's sentences are tokenized, and of a trained head's weights; None in an index of an earlier version.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,6 +42,8 @@ class EmbedderRecord(BaseModel):
     instructions: dict[str, str] = {}
     alpha: float | None = None
     fit: str | None = None
+    tokens: str | None = None
+    head: str | None = None
 
 
 class ColumnRecord(BaseModel):
