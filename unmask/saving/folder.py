@@ -9,7 +9,8 @@ they can express the design, else one module of this package, which sentence-tra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
 _MODULES = "modules.json"
-_PROBES = ("a", "", " two words\n", "ü 🎉")
+_PROBES = ("a", "", " ", " two words\n", "ü 🎉")
 
 
 @dataclass(frozen=True)
@@ -261,10 +262,14 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:
     """A chat template that writes the text alone, with the tokenizer's BOS; for an empty text, the token that stands for it.
 
-    sentence-transformers has no other place to say what an empty text is: it would make no token, and a zero vector.
+    A text of spaces is empty if the tokenizer makes no token of a space. sentence-transformers has no other place to say what an empty text
+    is: it would make no token, and a zero vector.
     """
     empty = "eos_token" if tokenizer.eos_token is not None else "bos_token"
-    return f"{'{{ bos_token }}' if starts_with_bos(tokenizer) else ''}{{{{ messages | map(attribute='content') | join or {empty} }}}}"
+    text = "messages | map(attribute='content') | join"
+    spaces = tokenizer(" ", add_special_tokens=False, verbose=False)["input_ids"]
+    shown = f"{text} or {empty}" if spaces else f"({text}) if {text} | trim else {empty}"
+    return f"{'{{ bos_token }}' if starts_with_bos(tokenizer) else ''}{{{{ {shown} }}}}"
 
 
 def _renders_equal(embedder: Saveable) -> bool:
@@ -289,8 +294,10 @@ def write(embedder: Saveable, folder: Path) -> None:
                 "A saved embedder holds no language-model head, and this model's is not tied to its input embeddings. Load the model "
                 f"itself with '{embedder.design.name}' each time."
             )
-        with embedder.backbone.turn():  # its config says the attention, and others may read the model in another one
-            embedder.backbone.model.save_pretrained(folder)
+        with embedder.backbone.turn(), _undivided(embedder.backbone.model):
+            embedder.backbone.model.save_pretrained(
+                folder
+            )  # its config says the attention, and others may read it in another one
     _write_tokenizer(embedder, folder)
     head = embedder.backbone.head if embedder.design.needs_head else None  # another design of a headed model has none
     _write_head(head, folder / HEAD)
@@ -313,6 +320,24 @@ def write(embedder: Saveable, folder: Path) -> None:
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _write_sentence_transformers(embedder, folder)
+
+
+@contextmanager
+def _undivided(model: PreTrainedModel) -> Iterator[None]:
+    """The weights of RWKV as a file holds them. Its first forward pass divides those of later layers, and would again after loading."""
+    divided: list[Any] = [module for module in model.modules() if getattr(module, "layers_are_rescaled", False)]
+
+    def rescale(training: bool) -> None:
+        for module in divided:
+            before, module.training = module.training, training
+            module._rescale_layers()  # it multiplies in training, by powers of two
+            module.training = before
+
+    rescale(training=True)
+    try:
+        yield
+    finally:
+        rescale(training=False)
 
 
 def write_over(embedder: Saveable, folder: Path) -> None:
@@ -364,8 +389,10 @@ def _write_head(head: Head | None, file: Path) -> None:
 
 def _write_tokenizer(embedder: Saveable, folder: Path) -> None:
     # sentence-transformers truncates by what the tokenizer says, where we keep the beginning of a text
-    said = {"model_max_length": embedder.prompts.max_length, "padding_side": "right", "truncation_side": "right"}
     tokenizer: Any = embedder.tokenizer
+    said = {"model_max_length": embedder.prompts.max_length, "padding_side": "right", "truncation_side": "right"}
+    if tokenizer.pad_token is None:  # sentence-transformers pads with one
+        said["pad_token"] = tokenizer.eos_token
     before = {name: getattr(tokenizer, name) for name in said}
     try:
         for name, value in said.items():
