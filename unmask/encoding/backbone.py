@@ -368,6 +368,10 @@ class Backbone:
         for read in by_layer.get(self.depth, []):
             assert final is not None
             values[read] = batch.pooled(read.pool, final)
+        if any(not pooled for pooled in routing.values()):
+            raise UnmaskError(
+                "No router has run, so there are no routing weights: the experts of this mixture are switched off."
+            )
         return values | {read: torch.cat(pooled, dim=1) for read, pooled in routing.items()}
 
     @contextmanager

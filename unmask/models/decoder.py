@@ -49,8 +49,18 @@ def find_layers(model: PreTrainedModel) -> nn.ModuleList:
     depth = model.config.get_text_config(decoder=True).num_hidden_layers
     for module in chain(model.get_decoder().modules(), model.modules()):
         if isinstance(module, nn.ModuleList) and len(module) == depth:
+            _require_whole_layers(model, module)
             return module
     raise UnmaskError(f"{type(model).__name__} has no list of {depth} layers, so it does not look like a decoder.")
+
+
+def _require_whole_layers(model: PreTrainedModel, found: nn.ModuleList) -> None:
+    """Raise UnmaskError if the modules of a list are parts of layers. XLM has a list of attentions beside one of feed-forward layers."""
+    parent = next(module for module in model.modules() if any(child is found for child in module.children()))
+    if sum(isinstance(child, nn.ModuleList) and len(child) == len(found) for child in parent.children()) > 1:
+        raise UnmaskError(
+            f"{type(model).__name__} has no module for each layer, so its layers cannot be read. Use another model."
+        )
 
 
 def positions_of(model: PreTrainedModel) -> int | None:
@@ -114,7 +124,7 @@ def restore_rotary(model: nn.Module) -> None:
     models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     owners = {module: owner for owner in models for module in owner.modules()}
     for module, owner in owners.items():
-        rounded = _rounded_buffers(module)
+        rounded = _rounded_buffers(module, owner.config.get_text_config(decoder=True).hidden_size)
         if not rounded or next(module.parameters(), None) is not None:
             continue
         for name, buffer in rounded.items():
@@ -125,11 +135,15 @@ def restore_rotary(model: nn.Module) -> None:
                 setattr(module, name, buffer)
 
 
-def _rounded_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers in low precision that are not saved with the module."""
+def _rounded_buffers(module: nn.Module, width: int) -> dict[str, Tensor]:
+    """The buffers in low precision that are not saved with the module.
+
+    width: of a state. A table of such rows is added to embeddings (XGLM's positions), and a model that is loaded has it in low precision.
+    """
     buffers = module.named_buffers(recurse=False)
     unsaved = {name: buffer for name, buffer in buffers if name in module._non_persistent_buffers_set}
-    return {name: buffer for name, buffer in unsaved.items() if buffer.is_floating_point() and buffer.itemsize < 4}
+    low = {name: buffer for name, buffer in unsaved.items() if buffer.is_floating_point() and buffer.itemsize < 4}
+    return {name: buffer for name, buffer in low.items() if not (buffer.dim() == 2 and buffer.shape[1] == width)}
 
 
 def require_headless(model: PreTrainedModel) -> None:

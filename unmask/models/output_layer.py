@@ -70,11 +70,16 @@ def find_output_layer(model: PreTrainedModel) -> OutputLayer:
     """
     whole = _around(model)
     head = whole.get_output_embeddings()
-    tied = head.weight is whole.get_input_embeddings().weight
+    own = [name for name, _ in head.named_parameters()]  # CTRL has a bias beside tied weights
+    tied = head.weight is whole.get_input_embeddings().weight and own == ["weight"]
     loaded = _loaded(model, tied)
-    for name, _ in list(head.named_parameters()):
+    for name in own:
         setattr(head, name, nn.Parameter(getattr(loaded, name).detach().to(model.device), requires_grad=False))
     setattr(whole, next(name for name, child in whole.named_children() if child is body_of(whole)), model)
+    if any(weight.is_meta for weight in whole.parameters()):
+        raise UnmaskError(
+            f"{type(model).__name__} has further layers between its states and its logits, so its language-model head cannot be read alone."
+        )
     layer = OutputLayer(head.weight, getattr(head, "bias", None), tied)
     with model_lock(model):
         layer = _measured(whole, head, layer)
