@@ -50,6 +50,15 @@ def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_p
         assert torch.allclose(logits(model, ids), base, atol=1e-6)
 
 
+def test_without_experts_there_are_no_routing_weights(tokenizer: Any, tmp_path: Path) -> None:
+    model = language_model(vocab_size=512)
+    mixture = Mixture(model, saved_experts(tmp_path, model))
+    embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean/routing")
+    with mixture.without_experts(), pytest.raises(UnmaskError, match="the experts of this mixture are switched off"):
+        embedder.encode(["a b c"])
+    assert embedder.encode(["a b c"]).shape[0] == 1
+
+
 def test_another_thread_does_not_embed_under_an_override(tokenizer: Any, tmp_path: Path) -> None:
     """Without the lock, the thread would embed by the base model alone, since the state of a mixture is shared."""
     model = language_model(vocab_size=512)
