@@ -369,9 +369,7 @@ class Backbone:
             assert final is not None
             values[read] = batch.pooled(read.pool, final)
         if any(not pooled for pooled in routing.values()):
-            raise UnmaskError(
-                "No router has run, so there are no routing weights: the experts of this mixture are switched off."
-            )
+            raise UnmaskError("No router has run, so there are no routing weights: the experts are switched off.")
         return values | {read: torch.cat(pooled, dim=1) for read, pooled in routing.items()}
 
     @contextmanager

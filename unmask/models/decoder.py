@@ -57,7 +57,9 @@ def find_layers(model: PreTrainedModel) -> nn.ModuleList:
 def _require_whole_layers(model: PreTrainedModel, found: nn.ModuleList) -> None:
     """Raise UnmaskError if the modules of a list are parts of layers. XLM has a list of attentions beside one of feed-forward layers."""
     parent = next(module for module in model.modules() if any(child is found for child in module.children()))
-    if sum(isinstance(child, nn.ModuleList) and len(child) == len(found) for child in parent.children()) > 1:
+    beside = [child for child in parent.children() if isinstance(child, nn.ModuleList) and len(child) == len(found)]
+    own, of_all = (sum(weight.numel() for part in parts for weight in part.parameters()) for parts in ([found], beside))
+    if 2 * own < of_all:
         raise UnmaskError(
             f"{type(model).__name__} has no module for each layer, so its layers cannot be read. Use another model."
         )
