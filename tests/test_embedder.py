@@ -528,3 +528,9 @@ def test_one_query_has_its_nearest_texts(pico: Callable[..., Embedder]) -> None:
     vectors = pico("mean").encode(["a", "b c", "d"])
     one, all_of_them = Embedder.top_k(vectors[0], vectors, 2), Embedder.top_k(vectors, vectors, 2)
     assert one.places.shape == one.cosines.shape == (1, 2) and np.array_equal(one.places[0], all_of_them.places[0])
+
+
+@pytest.mark.parametrize("wrong", [{"max_length": 0}, {"max_length": 3.5}, {"batch_tokens": -5}])
+def test_a_limit_that_is_no_number_of_tokens_is_refused(wrong: dict[str, Any], pico_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(UnmaskError, match=rf"{next(iter(wrong))} is .*: give a whole number from 1 on"):
+        Embedder.from_pretrained(pico_folder("llama"), "mean", **wrong)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from unmask.errors import UnmaskError, first_line, first_problem, in_one_sentence, not_installed, require_package, unknown
+from unmask.errors import (
+    UnmaskError,
+    first_line,
+    first_problem,
+    in_one_sentence,
+    not_installed,
+    require_counts,
+    require_package,
+    unknown,
+)
 
 
 class Options(BaseModel):
@@ -99,3 +109,10 @@ def test_a_package_that_no_extra_installs_is_no_mistake_of_the_user() -> None:
 )
 def test_of_an_error_its_first_line_is_told_or_its_class(said: str, line: str) -> None:
     assert first_line(ValueError(said)) == line
+
+
+@pytest.mark.parametrize("value", [0, -5, 3.5, "64", True])
+def test_a_number_that_counts_nothing_is_refused_by_name(value: Any) -> None:
+    require_counts(max_length=1, batch_tokens=None)
+    with pytest.raises(UnmaskError, match=re.escape(f"max_length is {value!r}: give a whole number from 1 on.")):
+        require_counts(max_length=value)

@@ -26,7 +26,7 @@ from unmask.encoding.quantization import AnyVectors, as_floats, finish, normaliz
 from unmask.encoding.several_prompts import digest_of_tokens, tokenizer_of
 from unmask.encoding.texts import as_texts, warn_of_cuts
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
-from unmask.errors import UnmaskError, unknown
+from unmask.errors import UnmaskError, require_counts, unknown
 from unmask.io.paths import expanded
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
@@ -74,9 +74,9 @@ class Embedder:
         head: Head | None = None,
     ) -> None:
         """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
-        self.tokenizer, self.design, self.source = tokenizer, design, source
+        require_counts(max_length=max_length, batch_tokens=batch_tokens)
+        self.tokenizer, self.design, self.source, self.instructions = tokenizer, design, source, dict(instructions or {})
         self.prompts = tokenizer_of(tokenizer, design.prompt, backbone.within_positions(max_length))
-        self.instructions = dict(instructions or {})
         if self.instructions and not self.prompts.takes_instruction:
             raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")
         # others may read the backbone that was given, so it stays as it is
@@ -158,7 +158,7 @@ class Embedder:
             loaded.tokenizer,
             loaded.design,
             source=loaded.source,
-            max_length=max_length or (saved.max_length if saved else MAX_LENGTH),
+            max_length=(saved.max_length if saved else MAX_LENGTH) if max_length is None else max_length,
             batch_tokens=batch_tokens,
             instructions=instructions,
             fit=loaded.fit,

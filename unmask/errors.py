@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UnmaskError:
 def first_line(error: Exception) -> str:
     """The first line of what an error says, or its class."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def require_counts(**given: int | None) -> None:
+    """Raise UnmaskError for a number, by its name, that is no whole number from 1 on. None passes: it stands for a default."""
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
+            raise UnmaskError(f"{name} is {value!r}: give a whole number from 1 on.")
 
 
 def require_package(module: str) -> None:

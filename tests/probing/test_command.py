@@ -16,6 +16,7 @@ from tests.probing.conftest import Run
 from tests.probing.models import saved_language_model
 from tests.tiny import write_rows
 from unmask.cli import app
+from unmask.cli.probing.common import below, show
 from unmask.embedder import Embedder
 
 pytestmark = pytest.mark.usefixtures("sketched")  # test_prefix_stages.py draws
@@ -176,3 +177,15 @@ def test_a_mistake_is_told_in_one_line(given: list[str], part: str, run: Run, fo
     code, out, err = run(*given, "-m", folder / "saved")
     assert (code, out) == (2, "")
     assert part in err.strip().splitlines()[-1]
+
+
+def test_a_narrow_terminal_cuts_nothing_of_a_wide_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    head = ["layer", "cosine", "centred", *(f"starter-task-{name}" for name in "abcd")]
+    rows = [[str(layer), *(below(0.1 * layer, (0.25, 0.75)) for _ in head[1:])] for layer in (1, 2)]
+    show("Layers", object(), rows, [], False, head, prose=False)
+    shown = capsys.readouterr().out
+    assert [word for line in shown.splitlines() for word in line.split()[:1] if word.isdigit()] == ["1", "2"]
+    assert shown.count("25.0") == shown.count("75.0") == 12, "both ends of each interval"

@@ -114,6 +114,7 @@ def test_queries_come_from_a_file(here: Path) -> None:
     ("words", "told"),
     [
         (("search", "nowhere", "x"), "'nowhere' is no index"),
+        (("search", "docs.jsonl", "x"), "'docs.jsonl' is no index"),
         (("search", "index"), "Give one query, or a file of queries"),
         (("search", "index", "x", "--queries", "corpus.jsonl"), "Give one query, or a file of queries"),
         (("search", "index", "x", "--hybrid", "--bm25"), "Give one of --hybrid, --bm25 and --lexical"),

@@ -742,3 +742,30 @@ def test_a_folder_may_be_named_like_a_kind(tmp_path: Path, monkeypatch: pytest.M
     for spec in ("sts", "sts:sts", "sts#10"):
         [task] = resolve_tasks([spec])
         assert task.kind == "sts"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "row", "told"),
+    [
+        ("reranking", "test.jsonl", {"query": "Why?", "positive": ["So."], "negative": []}, "1 of {} queries lack good or bad"),
+        (
+            "retrieval",
+            "qrels_test.tsv",
+            {"query-id": "q1", "corpus-id": "d1", "score": 0},
+            "1 queries are left out, since none",
+        ),
+    ],
+)
+def test_queries_that_are_left_out_are_told(
+    kind: str, file: str, row: dict[str, Any], told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "unmask")
+    folder = write_task(tmp_path / "mine", kind)
+    size = read(folder).size
+    assert not caplog.messages
+    rows = FILES[kind]()[file]
+    rows = [*rows, row] if kind == "reranking" else [*(one for one in rows if one["query-id"] != row["query-id"]), row]
+    write_rows(folder / file, rows)
+    assert read(folder).size == (size if kind == "reranking" else size - 1)
+    [message] = caplog.messages
+    assert message.startswith(f"mine: {told.format(size + 1)}")

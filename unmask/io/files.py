@@ -149,12 +149,15 @@ def remove_own(folder: Path) -> None:
         remove(folder)
 
 
-def refuse_foreign(file: Path, marks: Iterable[str]) -> None:
-    """Raise UnmaskError if a file that is about to be replaced has content without any of the marks that ours has."""
+def refuse_foreign(file: Path, marks: Iterable[str], give: str = "folder") -> None:
+    """Raise UnmaskError if a file that is about to be replaced has content without any of the marks that ours has.
+
+    give: what the user chose and may choose anew.
+    """
     if file.is_dir():
-        raise UnmaskError(f"'{file}' is a folder, and a file of that name is written there: give another folder.")
+        raise UnmaskError(f"'{file}' is a folder, and a file of that name is written there: give another {give}.")
     if file.is_file() and (content := file.read_bytes()) and not any(mark.encode() in content for mark in marks):
-        raise UnmaskError(f"'{file}' was not written by unmask, so it is not overwritten: give another folder.")
+        raise UnmaskError(f"'{file}' was not written by unmask, so it is not overwritten: give another {give}.")
 
 
 def remove(path: Path) -> None:

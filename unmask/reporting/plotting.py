@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.io.files import atomic
+from unmask.errors import UnmaskError
+from unmask.io.files import atomic, refuse_foreign
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,8 @@ MADE_BY = "made by unmask"
 """What a figure on disk says of itself, so that it can be told from a figure of somebody else."""
 METADATA = {"png": {"Software": MADE_BY}, "svg": {"Creator": MADE_BY, "Date": None}}
 """What is written into a figure, by the ending of its file."""
+PDF = {"pdf": {"Creator": MADE_BY, "CreationDate": None}}
+"""The same for a format that only a user who asks for it gets."""
 
 
 def new_figure(
@@ -72,6 +75,14 @@ def arrange(figure: Figure, dpi: float) -> None:
     if layout is not None:
         layout.execute(figure)
     figure.set_layout_engine(None)
+
+
+def require_figure_file(file: Path) -> None:
+    """Raise UnmaskError, before any work, for a file that no figure can be written to: by its ending, or since it is somebody else's."""
+    known = METADATA | PDF
+    if file.suffix.removeprefix(".") not in known:
+        raise UnmaskError(f"A figure is written as {', '.join(known)}: give a file with such an ending, not '{file.name}'.")
+    refuse_foreign(file, [MADE_BY], "file")
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

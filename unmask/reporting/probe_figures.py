@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unmask.io.files import atomic
-from unmask.reporting.plotting import BLUE, COLOURS, GREY, MARKS, ORANGE, heat_map, new_figure, plain, save_figure
+from unmask.reporting.plotting import (
+    BLUE,
+    COLOURS,
+    GREY,
+    MARKS,
+    METADATA,
+    ORANGE,
+    PDF,
+    heat_map,
+    new_figure,
+    plain,
+    require_figure_file,
+    save_figure,
+)
 
 if TYPE_CHECKING:
     from unmask.probing.attribution import Attribution
@@ -229,9 +242,14 @@ def draw_stages(result: StageGaps, folder: Path) -> list[Path]:
 
 
 def draw_attribution(result: Attribution, file: Path) -> None:
-    """Bars of the shares with their spread over texts, and what equal shares would be; format by the file's ending."""
+    """Bars of the shares with their spread over texts, and what equal shares would be; format by the file's ending.
+
+    Raises UnmaskError for another ending, and for a file that unmask did not write.
+    """
     from matplotlib.figure import Figure
 
+    require_figure_file(file)
+    ending = file.suffix.removeprefix(".")
     depth = len(result.shares)
     layers = np.arange(1, depth + 1)
     figure = Figure(figsize=(7, 3.2), layout="constrained")
@@ -247,4 +265,4 @@ def draw_attribution(result: Attribution, file: Path) -> None:
     )
     axes.legend(frameon=False)
     with atomic(file) as scratch:
-        figure.savefig(scratch, format=file.suffix.removeprefix("."), dpi=120)
+        figure.savefig(scratch, format=ending, dpi=120, metadata=(METADATA | PDF)[ending])

@@ -122,7 +122,7 @@ def find_index(folder: Path) -> IndexRecord | None:
     file = folder / RECORD
     try:
         content = open_line(file.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except Damaged as error:
         raise Damaged(f"'{file}' is damaged: {error}. {remedy(folder)}") from error

@@ -26,6 +26,8 @@ Column = Annotated[str, typer.Option(help="Column that holds the text.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Read only the first N texts.")]
 _IN_EVERY_RESULT = '"attn_implementation"'
 """A key of the provenance, which each result has."""
+_SHORT = 12
+"""Characters of a first column that is never wrapped."""
 
 
 def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
@@ -58,11 +60,14 @@ def show(
     from unmask.io import terminal
 
     table = terminal.table(title, show_header=any(head))
+    short = (
+        max((len(str(row[0])) for row in rows), default=0) <= _SHORT
+    )  # a narrow terminal wraps the other columns, and cuts none
     for place, name in enumerate(head):
         if prose and place == len(head) - 1:
             table.add_column(name, style="dim")
         else:
-            table.add_column(name, justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
+            table.add_column(name, justify="right" if place else "left", no_wrap=place == 0 and short, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = terminal.console()

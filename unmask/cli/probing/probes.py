@@ -245,8 +245,11 @@ def head(
     """Show which layers a trained layer-attention head reads."""
     from unmask.embedder import Embedder
     from unmask.probing.attribution import attribute_layers
+    from unmask.reporting.plotting import require_figure_file
     from unmask.reporting.probe_figures import draw_attribution
 
+    if output is not None:
+        require_figure_file(output)
     given = texts_of(texts, column, limit)
     result = attribute_layers(Embedder.from_pretrained(model, **asdict(options)), given)
     if output is not None:

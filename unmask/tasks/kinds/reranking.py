@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from unmask.io.rows import Row
+from unmask.io.terminal import say
 from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
 from unmask.tasks.columns import read_columns
@@ -37,7 +38,13 @@ class Reranking(TextKind):
     def read(self, folder: TaskFolder) -> Data:
         """Queries with at least one good and one bad candidate; any other has the same score under every model."""
         needed = {"query": columns.text, "positive": columns.texts, "negative": columns.texts}
-        return {"test": [row for row in read_columns(folder.main_file, needed) if row["positive"] and row["negative"]]}
+        rows = list(read_columns(folder.main_file, needed))
+        kept = [row for row in rows if row["positive"] and row["negative"]]
+        if kept and len(kept) < len(rows):
+            say(
+                f"{folder.path.name}: {len(rows) - len(kept)} of {len(rows)} queries lack good or bad candidates and are left out."
+            )
+        return {"test": kept}
 
     def nothing_to_tell(self, data: Data) -> None:
         """Every query has a good and a bad candidate."""

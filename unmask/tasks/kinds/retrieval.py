@@ -6,6 +6,7 @@ import random
 from typing import Any, ClassVar
 
 from unmask.io.rows import Row
+from unmask.io.terminal import say
 from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
 from unmask.tasks.columns import ColumnReader, read_columns
@@ -52,6 +53,11 @@ class Retrieval(TextKind):
         split = (folder.settings.split or "test").removeprefix("qrels_")  # `FOLDER/qrels_dev.tsv` names the file, not the split
         qrels = read_columns(folder.table(f"qrels_{split}"), judged)
         answered = {row["query-id"] for row in qrels if row["score"] > 0}
+        unanswered = {row["query-id"] for row in qrels} - answered
+        if answered and unanswered:
+            say(
+                f"{folder.path.name}: {len(unanswered)} queries are left out, since none of their judged documents is relevant."
+            )
         return {"corpus": corpus, "queries": [row for row in queries if row["_id"] in answered], "qrels": qrels}
 
     def nothing_to_tell(self, data: Data) -> None:
