@@ -15,6 +15,7 @@ from tests.encoding.test_tokenization import HARD
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.encoding.offsets import inside, token_range, trims_spaces, untrimmed
+from unmask.encoding.several_prompts import digest_of_tokens
 from unmask.encoding.tokenization import PromptTokenizer, tokenize_bare
 
 ENDING_IN_SPACES = ["word " * 60, " ", "\n\n", "a \n\n b", "two  words  ", " x"]
@@ -66,6 +67,13 @@ def test_sentence_transformers_reads_the_same_tokens(pooling: str, add_bos: bool
 
 def test_which_tokenizers_trim() -> None:
     assert trims_spaces(tokenizer_that(trims=True)) and not trims_spaces(tokenizer_that(trims=False))
+
+
+def test_results_of_versions_that_left_spaces_out_are_told_apart() -> None:
+    prompts = PromptTokenizer(tokenizer_that(trims=True), "plain", 24)
+    now = digest_of_tokens(prompts)
+    prompts.trims = False
+    assert digest_of_tokens(prompts) != now
 
 
 def test_special_tokens_hold_nothing() -> None:

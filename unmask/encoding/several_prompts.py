@@ -76,11 +76,13 @@ def tokenizer_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompts, max_length
 def digest_of_tokens(prompts: DesignTokenizer) -> str:
     """A short hash of what turns a text into tokens: the tokenizer as it is in memory, and each prompt.
 
-    The tokenizer also keeps options of its last call. They are left out.
+    The tokenizer also keeps options of its last call. They are left out. Where tokens of spaces were not counted as text in earlier
+    versions, the hash is another one than it was.
     """
     content = json.loads(prompts.tokenizer.backend_tokenizer.to_str())
     lasting = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
-    plain = json.dumps([lasting, *(part.layout for part in prompts.parts)], sort_keys=True)
+    marks = ["spaces are text"] if prompts.parts[0].trims else []
+    plain = json.dumps([lasting, *(part.layout for part in prompts.parts), *marks], sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 

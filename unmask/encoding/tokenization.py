@@ -148,7 +148,7 @@ class PromptTokenizer:
         if self.prompt.appends_eos and tokenizer.eos_token_id is None:
             raise UnmaskError(f"The prompt '{prompt}' ends with {{eos}}, but this tokenizer has no end-of-sequence token.")
         self._appended = 0 if self.chat else _appended(tokenizer)
-        self._trims = trims_spaces(tokenizer)
+        self.trims = trims_spaces(tokenizer)
         self._with, self._without = self._wrapped(self.prompt), self._wrapped(self.prompt.without_instruction())
 
     @property
@@ -257,12 +257,12 @@ class PromptTokenizer:
                     [text for text, _ in rendered],
                     add_special_tokens=not self.chat,  # a chat template writes its own
                     return_offsets_mapping=True,
-                    return_special_tokens_mask=self._trims,
+                    return_special_tokens_mask=self.trims,
                     return_attention_mask=False,
                     truncation=False,
                     verbose=False,
                 )
-            if self._trims:
+            if self.trims:
                 encoded["offset_mapping"] = list(map(untrimmed, encoded["offset_mapping"], encoded["special_tokens_mask"]))
             for (whole, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 # special tokens that the tokenizer put before the prompt (BOS) stay; those after it go, since {eos} is explicit
