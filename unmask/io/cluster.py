@@ -30,7 +30,7 @@ def join(address: str) -> Any:
 
 
 def _require_answer(address: str) -> None:
-    """Raise ConnectionError if nothing answers at HOST:PORT. Ray would try for seven minutes."""
+    """Raise ConnectionError if nothing answers at HOST:PORT. Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return  # "local" or "auto"
