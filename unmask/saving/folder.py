@@ -295,9 +295,8 @@ def write(embedder: Saveable, folder: Path) -> None:
                 f"itself with '{embedder.design.name}' each time."
             )
         with embedder.backbone.turn(), _undivided(embedder.backbone.model):
-            embedder.backbone.model.save_pretrained(
-                folder
-            )  # its config says the attention, and others may read it in another one
+            # its config says the attention, and others may read it in another one
+            embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
     head = embedder.backbone.head if embedder.design.needs_head else None  # another design of a headed model has none
     _write_head(head, folder / HEAD)

@@ -60,9 +60,8 @@ def show(
     from unmask.io import terminal
 
     table = terminal.table(title, show_header=any(head))
-    short = (
-        max((len(str(row[0])) for row in rows), default=0) <= _SHORT
-    )  # a narrow terminal wraps the other columns, and cuts none
+    # a narrow terminal wraps the other columns, and cuts none
+    short = all(len(str(row[0])) <= _SHORT for row in rows)
     for place, name in enumerate(head):
         if prose and place == len(head) - 1:
             table.add_column(name, style="dim")
