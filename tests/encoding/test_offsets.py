@@ -17,6 +17,7 @@ from unmask.embedder import Embedder
 from unmask.encoding.offsets import inside, token_range, trims_spaces, untrimmed
 from unmask.encoding.several_prompts import digest_of_tokens
 from unmask.encoding.tokenization import PromptTokenizer, tokenize_bare
+from unmask.saving.exports import standalone
 
 ENDING_IN_SPACES = ["word " * 60, " ", "\n\n", "a \n\n b", "two  words  ", " x"]
 
@@ -79,6 +80,17 @@ def test_results_of_versions_that_left_spaces_out_are_told_apart() -> None:
 def test_special_tokens_hold_nothing() -> None:
     assert untrimmed([(0, 0), (0, 1), (3, 3), (3, 5), (0, 0)], [1, 0, 0, 0, 1]) == [(0, 0), (0, 1), (1, 3), (3, 5), (0, 0)]
     assert untrimmed([(0, 0), (0, 1)], [0, 0]) == [(0, 1), (0, 1)], "a space that was put before the text"
+
+
+PLACES = st.integers(0, 9)
+
+
+@given(st.lists(st.tuples(PLACES, PLACES, st.booleans()), max_size=8), PLACES, PLACES)
+def test_exported_models_read_offsets_alike(tokens: list[tuple[int, int, bool]], start: int, size: int) -> None:
+    """Their file runs without this package, so it has these functions again."""
+    offsets, special = [(min(a, b), max(a, b)) for a, b, _ in tokens], [mark for *_, mark in tokens]
+    assert standalone._untrimmed(offsets, special) == untrimmed(offsets, special)
+    assert standalone._token_range(offsets, start, start + size) == token_range(offsets, start, start + size)
 
 
 def test_the_tokens_of_characters() -> None:
