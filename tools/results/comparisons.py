@@ -36,6 +36,10 @@ def by_kind(kept: Kept) -> str:
     return markdown(("design", *_kinds(kept), "mean"), rows)
 
 
+_NOISY: Final = "summarization"
+"""A kind whose one task has ten documents: a mean is also shown without it."""
+
+
 def grid(kept: Kept) -> str:
     """The command, and designs by kinds of task with the number of tasks, AMI for clustering, and tokens a text."""
     results = kept["results"]
@@ -43,11 +47,13 @@ def grid(kept: Kept) -> str:
     headings = [f"{kind} ({len(names)})" if len(names) > 1 else kind for kind, names in tasks.items()]
     has_ami = _has_ami(kept)
     rows = []
-    for label, means in _means(kept, ami=has_ami):
+    for label, means in _means(kept, in_grid=True):
         own = [one for one in results if one["label"] == label]
         rows.append((_name(own[0]), *means, _tokens(own)))
-    beside = ["clustering, AMI"] * has_ami
-    table = markdown(("design", *headings, *beside, f"mean of {sum(map(len, tasks.values()))}", "tokens a text"), rows)
+    number = sum(map(len, tasks.values()))
+    means_of = [f"mean of {number - len(tasks[_NOISY])}, without {_NOISY}"] if _NOISY in tasks else []
+    header = ("design", *headings, *["clustering, AMI"] * has_ami, *means_of, f"mean of {number}", "tokens a text")
+    table = markdown(header, rows)
     told = "; ".join(f"{kind}: {KINDS[kind].metric} on {', '.join(names)}" for kind, names in tasks.items())
     note = (
         f"Main scores x 100, as means over the tasks of a kind. Bold: the best of a column, the reference left out. {told}.\n"
@@ -64,15 +70,20 @@ def _has_ami(kept: Kept) -> bool:
     return bool(clusterings) and all("ami" in one for one in clusterings)
 
 
-def _means(kept: Kept, ami: bool = False) -> list[tuple[str, list[str]]]:
-    """The mean of each kind, and of all tasks, of each design, as cells. ami: that of clustering before the last column."""
+def _means(kept: Kept, in_grid: bool = False) -> list[tuple[str, list[str]]]:
+    """The mean of each kind, and of all tasks, of each design, as cells. in_grid: with AMI and the mean without the noisy kind."""
     results = kept["results"]
     table: dict[str, list[float]] = {}
     for label in dict.fromkeys(result["label"] for result in results):
         own = [one for one in results if one["label"] == label]
         of_kinds = [[one["main_score"] for one in own if one["kind"] == kind] for kind in _kinds(kept)]
-        beside = [[one["ami"] for one in own if one["kind"] == "clustering"]] if ami else []
-        table[label] = [float(np.mean(column)) for column in (*of_kinds, *beside, [one["main_score"] for one in own])]
+        columns = of_kinds
+        if in_grid and _has_ami(kept):
+            columns.append([one["ami"] for one in own if one["kind"] == "clustering"])
+        if in_grid and _NOISY in _kinds(kept):
+            columns.append([one["main_score"] for one in own if one["kind"] != _NOISY])
+        columns.append([one["main_score"] for one in own])
+        table[label] = [float(np.mean(column)) for column in columns]
     references = {result["label"] for result in results if _is_reference(result)}
     best = np.max([means for label, means in table.items() if label not in references], axis=0)
     rows = []

@@ -22,7 +22,8 @@ def goals(file: Path, results: Path) -> str:
 
 def _row(goal: Mapping[str, Any], results: Path) -> tuple[str, ...]:
     kept = json.loads((results / f"{goal['result']}.json").read_text(encoding="utf-8"))
-    scores = [one["main_score"] for one in kept["results"] if one["label"] == goal["label"]]
+    own = [one for one in kept["results"] if one["label"] == goal["label"]]
+    scores = [one["main_score"] for one in own if one["kind"] != goal.get("without")]
     if not scores:
         raise SystemExit(
             f"{goal['result']}.json has no embedder '{goal['label']}'. It has: {sorted({one['label'] for one in kept['results']})}."

