@@ -240,16 +240,12 @@ def test_weights_have_the_precision_that_was_asked_for(dtype: str, pico_folder: 
     assert dtype_name(decoder) == dtype
 
 
-@pytest.mark.parametrize(
-    ("avx512", "amx", "expected"),
-    [(True, False, "bfloat16"), (False, True, "bfloat16"), (False, False, "float32")],
-)
-def test_auto_is_bf16_where_the_processor_computes_it(
-    avx512: bool, amx: bool, expected: str, pico_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_is_bf16_where_the_device_computes_it(
+    native: bool, pico_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert dtype_name(decoder_of(pico_folder("llama"), dtype="auto")) == expected
+    monkeypatch.setattr("unmask.models.loading.is_native", lambda dtype, device: native)
+    assert dtype_name(decoder_of(pico_folder("llama"), dtype="auto")) == ("bfloat16" if native else "float32")
 
 
 @pytest.mark.parametrize("native", [True, False])

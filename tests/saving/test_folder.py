@@ -228,10 +228,17 @@ PRECISIONS = [
 
 @pytest.mark.parametrize(("name", "saved_in", "asked", "option"), PRECISIONS)
 def test_sentence_transformers_loads_in_the_precision_that_is_asked_for(
-    name: str, saved_in: str, asked: Any, option: str, pico_folder: Callable[[str], Path], tmp_path: Path
+    name: str,
+    saved_in: str,
+    asked: Any,
+    option: str,
+    pico_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
+    monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: True)  # where auto is what was saved
     embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype=saved_in, device="cpu")
     folder = saved(embedder, tmp_path / "saved")
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True, model_kwargs={option: asked})
@@ -424,18 +431,24 @@ def test_where_an_embedder_comes_from_survives_two_rounds(pico_folder: Callable[
 
 
 @pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last"])
-def test_low_precision_stays_low(name: str, pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_low_precision_stays_low_where_the_device_computes_it(
+    name: str, pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype="bfloat16", device="cpu")
     folder = saved(embedder, tmp_path / "saved")
-    loaded = Embedder.from_pretrained(folder, device="cpu")
-    assert loaded.backbone.dtype == torch.bfloat16
-    assert np.array_equal(vectors(embedder), vectors(loaded))
+    assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, dtype="bfloat16", device="cpu")))
+    monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: True)
     assert next(theirs(folder, trust=True).parameters()).dtype == torch.bfloat16
-    assert Embedder.from_pretrained(folder, dtype="float32", device="cpu").backbone.dtype == torch.float32
+    assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, device="cpu")))
+    monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: dtype == torch.float32)
+    with pytest.warns(UserWarning, match="saved in bfloat16, which this cpu emulates, so it is loaded in float32"):
+        emulated = Embedder.from_pretrained(folder, device="cpu")
+    assert emulated.backbone.dtype == torch.float32
+    assert np.allclose(vectors(embedder), vectors(emulated), atol=0.02 * np.abs(vectors(embedder)).max())
 
 
 def test_high_precision_stays_high_where_auto_is_low(pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr("unmask.models.loading.is_native", lambda dtype, device: True)
     assert Embedder.from_pretrained(saved(pico(), tmp_path / "saved"), device="cpu").backbone.dtype == torch.float32
 
 

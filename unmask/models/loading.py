@@ -18,6 +18,7 @@ from unmask.io.seals import check_seal
 from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
 from unmask.models.decoder import body_of
+from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
 from unmask.models.source import Source as Source
@@ -143,16 +144,13 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The precision of a name; "auto" is bf16 if the device computes it natively, else fp32. Raises UnmaskError."""
-    if dtype != "auto":
-        if dtype not in DTYPES:
-            raise UnmaskError(f"'{dtype}' is not a dtype: auto, {', '.join(DTYPES)}.")
-        return DTYPES[dtype]
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    if device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
-        return torch.bfloat16
-    return torch.float32
+    """The precision of a name; "auto" is bf16 where that is native, else fp32. Warns of an emulated one. Raises UnmaskError."""
+    if dtype == "auto":
+        return torch.bfloat16 if is_native(torch.bfloat16, device) else torch.float32
+    if dtype not in DTYPES:
+        raise UnmaskError(f"'{dtype}' is not a dtype: auto, {', '.join(DTYPES)}.")
+    warn_if_emulated(DTYPES[dtype], device)
+    return DTYPES[dtype]
 
 
 def precision_of(source: Source) -> str:

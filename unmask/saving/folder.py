@@ -9,6 +9,7 @@ they can express the design, else one module of this package, which sentence-tra
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,9 +31,10 @@ from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import rotary_border
+from unmask.models.devices import is_native
 from unmask.models.hub import hub_folder, warn_of_unknown
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
-from unmask.models.loading import Source, dtype_name
+from unmask.models.loading import DTYPES, Source, dtype_name, pick_device
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
 from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, ST_CONFIG, files_in, own_files, replace_files
@@ -128,13 +130,20 @@ class EmbedderSettings(BaseModel):
         return head
 
     def completed(self, source: Source) -> Source:
-        """How this embedder is loaded: as it was saved, where `source` leaves the choice."""
-        saved = self.attn_implementation if self.attn_implementation in ("eager", "sdpa") else None  # others need hardware
-        return replace(
-            source,
-            dtype=self.dtype if source.dtype == "auto" else source.dtype,
-            attn_implementation=source.attn_implementation or saved,
-        )
+        """How this embedder is loaded: as it was saved, where `source` leaves the choice.
+
+        A device that would emulate the saved precision gets float32, which differs by rounding and takes a fraction of the time.
+        """
+        attention = self.attn_implementation if self.attn_implementation in ("eager", "sdpa") else None  # others need hardware
+        dtype = self.dtype if source.dtype == "auto" else source.dtype
+        if source.dtype == "auto" and not is_native(DTYPES[dtype], device := pick_device(source.device)):
+            warnings.warn(
+                f"The embedder was saved in {dtype}, which this {device.type} emulates, so it is loaded in float32. Vectors differ by "
+                f"rounding; --dtype {dtype} (in Python dtype='{dtype}') gives the saved precision.",
+                stacklevel=2,
+            )
+            dtype = "float32"
+        return replace(source, dtype=dtype, attn_implementation=source.attn_implementation or attention)
 
     def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
         """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
