@@ -336,7 +336,8 @@ def _self_written(of_study: list[dict[str, Any]]) -> str:
     note = (
         "Nats per token, averaged over the domains; lower is better. The first run has 33 lessons a domain, the others up to 200. Each "
         "has one seed, and these differences were not tested; no merge has a scale chosen on a development set. With 200 self-written "
-        "lessons on SmolLM2, MiXSE beats instance merging and the domain's own expert, as in the paper, and is level with TIES and linear merging. On Gemma, too, it beats the domain's own expert; with 33 lessons it does not. "
+        "lessons on SmolLM2, MiXSE beats instance merging and the domain's own expert, as in the paper, and is level with TIES and linear "
+        "merging. On Gemma, too, it beats the domain's own expert; with 33 lessons it does not. "
         "With human lessons, instance merging and the domain's own expert are better."
     )
     return Sheet("", ("run", "lessons", *SYSTEMS.values()), tuple(rows)).body() + f"\n{note}\n"
