@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 
 from tests.proofs import ALL
 from tests.sketches import sketching
-from tools import smoke_numbers
+from tests.studies import smoke
 from tools.kept_studies import keep_values
-from tools.smoke_numbers import OTHERWISE, differences
 from unmask.cli import app
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
@@ -376,7 +375,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def command(study: str, folder: Path, *more: str) -> list[str]:
-    return [*smoke_numbers.command(study, folder), *more]
+    return [*smoke.command(study, folder), *more]
 
 
 def measured(study: str) -> list[str]:
@@ -391,11 +390,6 @@ def chosen(study: str) -> str:
 
 def whole_command(study: str, folder: Path) -> list[str]:
     return command(study, folder, "--set", chosen(study))
-
-
-def test_the_code_does_what_it_did_when_claims_were_measured(whole: tuple[str, Path]) -> None:
-    study, folder = whole
-    assert differences(study, folder / "pico") == [], OTHERWISE
 
 
 def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[str, Path], tmp_path: Path) -> None:
