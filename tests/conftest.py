@@ -58,7 +58,8 @@ if not torch.accelerator.is_available():
     for library in (torch.cuda, torch.cuda.random, torch.xpu, torch.xpu.random, torch.mtia):
         library._lazy_call = lambda *_, **__: None
 
-from tests.families import FAMILIES, Family
+from tests.families import EACH_KIND, FAMILIES, Family
+from tests.proofs import ALL
 from unmask.embedder import Embedder
 
 # Files whose tests train, start processes or simulate: most of the time. `make fast` leaves them out.
@@ -90,7 +91,7 @@ LONGEST = (
 """Files with tests of more than ten seconds. They go first: at the end, one process would wait for the other."""
 REAL_DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[2] / "shared" / "data"))
 QUICK_FAMILIES = ("llama", "olmoe")
-"""The model families of `make fast`: a dense one and a mixture of experts. All others are tested by `make test`."""
+"""The model families of `make fast`: a dense one and a mixture of experts."""
 
 
 def pytest_runtest_setup() -> None:
@@ -98,26 +99,42 @@ def pytest_runtest_setup() -> None:
     os.environ.pop("UNMASK_DATA", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if _file(item).startswith(SLOW) or _of_another_family(item):
+        if _file(item).startswith(SLOW) or _of_families_beyond(item, QUICK_FAMILIES):
             item.add_marker(pytest.mark.slow)
+    if not ALL:
+        kept = set(map(id, _sample(items)))
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        items[:] = [item for item in items if id(item) in kept]
     items.sort(key=lambda item: not _file(item).startswith(LONGEST))
+
+
+def _sample(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests of `make test`: of a test marked `sample(n)`, n cases spread evenly; one family of each mechanism."""
+    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        if not _of_families_beyond(item, EACH_KIND):
+            cases.setdefault((_file(item).partition("[")[0], item.name.partition("[")[0]), []).append(item)
+    for of_test in cases.values():
+        marker = of_test[0].get_closest_marker("sample")
+        number = marker.args[0] if marker else len(of_test)
+        yield from of_test if number >= len(of_test) else (of_test[k * len(of_test) // number] for k in range(number))
 
 
 def _file(item: pytest.Item) -> str:
     return item.nodeid.removeprefix("tests/")
 
 
-def _of_another_family(item: pytest.Item) -> bool:
-    """Whether a test of many model families is about one that `make fast` leaves out."""
+def _of_families_beyond(item: pytest.Item, families: tuple[str, ...]) -> bool:
+    """Whether a test is about a model family that is not one of these."""
     values = getattr(item, "callspec", None)
     names = (
         {getattr(value, "name", value) for value in values.params.values() if isinstance(value, (str, Family))}
         if values
         else set()
     )
-    return bool(names & FAMILIES.keys() - set(QUICK_FAMILIES))
+    return bool(names & FAMILIES.keys() - set(families))
 
 
 settings.register_profile("unmask", deadline=None)  # a busy machine is no fault

@@ -188,8 +188,7 @@ EACH_KIND = (
     "qwen3-next",  # layers of linear attention
     "mamba",  # a state and no attention
 )
-"""A family of each mechanism of mask, position, cache and experts, for what is built upon the reading of a model.
+"""A family of each mechanism of mask, position, cache and experts: `make test` tries these, `make test-all` every family.
 
-The reading itself is tested on every family (encoding/test_backbone.py, models/test_attention.py). A test of what stands above it goes
-wrong with a mechanism and not with a name, so `make test` tries these, and `make proofs` every family.
+Whether a type of model can be read at all is tested for every type of transformers (models/test_model_types.py).
 """

@@ -32,7 +32,7 @@ KEEPING = {name for name in SCRIPTS if "_report" in (FOLDER / f"{name}.py").read
 ONE_OF_A_KIND = ("chunks", "encode", "grid", "grow", "mixture", "routing_record", "search", "serve", "train")
 """What `make test` runs: one script for each part of the package that a benchmark measures.
 
-The others measure the same parts in another way. `make test` imports them and reads their options, and `make proofs` runs all.
+The others measure the same parts in another way. `make test` imports them and reads their options, and `make test-all` runs all.
 """
 WITHOUT_DATA = {"few_differences", "mixture", "routing_record", "seeds", "writing"}
 """Those that read nothing of the data folder."""
@@ -61,6 +61,7 @@ class Copy:
         return ended(self.pid)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SCRIPTS if ALL else ONE_OF_A_KIND)
 def test_a_benchmark_runs_at_smoke_size(
     name: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

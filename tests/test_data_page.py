@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import grow
+from tests.cases import cases
 from tests.conftest import whole
 from tests.test_docs import blocks
 from tools import claims
@@ -61,7 +62,7 @@ def of_studies() -> Iterator[tuple[str, str]]:
         yield from ((study, path) for path in paths(plan.model_dump(exclude={"claims"}), getattr(plan, "tasks", ())))
 
 
-@pytest.mark.parametrize(("plan", "path"), sorted({*of_recipes(), *of_studies()}))
+@cases("plan, path", sorted({*of_recipes(), *of_studies()}))
 def test_what_a_recipe_or_study_reads_is_on_the_page(plan: str, path: str) -> None:
     """If this fails: describe the folder in tools/data_page/sets.toml, and `python -m tools.data_page DATA`."""
     folder, _, file = path.partition("/")

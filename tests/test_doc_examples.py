@@ -33,7 +33,7 @@ STARTER = ROOT / "unmask" / "starter"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "experts")]
 REFERENCE = [ROOT / "docs" / f"{name}.md" for name in ("corpus", "report", "analyses", "tasks", "training")]
-"""Pages about one command or a few of them, which have tests of their own: they run in `make proofs`.
+"""Pages about one command or a few of them, which have tests of their own: they run in `make test-all`.
 
 `make test` runs the pages that lead from one command to the next, and parses every command of every page (test_docs.py).
 """
@@ -198,6 +198,7 @@ def cells(notebook: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in found]
 
 
+@pytest.mark.sample(0)
 @pytest.mark.real
 @pytest.mark.skipif(not BUNDLED["smollm2"].installed, reason=BUNDLED["smollm2"].install_command)
 def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -> None:

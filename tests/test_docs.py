@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmask
+from tests.cases import cases
 from tests.in_process import HELP
 from tools.reference_pages import command_page, commands, design_page, python_page
 from unmask.cli import app
@@ -82,7 +83,7 @@ def parse(words: Sequence[str]) -> None:
             parse_designs(value)
 
 
-@pytest.mark.parametrize(("page", "command"), shown_commands())
+@cases("page, command", shown_commands())
 def test_shown_commands_parse(page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks(ROOT / "docs" / "how-to.md", "toml"):

@@ -348,6 +348,7 @@ def test_a_design_that_needs_no_fit_gets_none(plain: Embedder) -> None:
     assert plain.fitted == Fit()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("features", ["sum:auto", "sum:0.5", "concat", "routing"])
 @pytest.mark.parametrize("scaling", ["zscore", "whiten:4"])
 def test_a_design_uses_no_more_of_a_fit_than_it_says(features: str, scaling: str, pico: Callable[..., Embedder]) -> None:

@@ -47,6 +47,7 @@ def ran(command: list[str]) -> SimpleNamespace:
     return SimpleNamespace(stdout=printed.buffer.getvalue())  # type: ignore[attr-defined]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_script_runs(script: Path, tmp_path: Path) -> None:
     pytest.importorskip(NEEDS.get(script.stem, "unmask"))

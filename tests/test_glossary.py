@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.cases import cases
 from unmask.designs.design import ATTENTIONS, FEATURES, POOLINGS, ROUTINGS
 from unmask.designs.presets import PRESETS
 from unmask.designs.prompts import PROMPTS
@@ -17,7 +16,7 @@ GLOSSARY = (Path(__file__).parents[1] / "docs/reference/glossary.md").read_text(
 NAMES = {name for family in (ATTENTIONS, FEATURES, POOLINGS, ROUTINGS, PRESETS, PROMPTS, KINDS, STAGES) for name in family}
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@cases("name", sorted(NAMES))
 def test_a_name_that_users_type_is_explained(name: str) -> None:
     cells = [row.split("|")[1] for row in GLOSSARY.splitlines() if row.startswith("|")]
     assert any(f"`{name}`" in cell for cell in cells)

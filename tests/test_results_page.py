@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import cases
 from tools.results import kept, pages
 
 MEASURED = pages.ROOT / "docs" / "measured"
@@ -77,7 +78,7 @@ def texts_of(file: Path) -> dict[str, str]:
         return {name: archive.read(name).decode() for name in archive.namelist() if not name.endswith(".npz")}
 
 
-@pytest.mark.parametrize("file", (file for file in sorted(MEASURED.rglob("*")) if file.is_file()), ids=lambda file: file.name)
+@cases("file", [file for file in sorted(MEASURED.rglob("*")) if file.is_file()])
 def test_no_kept_file_holds_a_path_of_a_machine(file: Path) -> None:
     for name, text in texts_of(file).items():
         assert not kept.MACHINE.search(name + "\n" + text), name

@@ -66,6 +66,7 @@ def test_installed_it_works(wheel: Path, tmp_path: Path) -> None:
     assert (tmp_path / "report" / "report" / "report.html").is_file()
 
 
+@pytest.mark.sample(0)
 def test_without_extras_it_embeds_and_says_what_else_is_needed(wheel: Path, tmp_path: Path) -> None:
     programs = environment(tmp_path, wheel, "")
     assert not list((programs.parent / "lib").glob("python*/site-packages/sklearn"))

@@ -111,7 +111,7 @@ def case_of(path: tuple[str, ...], start: Path, place: Path) -> Case:
 
 
 def cuts(operations: int, seed: str) -> list[tuple[int, Loss]]:
-    """Where to cut work of this name, with one loss at each place; in `make proofs` all places (of more than 40: 20, and 20 others).
+    """Where to cut work of this name, with one loss at each place; in `make test-all` all places (of more than 40: 20, and 20 others).
 
     `make test` cuts work that has ways of its own at three places and all other work at one: a writer that is shared and careless
     is then still cut dozens of times, and one that a single command calls in the wrong order once.

@@ -45,7 +45,7 @@ def faults(calls: Sequence[Wrong], here: Path, notes: Path) -> list[str]:
     """What is wrong with how calls are refused.
 
     A copy of this process costs more than a refusal. So calls of one command are made in one copy, one after another: each starts with
-    the folder that the first one found. In `make proofs` each has a copy of its own.
+    the folder that the first one found. In `make test-all` each has a copy of its own.
     """
     found: list[str] = []
     for group in [[call] for call in calls] if ALL else [list(calls)]:

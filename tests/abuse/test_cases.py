@@ -1,6 +1,6 @@
 """Any text under any option: finite vectors that do not depend on the other texts, or a sentence that says why not.
 
-`make test` draws a hundred cases, `make proofs` 10 000.
+`make test` draws a hundred cases, `make test-all` 10 000.
 """
 
 from __future__ import annotations

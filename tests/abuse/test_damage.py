@@ -94,6 +94,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_damage_to_a_folder_that_is_read_is_noticed(
     name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,10 +137,9 @@ RESUMED = [
 ]
 
 
-@pytest.mark.parametrize("path", RESUMED, ids=" ".join)
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("path", [path for path in RESUMED if ALL or path not in ALIKE], ids=" ".join)
 def test_a_command_goes_on_over_damage(path: tuple[str, ...], furnished: Path, tmp_path: Path) -> None:
-    if path in ALIKE and not ALL:
-        pytest.skip("in `make proofs`")
     case = case_of(path, furnished, tmp_path)
     case.measure()
     chance, again = random.Random(case.name), AGAIN if path[0] != "reproduce" else AGAIN // 4

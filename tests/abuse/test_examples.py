@@ -35,7 +35,7 @@ def test_an_example_that_is_run_elsewhere_has_no_mistake(
 ) -> None:
     """Studies and analyses run whole in tests/studies and probing/test_analyses.py, by other words: so these are only read.
 
-    A study reads its settings, too. `make proofs` runs the examples.
+    A study reads its settings, too. `make test-all` runs the examples.
     """
     monkeypatch.chdir(tmp_path)
     words = EXAMPLES[path].line(path)

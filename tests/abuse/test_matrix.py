@@ -24,9 +24,9 @@ from tests.proofs import ALL
 Command = tuple[str, ...]
 Rows = list[dict[str, Any]]
 
-READERS = [path for path, example in EXAMPLES.items() if example.source and example.column]
-SLOW = {*ALIKE, ("recommend",)}
+SLOW = set() if ALL else {*ALIKE, ("recommend",)}
 """Commands of which `make test` tries only what they refuse."""
+READERS = [path for path, example in EXAMPLES.items() if example.source and example.column]
 LONG = 50_000_000 if ALL else 200_000
 STRANGE = [
     "[bold]x[/bold] [/] [INST] {text} [link=file:///]y[/link]",
@@ -122,6 +122,7 @@ TAKEN: list[Callable[[Path, str], None]] = [
 """`make test` puts what every command should take into one file. Strange texts may be refused, which would hide the rest."""
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("path", READERS, ids=" ".join)
 def test_bad_input_is_refused_in_a_sentence(path: Command, here: Path, tmp_path: Path) -> None:
     example = EXAMPLES[path]
@@ -138,11 +139,10 @@ def test_bad_input_is_refused_in_a_sentence(path: Command, here: Path, tmp_path:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("abuse", TAKEN, ids=lambda abuse: abuse.__name__)
-@pytest.mark.parametrize("path", READERS, ids=" ".join)
+@pytest.mark.parametrize("path", [path for path in READERS if path not in SLOW], ids=" ".join)
 def test_strange_input_is_taken_or_refused(path: Command, abuse: Any, here: Path, tmp_path: Path) -> None:
-    if path in SLOW and not ALL:
-        pytest.skip("in `make proofs`")
     example = EXAMPLES[path]
     abuse(here / str(example.source), example.column)
     before = snapshot(here)
@@ -167,6 +167,7 @@ def bad_outputs(example: Example, here: Path) -> list[str]:
     return [f"a-file/out{ending}", f"/proc/nowhere/out{ending}", wrong, f"nul\0{ending}", f"{'x' * 300}{ending}"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("path", WRITERS, ids=" ".join)
 def test_an_output_that_cannot_be_written_is_refused(path: Command, here: Path, tmp_path: Path) -> None:
     example = EXAMPLES[path]
@@ -176,15 +177,14 @@ def test_an_output_that_cannot_be_written_is_refused(path: Command, here: Path, 
 
 
 def measured_case(path: Command, furnished: Path, tmp_path: Path) -> Case:
-    """A command that ran undisturbed; skips a slow one outside of `make proofs`."""
-    if path in SLOW and not ALL:
-        pytest.skip("in `make proofs`")
+    """A command that ran undisturbed."""
     case = case_of(path, furnished, tmp_path)
     case.measure()
     return case
 
 
-@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("path", [path for path in WRITERS if path not in SLOW], ids=" ".join)
 def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnished: Path, tmp_path: Path) -> None:
     case = measured_case(path, furnished, tmp_path)
     work = case.work
@@ -206,7 +206,8 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnish
     assert case.difference("after a full disk") is None
 
 
-@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("path", [path for path in WRITERS if path not in SLOW], ids=" ".join)
 def test_two_at_once_do_not_disturb_each_other(path: Command, furnished: Path, tmp_path: Path) -> None:
     case = measured_case(path, furnished, tmp_path)
     case.begin()

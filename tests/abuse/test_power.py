@@ -100,10 +100,9 @@ def test_a_sketch_is_written_as_a_figure_is(ending: str, folder: Path) -> None:
     assert len(sketches) == 2 and not any(one.startswith((b"\x89PNG", b"<?xml")) for one in sketches)
 
 
-@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("path", [path for path in WRITERS if ALL or path not in ALIKE], ids=" ".join)
 def test_a_command_recovers_from_a_cut(path: tuple[str, ...], furnished: Path, tmp_path: Path) -> None:
-    if path in ALIKE and not ALL:
-        pytest.skip("in `make proofs`")
     case = case_of(path, furnished, tmp_path)
     case.measure()
     assert case.operations

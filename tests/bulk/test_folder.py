@@ -148,6 +148,7 @@ def test_a_run_that_was_stopped_ends_as_an_undisturbed_one(stop: int, here: Path
     assert content(here / "out") == content(Path("undisturbed"))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("part", ["vectors", "records", "dead-letters", "manifest.json", "sources.json"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_damage_is_noticed_and_computed_again(part: str, damage: str, here: Path) -> None:

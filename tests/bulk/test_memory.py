@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.proofs import ALL
 
 SIZES, WINDOW = ((12_000_000, 200_000_000), 4_000_000) if ALL else ((1_200_000, 4_000_000), 400_000)
@@ -51,6 +53,7 @@ def line_of(folder: Path, size: int) -> str:
     return "\n".join(map(str, words))
 
 
+@pytest.mark.sample(0)
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """One process embeds both, the smaller one first: what the larger one takes more is what its peak is higher by."""
     done = subprocess.run(

@@ -105,6 +105,7 @@ def test_workers_share_the_cluster(machines: Any, workers: Any, device: str, exp
     assert _share(FakeRay(*machines), workers, device) == expected
 
 
+@pytest.mark.sample(0)
 def test_a_shard_is_not_begun_without_end(tmp_path: Path) -> None:
     tries = _tries(job_of(tmp_path), Shard("a", "a.txt", 0, 0, "", Start(), 1))
     assert [_begun(tries) for _ in range(4)] == [1, 2, 3, 4]

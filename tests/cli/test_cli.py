@@ -20,6 +20,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.cases import cases
 from tests.cli.test_outputs import COMMANDS as EVERY_COMMAND
 from tests.conftest import TEXTS
 from tests.in_process import HELP, run_program
@@ -102,7 +103,7 @@ def test_help_names_every_command_and_an_example() -> None:
     assert "Example: unmask compare" in text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@cases("command", COMMANDS)
 def test_the_help_of_a_command_has_an_example_that_parses(command: str) -> None:
     [example] = examples(command)
     program, name, *arguments = shlex.split(example)
@@ -111,7 +112,7 @@ def test_the_help_of_a_command_has_an_example_that_parses(command: str) -> None:
     group.commands[command].make_context(command, arguments, **HELP)
 
 
-@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+@cases("path", EVERY_COMMAND)
 def test_the_help_of_a_command_in_a_group_has_an_example_that_parses(path: tuple[str, ...]) -> None:
     program, *words = shlex.split((EVERY_COMMAND[path].epilog or "").removeprefix("Example: "))
     assert (program, tuple(words[: len(path)])) == ("unmask", path)
@@ -126,13 +127,13 @@ def test_the_help_of_a_group_has_an_example_of_its_commands() -> None:
             assert words[:3] == ["Example:", "unmask", name] and words[3] in command.commands, name
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@cases("command", COMMANDS)
 def test_every_option_is_explained(command: str) -> None:
     group: Any = typer.main.get_command(app)
     assert [parameter.name for parameter in group.commands[command].params if not getattr(parameter, "help", "")] == []
 
 
-@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+@cases("path", EVERY_COMMAND)
 def test_a_help_stands_alone(path: tuple[str, ...]) -> None:
     """Each help is read by itself, so it names its subject, and says no word that the help before it explains."""
     command = EVERY_COMMAND[path]
@@ -150,7 +151,7 @@ def test_a_flag_takes_nothing_and_help_says_so_after_h_as_well(run: Run, monkeyp
         assert re.search(r"--help +-h +Show this", long.out) and "<bool>" not in long.out and "<str>" not in long.out
 
 
-@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+@cases("path", EVERY_COMMAND)
 def test_a_help_names_values_in_upper_case_and_words_to_type_in_lower_case(path: tuple[str, ...]) -> None:
     command = EVERY_COMMAND[path]
     pieces = command.make_context(path[-1], [], **HELP, resilient_parsing=True)

@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.cases import cases
 from unmask.cli import app
 from unmask.errors import UnmaskError
 
@@ -61,16 +62,14 @@ def kind_of(command: Any, option: Any) -> str:
     return next((kind for kind in ("float", "int") if re.search(rf"\b{kind}\b", said)), "")
 
 
-def wrong() -> list[Any]:
-    cases = []
+def wrong() -> list[tuple[str, str, str]]:
+    found = []
     for command in COMMANDS:
         for option in numbers(command):
             kind = kind_of(typer.main.get_command(app).commands[command], option)  # type: ignore[attr-defined]
             values = [*NEVER[kind], *(["0"] if option.name in ZERO and (command, option.name) != ("mix", "steps") else [])]
-            cases += [
-                pytest.param(command, option.opts[0], value, id=f"{command} {option.opts[0]} {value[:8]}") for value in values
-            ]
-    return cases
+            found += [(command, option.opts[0], value) for value in values]
+    return found
 
 
 @pytest.fixture
@@ -98,7 +97,7 @@ def test_every_command_has_numbers() -> None:
     assert len(wrong()) > 200
 
 
-@pytest.mark.parametrize(("command", "option", "value"), wrong())
+@cases("command, option, value", wrong())
 def test_a_number_that_cannot_be_meant(command: str, option: str, value: str, folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     code, said = run(command, *COMMANDS[command], f"{option}={value}" if option.startswith("--") else f"{option}{value}")

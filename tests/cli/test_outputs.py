@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.cases import cases
 from tests.tiny import write_task
 from unmask.cli import app, main
 from unmask.cli.outputs import EITHER, FILE, FOLDER, MODELS, OUTPUTS, READ, Command, check_outputs
@@ -186,7 +187,7 @@ def test_there_are_commands_to_look_at() -> None:
     assert len(COMMANDS) > 25 and len(WRITING) > 15 and len(CASES) > 60
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+@cases("path", COMMANDS)
 def test_every_command_checks_its_outputs(path: tuple[str, ...]) -> None:
     assert isinstance(COMMANDS[path], Command)
     for one in COMMANDS[path].params:
@@ -197,7 +198,7 @@ def test_every_command_checks_its_outputs(path: tuple[str, ...]) -> None:
         ), one.name
 
 
-@pytest.mark.parametrize("path", WRITING, ids=" ".join)
+@cases("path", WRITING)
 def test_every_text_option_is_known_to_name_something_or_nothing(path: tuple[str, ...]) -> None:
     unknown = {name for name, hint in hints(COMMANDS[path]).items() if is_text(hint)} - NOT_READ - set(READ)
     assert not unknown, f"say in READ or NOT_READ whether these name something to read: {unknown}"
@@ -421,7 +422,7 @@ def of_one_value(command: Any) -> list[Any]:
     return [one for one in command.params if one.param_type_name == "option" and not one.multiple and not one.is_flag]
 
 
-@pytest.mark.parametrize("path", [path for path, command in COMMANDS.items() if of_one_value(command)], ids=" ".join)
+@cases("path", [path for path, command in COMMANDS.items() if of_one_value(command)])
 def test_no_value_of_two_is_dropped(path: tuple[str, ...], refused: Refused) -> None:
     for option in of_one_value(COMMANDS[path]):
         said = refused(path, {option.name: ["1", "1"]})

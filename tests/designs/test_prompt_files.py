@@ -40,6 +40,7 @@ def test_the_standardised_library_has_the_same_prompts() -> None:
     assert standardised == {f"{name}-z": replace(design, zscore=True) for name, design in plain.items()}
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "family"), zip(parse_designs("prompts"), cycle(FAMILIES)))
 def test_a_vector_under_a_prompt_of_the_library_depends_on_its_text_alone(
     name: str, family: str, pico: Callable[..., Embedder]

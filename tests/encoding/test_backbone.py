@@ -104,6 +104,7 @@ def run(backbone: Backbone, batch: TokenBatch, **options: Any) -> Any:
 # ---- padding ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(34)
 @every_usable
 def test_states_do_not_depend_on_padding(name: str, attention: Attention) -> None:
     backbone, tokens = loaded(name, attention), texts()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import cases
 from tests.encoding.test_tokenization import ANY, BOS, BUILDERS, HARD, edges, kinds
 from unmask.encoding.chunking import Chunking, Span, split
 from unmask.encoding.tokenization import PromptTokenizer
@@ -70,7 +71,7 @@ def test_chunks_hold_every_character_and_are_not_too_long(
 
 
 @kinds
-@pytest.mark.parametrize("text", HARD)
+@cases("text", HARD)
 def test_a_short_document_is_one_chunk(tokenizers: dict[str, Any], kind: str, text: str) -> None:
     assert Chunking(100).split(tokenizers[kind], text) == [(0, len(text))]
 
@@ -177,8 +178,8 @@ def test_sizes_that_do_not_work_are_refused(size: int, overlap: int, message: st
         Chunking(size, overlap)
 
 
-@pytest.mark.parametrize("prompt", ["plain", "eol", "eos", "echo", "instruction", "chat:eol"])
 @kinds
+@cases("prompt", ["plain", "eol", "eos", "echo", "instruction", "chat:eol"])
 def test_the_size_leaves_room_for_the_prompt(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
     instruction = "Find it" if prompt == "instruction" else None
     limited = PromptTokenizer(tokenizers[kind], prompt, 100)

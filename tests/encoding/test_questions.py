@@ -34,7 +34,7 @@ ASKED = [
     for kind in (list(PROMPTS) if ALL or FAMILIES[family].changes.get("sliding_window") else [list(PROMPTS)[place % 2]])
 ]
 """Every family, under one of two kinds of prompts in turn. Under both if it has a window, which what stands before a text could
-fill. In `make proofs`, always under both."""
+fill. In `make test-all`, always under both."""
 
 
 @pytest.fixture(autouse=True)

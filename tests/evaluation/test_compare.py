@@ -222,7 +222,7 @@ def test_averages_share_the_prompts_that_they_have_in_common(folder: Path, tasks
 def test_a_design_scores_the_same_alone_and_among_others(
     family: str, designs: str, tried: str, pico_folder: Callable[[str], Path], tasks: list[LocalTask], tmp_path: Path
 ) -> None:
-    """Alone are tried one design of each pass and those that are fitted, in `make proofs` all."""
+    """Alone are tried one design of each pass and those that are fitted, in `make test-all` all."""
     folder, store = pico_folder(family), ResultStore(tmp_path / "together")
     together = compare(plan_of(folder, designs, tasks), store)
     for label in parse_designs(designs if ALL else tried):

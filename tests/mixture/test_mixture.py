@@ -32,6 +32,7 @@ def one_expert(family: str, folder: Path, ids: torch.Tensor) -> torch.Tensor:
     return logits(PeftModel.from_pretrained(language_model(family), folder), ids)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", FAMILY)
 def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_path: Path) -> None:
     model = language_model(family)
@@ -235,6 +236,7 @@ def test_texts_whose_tokens_a_block_puts_in_one_row_are_the_same_alone(length: i
 
 
 # experts are chosen token by token, whatever the number of texts: each of both has each value once
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("top_k", "texts"), itertools.product((1, 2), (1, 3)) if ALL else [(1, 3), (2, 1)])
 @pytest.mark.parametrize("router", [*ROUTERS, "block-sequence", "final-sequence"])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-sliding"])
@@ -373,6 +375,7 @@ def test_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Mixture(wider, [one])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_the_final_router_is_x_lora(family: str, top_k: int, tmp_path: Path) -> None:
@@ -506,6 +509,7 @@ def test_chance_is_as_strong_as_what_was_learned() -> None:
     assert abs(agree - 1 / 3) < 0.05
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("router", ["block", "layer"])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "olmoe"])
 def test_layers_of_a_span_share_the_decision_of_the_first_one(router: Any, family: str, tmp_path: Path) -> None:

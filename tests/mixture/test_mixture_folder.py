@@ -271,6 +271,7 @@ def test_what_does_not_belong_together_is_refused(base: Path, tmp_path: Path) ->
 CHANGING = ("pissa", "pissa_niter_16", "olora", "corda", "lora_ga", "loftq")
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("change", "why"),
     [

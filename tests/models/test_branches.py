@@ -72,6 +72,7 @@ def test_branches_equal_to_the_base_give_the_upcycled_base(family: str) -> None:
         assert torch.equal(one, other), name
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", TAKEN)
 def test_each_expert_is_its_branch_and_the_rest_is_the_mean(family: str, tied: bool) -> None:

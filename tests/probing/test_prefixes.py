@@ -69,6 +69,7 @@ def test_words_in_common_do_not_favour_the_same_meaning() -> None:
     assert common["same"] <= 3 and common["different"] <= 3
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", PICO)
 def test_the_gap_of_a_causal_model_is_exactly_zero(family: str, dtype: str, tokenizer: Any) -> None:
@@ -172,6 +173,7 @@ def test_every_family_named_here_exists() -> None:
     assert set(PICO) <= set(FAMILIES)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gap_of_a_real_causal_model_is_exactly_zero(dtype: str) -> None:

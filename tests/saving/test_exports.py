@@ -62,6 +62,7 @@ def exported(embedder: Embedder, name: str, folder: Path, **options: Any) -> str
 # ---- the same vectors ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_writes_a_checked_folder_with_a_card(name: str, pico: Make, tmp_path: Path) -> None:
     embedder = pico("causal/plain/mean", max_length=64)
@@ -73,6 +74,7 @@ def test_every_target_writes_a_checked_folder_with_a_card(name: str, pico: Make,
     assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == ["out"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("design", "family", "add_bos"),
     [
@@ -102,6 +104,7 @@ def test_a_graph_holds_all_of_a_design_and_its_reader_makes_our_tokens(
             reader.encode(["a"], "Find it.")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("design", "family"),
     [

@@ -89,7 +89,7 @@ WITH_BOS = [
     *((*case, add_bos) for place, case in enumerate(TRIED) for add_bos in ((False, True) if ALL else (place % 2 > 0,))),
 ]
 """With and without a BOS token. It decides how a plain design is saved. All others are saved as one module of ours, which loads the
-embedder: `make test` tries one design for each of its parts, and the token takes turns. `make proofs` tries all.
+embedder: `make test` tries one design for each of its parts, and the token takes turns. `make test-all` tries all.
 """
 LONG = " ".join(f"number {k} of many," for k in range(60))
 MIXED = [*TEXTS, LONG, " with spaces around ", "", "naïve café, 日本 🎉", "\n"]
@@ -138,6 +138,7 @@ def edit(file: Path, **changes: Any) -> None:
 # ---- the same vectors, in both libraries --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(("name", "family"), CASES)
 def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Make, tmp_path: Path) -> None:
     embedder = pico(name, family=family, max_length=48, head=head_of(name))
@@ -147,6 +148,7 @@ def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Mak
     assert np.array_equal(before, vectors(loaded)) and np.array_equal(before, vectors(embedder))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "family", "add_bos"), WITH_BOS)
 def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, add_bos: bool, tmp_path: Path) -> None:
     embedder = Embedder.from_model(FAMILIES[family].build(), tokenizer_of(add_bos), name, max_length=48, head=head_of(name))
@@ -160,6 +162,7 @@ def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, ad
     assert model.get_embedding_dimension() == vectors(embedder).shape[1]
 
 
+@pytest.mark.sample(17)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_exported_as_we_read_it(family: str, pico: Make, tmp_path: Path) -> None:
     attention = "bidirectional" if FAMILIES[family].bidirectional == "yes" else "causal"
@@ -563,6 +566,7 @@ def test_names_of_the_whole_language_model_stay_those_of_an_adapter(
     assert np.array_equal(vectors(embedder), vectors(again)) and np.array_equal(vectors(again), vectors(twice))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "named",
     [

@@ -107,6 +107,7 @@ EVERY_PAIR = set(product(KINDS, ("unfitted", "adapter", "mixture")))
 assert PAIRS < EVERY_PAIR and {earlier for earlier, _ in PAIRS} == set(KINDS)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("earlier", "later"), sorted(EVERY_PAIR if ALL else PAIRS))
 def test_nothing_of_an_earlier_embedder_is_read_again(earlier: str, later: str, make: Make, tmp_path: Path) -> None:
     folder, embedder = saved(make(earlier), tmp_path / "saved"), make(later)
@@ -127,6 +128,7 @@ def test_weights_in_parts_do_not_stay_beside_new_ones(make: Make, tmp_path: Path
     assert names(save_by_theirs(embedder, folder)) == names(save_by_theirs(embedder, tmp_path / "new"))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedder_may_be_saved_over_itself(kind: str, make: Make, tmp_path: Path) -> None:
     folder = save_by_theirs(make(kind), tmp_path / "saved")
@@ -188,6 +190,7 @@ def test_the_base_below_an_adapter_is_not_replaced_by_it(
 # --- without a seal ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedder_without_a_seal_is_replaced(kind: str, make: Make, tmp_path: Path) -> None:
     folder = saved(make(kind), tmp_path / "saved")

@@ -186,6 +186,7 @@ class Killed(BaseException):
     """Stands for a signal."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("at", ["embedding", "writing", "words", "record", "old data"])
 def test_a_kill_leaves_the_old_index_or_the_new_one(
@@ -320,6 +321,7 @@ def test_damage_to_unfinished_vectors_is_computed_again(
     assert len(computed) == 4
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("precision", ["float32", "float16", "binary"])
 def test_an_approximate_index_tells_its_recall(store: str, precision: Any, embedder: Embedder, tmp_path: Path) -> None:
@@ -477,6 +479,7 @@ def test_documents_that_vanish_or_double_while_they_are_read_are_noticed(
     assert left_in(tmp_path / "index") == [".unmask-vectors", "data-1", "index.json"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize(
     ("given", "rows"), [(ROWS, ROWS), (CHANGED, CHANGED), (ROWS[:1], ROWS)], ids=["same rows", "other rows", "kept rows"]

@@ -110,6 +110,7 @@ def test_queries_come_from_a_file(here: Path) -> None:
     assert refused("search", "index", "--queries", "queries.jsonl") == "'queries.jsonl' holds no query."
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import cases
 from unmask.errors import UnmaskError
 from unmask.search.filters import Column, parse_filter
 
@@ -78,12 +79,12 @@ def test_a_filter_lets_through_what_it_says(text: str, rule: Callable[[dict[str,
 LARGE = [10, 25_000_000, 2**53 + 1, 1234567890123456789, 2**63 - 1, -(2**63)]
 
 
-@pytest.mark.parametrize("holds", ["integer", "number"])
-@pytest.mark.parametrize(
+@cases("holds", ["integer", "number"])
+@cases(
     "value",
     ["1e6", "2.5", "25000000", "25000000.5", "1234567890123456789", "1234567890123456788", "1e18", "1e30", "-1e30", "9" * 30],
 )
-@pytest.mark.parametrize("sign", [">=", "<", "=", "!=", "in"])
+@cases("sign", [">=", "<", "=", "!=", "in"])
 def test_large_numbers_are_compared_in_the_type_of_the_column(sign: str, value: str, holds: Any) -> None:
     kind = pa.int64() if holds == "integer" else pa.float64()
     held = LARGE if holds == "integer" else [float(one) for one in LARGE]

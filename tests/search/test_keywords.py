@@ -82,6 +82,7 @@ def test_an_unknown_language_is_refused() -> None:
         stemmer("klingon")
 
 
+@pytest.mark.sample(0)
 def test_scifact_reaches_the_published_score(data: Path) -> None:
     def read(name: str) -> list[dict[str, str]]:
         return [json.loads(line) for line in (data / "scifact" / name).read_text(encoding="utf-8").splitlines()]

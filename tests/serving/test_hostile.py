@@ -1,6 +1,6 @@
 """Hostile requests: whatever is sent, the server answers with JSON or closes; it never fails, hangs, or shows a traceback.
 
-`make test` tries 400 of them, `make proofs` 10 000.
+`make test` tries 400 of them, `make test-all` 10 000.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def test_power_now_is_a_little_below_that_of_the_t_test(effect: float, n: int) -
     assert t_test(effect, n) - 0.04 < power_statement(*scores(effect, n)).power_now < t_test(effect, n) + 0.012
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("n", "level"), [(6, 0.05), (9, 0.05), (12, 0.01), (20, 0.05), (100, 0.05)])
 def test_power_is_the_share_of_studies_in_which_wilcoxon_finds_it(n: int, level: float) -> None:
     # the same counted with the test itself, on other studies: 600, whose standard error is at most 0.02
@@ -154,6 +155,7 @@ def test_what_cannot_be_planned_with_is_refused(a: object, b: object, options: d
         power_statement(a, b, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("tasks", "family"), [(9, 1), (9, 8), (13, 20), (40, 5)])
 def test_a_detectable_difference_is_found_in_four_studies_of_five(tasks: int, family: int) -> None:
     """By the rule of the verdict: corrected ranks, and a corrected interval. With 9 tasks and 8 tests, all ranks have to agree."""
@@ -212,6 +214,7 @@ def test_five_items_detect_nothing() -> None:
     assert detectable(of_items(np.ones(5)), by_interval=True) < np.inf
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("family", [1, 3, 8])
 def test_where_few_seeds_decide_a_detectable_difference_is_found_as_often(family: int) -> None:
     """t of two degrees of freedom is far from normal: at the level of eight tests, 10.4 standard errors are needed and not 2.7."""

@@ -67,6 +67,7 @@ first three, and so each of both. A test with one variance for the runs of both 
 but one."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("seeds", "runs", "task", "rest"), VARYING)
 def test_false_findings_and_intervals_are_as_told_whatever_varies(
     seeds: tuple[int, int], runs: tuple[float, float], task: float, rest: float

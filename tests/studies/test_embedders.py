@@ -355,12 +355,12 @@ ONE_OF_A_KIND = {
 }  # fmt: skip
 """What `make test` trains and measures: each head, each stage, a stage on a stage, and a change of head, LoRA, data and instruction.
 
-The others differ from these in the values of their settings, which are read above. `make proofs` measures every embedder.
+The others differ from these in the values of their settings, which are read above. `make test-all` measures every embedder.
 """
 
 
 one_study = pytest.mark.parametrize("whole", STUDIES if ALL else ("llm2vec",), indirect=True)
-"""What resumes and refuses is one code for all studies. `make test` tries it with the study of most trainings, `make proofs` with all."""
+"""What resumes and refuses is one code for all studies. `make test` tries it with the study of most trainings, `make test-all` with all."""
 
 
 @pytest.fixture(scope="module", params=STUDIES)

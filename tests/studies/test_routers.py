@@ -258,6 +258,7 @@ def test_a_seed_that_differs_widens_the_interval() -> None:
     assert np.ptp(unsteady.interval) > 2 * np.ptp(steady.interval) and unsteady.p > steady.p
 
 
+@pytest.mark.sample(0)
 def test_three_seeds_find_hardly_more_false_differences_than_they_should() -> None:
     """Equal configurations whose seeds differ far more than their items: a test that trusts three seeds finds 2 % at 0.0025."""
     random, pairs = np.random.default_rng(0), 20
@@ -470,6 +471,7 @@ def test_a_finished_study_measures_nothing_again_and_grows(whole: Path, tmp_path
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
+@pytest.mark.sample(0)
 def test_a_finished_report_is_not_replaced_by_a_part_of_it(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,6 +547,7 @@ def test_a_cell_of_a_configuration_that_changed_is_not_used(whole: Path, tmp_pat
     assert base is not None and base.configuration == "", "the base has no configuration"
 
 
+@pytest.mark.sample(0)
 def test_a_cell_of_another_mixture_is_recorded_again_in_its_own_place(tokenizer: Any, tmp_path: Path) -> None:
     """Only the record is removed: files that are no part of it stay, and are told."""
     held_out = {name: [Lesson(f"Say {name} {number}.", f"It is {number}.") for number in range(6)] for name in DOMAINS[:2]}

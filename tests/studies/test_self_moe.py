@@ -142,6 +142,7 @@ def test_a_study_of_another_precision_is_refused(standing: Path) -> None:
         study(load_plan("smoke", [*LITTLE, ABLATIONS]), Source("pico", dtype="bfloat16"), Path(), standing, lambda *_: [])
 
 
+@pytest.mark.sample(0)
 def test_rows_that_were_measured_with_other_weights_are_refused(standing: Path) -> None:
     kept = standing / "values" / "MiXSE, weights.json"
     weights = read_record(kept)
@@ -204,6 +205,7 @@ EVERY_ROW = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(0)
 def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
     standing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

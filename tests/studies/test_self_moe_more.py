@@ -61,6 +61,7 @@ def standing(plain: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(plain, tmp_path / "study"))
 
 
+@pytest.mark.sample(0)
 def test_mixtures_of_fewer_experts_are_added_to_a_study_that_stands(standing: Path) -> None:
     without, said = run(standing)
     assert said == [] and "## Number of experts" not in (standing / "report.md").read_text()
@@ -123,6 +124,7 @@ def problems(folder: Path, number: int) -> str:
 CHOOSING = [BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", MIXSE, "MiXSE, renormalised"]
 
 
+@pytest.mark.sample(0)
 def test_multiple_choice_is_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
     file = problems(tmp_path, 8)
     found, said = run(standing, f'multiple_choice.gsm8k="{file}#5"', data=tmp_path)
@@ -322,6 +324,7 @@ def test_a_broken_file_of_a_test_is_found_before_anything_is_written(tmp_path: P
     assert Scripted.batches == 0 and not (tmp_path / "study" / "written").exists()
 
 
+@pytest.mark.sample(0)
 @pytest.mark.usefixtures("writing")
 def test_another_writer_is_not_the_model_itself(standing: Path, base: Path) -> None:
     found, _ = run(standing, "written=5", f'writer="{base}"')
@@ -333,6 +336,7 @@ def test_another_writer_is_not_the_model_itself(standing: Path, base: Path) -> N
     assert {one["claim"]["id"]: one["verdict"] for one in results["claims"]}["self-written"] == "not measured"
 
 
+@pytest.mark.sample(0)
 @pytest.mark.usefixtures("writing")
 def test_a_model_that_writes_too_little_learns_from_what_there_is(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three lessons in four that pass, two of three are missing in a domain; and of none, no expert learns."""

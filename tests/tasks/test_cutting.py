@@ -17,6 +17,7 @@ from unmask.tasks.task import MtebTask
 UNCUT = {"BiorxivClusteringS2S"}  # several sets of texts, each scored for itself
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", TASKS)
 def test_every_kind_of_task_is_scored_on_a_part_of_its_items(name: str, offline: Callable[[str], MtebTask]) -> None:  # noqa: F811
     task = offline(name)

@@ -248,6 +248,7 @@ def of_mteb(task: Any) -> float:
     return float(found.get_score())
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", TASKS)
 def test_the_main_score_is_that_of_mteb_and_of_the_items(name: str, offline: Callable[[str], MtebTask]) -> None:
     task = offline(name)

@@ -62,9 +62,10 @@ DAMAGED = [
     ([DATA], "Nothing says which rows", "not resumed"),
 ]
 CASES = [(damage, *one) for place, one in enumerate(DAMAGED) for damage in ((flip, cut) if ALL else ((flip, cut)[place % 2],))]
-"""Each file, with a bit flipped and cut in turn: checkpoints, stages and records are each damaged in both ways. All in `make proofs`."""
+"""Each file, with a bit flipped and cut in turn: checkpoints, stages and records are each damaged in both ways. All in `make test-all`."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("damage", "files", "told", "said"),
     CASES,

@@ -54,7 +54,7 @@ SHARED: list[tuple[str, dict[str, Any]]] = [
 ]
 """Each objective, and pairs as well as labels, in a step of several parts: a gradient that is averaged once too often shows there.
 
-In the others a step is whole, or it is cut finer: they run in `make proofs`.
+In the others a step is whole, or it is cut finer: they run in `make test-all`.
 """
 SHARED_TOO: list[tuple[str, dict[str, Any]]] = [
     ("mntp", {}),
@@ -65,6 +65,7 @@ SHARED_TOO: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("stage", "settings"), [*SHARED, *(SHARED_TOO if ALL else ())], ids=str)
 def test_two_processes_are_one_with_the_whole_batch(
     stage: str,
@@ -83,6 +84,7 @@ def test_two_processes_are_one_with_the_whole_batch(
     assert not close(weights(tmp_path / "two"), untrained(stage, needed))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cache_tokens", [16, 1 << 20])
 def test_positives_in_rows_of_the_other_process_are_left_out(
     cache_tokens: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

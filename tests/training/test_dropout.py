@@ -63,6 +63,7 @@ def without_own_dropout(embedder: Embedder) -> UnmaskModule:
     return module
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("family", "where"), ACTING)
 def test_two_views_differ_in_training_alone(pico: Callable[..., Embedder], family: str, where: str) -> None:
     embedder = pico("bidirectional/plain/mean", family=family)

@@ -193,6 +193,7 @@ def test_the_command_searches_every_negative_of_a_list(folders: Path) -> None:
     assert json.loads(run.stdout)[0]["tasks"][0]["exact"] == 6
 
 
+@pytest.mark.sample(0)
 @pytest.mark.parametrize(
     ("path", "both"), [("mrpc/train.jsonl", 675), ("snli/triples_dev.jsonl", 0), ("wiki_sentences/sentences.txt", 0)]
 )

@@ -69,6 +69,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("family", TRAINABLE)
 def test_all_reaches_what_the_table_says_learns_and_merges_without_a_trace(family: str) -> None:
     model, layers = loaded(family)

@@ -34,11 +34,12 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 ]
 """Each stage where the most has to be found again: parts of a step, dropout that is repeated for each part, pairs drawn from labels.
 
-The plain settings of each stage run in `make proofs`.
+The plain settings of each stage run in `make test-all`.
 """
 CUT_TOO: list[tuple[str, dict[str, Any]]] = [(stage, {}) for stage in ("mntp", "simcse", "contrastive", "distill")]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("stage", "settings"), [*CUT, *(CUT_TOO if ALL else ())], ids=str)
 def test_a_killed_run_goes_on_as_if_it_had_not_been(
     stage: str, settings: dict[str, Any], model: Path, teacher: Path, tmp_path: Path
@@ -155,6 +156,7 @@ def test_a_finished_stage_does_not_need_its_teacher_again(model: Path, teacher: 
         run(made, tmp_path / "other")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("moment", ["optimizer", "state", "end"])
 def test_a_checkpoint_that_is_torn_is_not_used(
     moment: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

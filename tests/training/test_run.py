@@ -285,6 +285,7 @@ def trained_vectors(made: Any, folder: Path) -> Any:
     return found[-1]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("design", "settings"),
     [

@@ -50,6 +50,7 @@ TRAINED = [
 """Which weights are in shards does not depend on what is learned from them, so they take turns."""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "train"), TRAINED)
 def test_shards_learn_what_the_whole_learns(name: str, train: str, model: Path, teacher: Path, tmp_path: Path) -> None:
     stage, settings = CASES[name]
@@ -65,6 +66,7 @@ def test_shards_learn_what_the_whole_learns(name: str, train: str, model: Path, 
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
 
 
+@pytest.mark.sample(0)
 def test_a_run_in_shards_goes_on_behind_its_last_stage(model: Path, tmp_path: Path) -> None:
     given = {"mntp": LARGE, "contrastive": LARGE}
     run(recipe(model, "mntp", "contrastive", **given), tmp_path / "one")

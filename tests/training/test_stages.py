@@ -118,6 +118,7 @@ def distance(embedder: Embedder, teacher: Path) -> float:
     return float(neighbour_divergence(mine, mine, vectors.clone(), vectors.clone(), 0, 0.05))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/plain/last", "causal/eos/cross-attention"])
 def test_a_student_comes_nearer_to_its_teacher_on_other_texts(design: str, model: Path, teacher: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
@@ -131,6 +132,7 @@ def test_a_student_comes_nearer_to_its_teacher_on_other_texts(design: str, model
     assert after < 0.8 * before
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
 def test_the_loss_of_distillation_does_not_depend_on_padding_or_company(
     family: str, pico: Callable[..., Embedder], teacher: Path

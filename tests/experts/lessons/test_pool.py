@@ -49,6 +49,7 @@ def test_writers_without_their_gpus_are_refused(base: Path) -> None:
         WriterPool(Source(str(base)), 2, gpus=100)
 
 
+@pytest.mark.sample(0)
 def test_a_writer_that_fails_says_why_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnmaskError) as told:

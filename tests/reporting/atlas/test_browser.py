@@ -389,8 +389,9 @@ def test_a_single_layer_and_few_texts_have_no_flow_and_no_map(look: Any, tmp_pat
     assert "of all tokens choose it first" in seen.told("heat").replace("\u00a0", " ")
 
 
+@pytest.mark.sample(0)
 def test_a_large_record_makes_a_page_that_answers_at_once(look: Any, tmp_path: Path) -> None:
-    """`make proofs`: 60 layers x 128 experts x 100 000 tokens; otherwise a tenth of the tokens and a third of the layers."""
+    """`make test-all`: 60 layers x 128 experts x 100 000 tokens; otherwise a tenth of the tokens and a third of the layers."""
     made = Made(texts=100, points=20, parts=10, experts=128, chosen=8, length=98, model="large")
     if ALL:
         made = replace(made, texts=1000, points=60, parts=100)
