@@ -94,6 +94,9 @@ QUICK_FAMILIES = ("llama", "olmoe")
 """The model families of `make fast`: a dense one and a mixture of experts."""
 
 
+collect_ignore = [] if "UNMASK_TEST_GPU" in os.environ else ["gpu"]
+
+
 def pytest_runtest_setup() -> None:
     """Commands under test find no data but those that the test gives them."""
     os.environ.pop("UNMASK_DATA", None)

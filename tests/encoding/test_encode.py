@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import cases as in_one_test
 from tests.conftest import TEXTS, make_tokenizer
 from tests.families import FAMILIES, Family
 from tests.proofs import ALL
@@ -62,7 +63,7 @@ CASES = [*(("llama", name) for name in DENSE), *(("olmoe", name) for name in SPA
 LIMIT = 64
 HARD = [*TEXTS, "", "  ", "🙂 今日は", "long " * 200, "</s>"]
 
-cases = pytest.mark.parametrize(("family", "name"), CASES)
+cases = in_one_test("family, name", CASES)
 Encode = Callable[..., dict[Design, Vectors]]
 Hard = Callable[[str, str], Vectors]
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests.cases import cases as in_one_test
 from unmask.encoding.heads import (
     HEADS,
     Head,
@@ -37,7 +38,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 kinds = pytest.mark.parametrize("kind", HEADS)
 queries = pytest.mark.parametrize("kind", QUERIES)
-variants = pytest.mark.parametrize(("kind", "changes"), VARIANTS)
+variants = in_one_test("kind, changes", VARIANTS)
 
 
 def small(kind: str, shake: bool = True, **changes: Any) -> Head:
@@ -137,7 +138,7 @@ def test_alone_is_in_a_batch_in_any_order(kind: str, changes: dict[str, Any]) ->
 
 
 @variants
-@pytest.mark.parametrize("garbage", [1e30, float("nan"), float("inf"), float("-inf")])
+@in_one_test("garbage", [1e30, float("nan"), float("inf"), float("-inf")])
 def test_masked_positions_change_neither_values_nor_gradients(kind: str, changes: dict[str, Any], garbage: float) -> None:
     head = small(kind, **changes)
     inputs = batch(head)

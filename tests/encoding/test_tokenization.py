@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import cases as in_one_test
 from tests.conftest import TEXTS, make_tokenizer
 from tests.proofs import ALL
 from unmask.designs.prompts import PROMPTS, find_prompt
@@ -91,7 +92,7 @@ LIKE_EOL = {name for name, prompt in PROMPTS.items() if prompt.template.endswith
 """Prompts that stand around a text as `eol` does, with other words before the last quotation mark."""
 CASES = [(kind, prompt) for kind in BUILDERS for prompt in PROMPT_NAMES if ALL or kind == "bare" or prompt not in LIKE_EOL]
 """Every prompt under every tokenizer; in `make test`, those like `eol` under one: what borders on the text is the same under `eol`."""
-cases = pytest.mark.parametrize(("kind", "prompt"), CASES)
+cases = in_one_test("kind, prompt", CASES)
 kinds = pytest.mark.parametrize("kind", BUILDERS)
 prompts = st.sampled_from(PROMPT_NAMES)
 
@@ -266,7 +267,7 @@ def test_many_texts_keep_their_order(tokenizers: dict[str, Any]) -> None:
 
 
 @kinds
-@pytest.mark.parametrize("prompt", [prompt for prompt in PROMPT_NAMES if prompt.startswith("chat:")])
+@in_one_test("prompt", [prompt for prompt in PROMPT_NAMES if prompt.startswith("chat:")])
 def test_a_chat_prompt_goes_through_the_chat_template_once(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
     bare, instruction = find_prompt(prompt), asked(prompt)
     turn = [{"role": "user", "content": bare.render("TEXT", instruction)[0]}]
@@ -283,7 +284,7 @@ def test_a_chat_template_that_writes_the_date_gives_the_same_tokens_every_day(to
     assert tokenizer.decode(one(tokenizer, "chat:plain", "TEXT").ids) == "Today is 26 Jul 2024. TEXT"
 
 
-@pytest.mark.parametrize(("kind", "prompt"), [case for case in CASES if not case[1].startswith("chat:")])
+@in_one_test("kind, prompt", [case for case in CASES if not case[1].startswith("chat:")])
 def test_a_plain_prompt_never_sees_the_chat_template(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
     found = one(tokenizers[kind], prompt, "TEXT", instruction=asked(prompt))
     assert "user:" not in tokenizers[kind].decode(found.ids)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import cases as in_one_test
 from unmask.errors import UnmaskError
 from unmask.experts.abilities import sandbox
 from unmask.experts.abilities.inside_sandbox import PLAIN, _Answers, _Outbox
@@ -329,7 +330,7 @@ def test_a_copy_is_made_and_not_changed(name: str) -> None:
 
 
 @pytest.mark.usefixtures("restored")
-@pytest.mark.parametrize(("module", "name"), sorted(PLAIN))
+@in_one_test("module, name", sorted(PLAIN))
 def test_nothing_that_an_answer_names_can_be_changed(module: str, name: str) -> None:
     change = f"c{module}\n{name}\n".encode() + b"N}\x8c\x05probeK\x01s\x86b."
     with pytest.raises((AttributeError, TypeError, pickle.UnpicklingError)):
