@@ -65,8 +65,8 @@ def test_token_ids_are_refused_unless_the_server_was_told_that_they_are_its_own(
 
 def test_null_stands_for_the_default(client: Client) -> None:
     optional = ("encoding_format", "dimensions", "user", "input_type", "instruction", "truncate", "normalize")
-    nulls = client.embed(TEXTS, **dict.fromkeys(optional))
-    assert np.array_equal(nulls.vectors, client.embed(TEXTS).vectors)
+    nulls: dict[str, Any] = dict.fromkeys(optional)
+    assert np.array_equal(client.embed(TEXTS, **nulls).vectors, client.embed(TEXTS).vectors)
     assert client.ask("POST", "/v1/embeddings", {"model": None, "input": "x"}).error["param"] == "model"
 
 
@@ -167,8 +167,8 @@ def test_a_wrong_key_is_told_from_a_missing_one(models: ServedModels) -> None:
         for header in ({}, {"authorization": "Bearer "}, {"authorization": KEY}):
             error = client.ask("GET", "/v1/models", **header).error
             assert "needs a key" in error["message"] and error["code"] is None, header
-        for header in (f"Bearer {KEY[:-1]}", f"Basic {KEY}"):
-            error = client.ask("GET", "/v1/models", authorization=header).error
+        for authorization in (f"Bearer {KEY[:-1]}", f"Basic {KEY}"):
+            error = client.ask("GET", "/v1/models", authorization=authorization).error
             assert "is not a key of this server" in error["message"] and error["code"] == "invalid_api_key"
             assert KEY[:-1] not in error["message"]
 
