@@ -102,7 +102,7 @@ def test_a_key_opens_what_needs_one(models: ServedModels) -> None:
     with running(models, Keys([KEY])) as client:
         for path in ("/v1/models", "/metrics", "/nowhere"):
             refused = client.ask("GET", path)
-            assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+            assert (refused.status, refused.error["type"]) == (401, "authentication_error")
             assert refused.headers["www-authenticate"] == "Bearer"
         assert client.embed("x").status == 401
         assert KEY not in client.embed("x").body.decode()
@@ -239,7 +239,7 @@ def ask_and_wait(raw: socket.socket, connection: Any) -> None:
 
 def test_clients_that_never_read_give_their_connections_back(models: ServedModels) -> None:
     with (
-        running(models, limits=replace(LIMITS, seconds=1, idle_seconds=9, connections=2)) as client,
+        running(models, limits=replace(LIMITS, fetch_seconds=1, idle_seconds=9, connections=2)) as client,
         contextlib.ExitStack() as stack,
     ):
         for raw, connection in [stack.enter_context(unread(client)) for _ in range(2)]:
@@ -260,7 +260,10 @@ def test_clients_that_never_read_give_their_connections_back(models: ServedModel
     ],
 )
 def test_a_closed_connection_does_not_wait_for_ever_for_its_reader(idle: float, last: bytes, models: ServedModels) -> None:
-    with running(models, limits=replace(LIMITS, seconds=0.5, idle_seconds=idle)) as client, unread(client) as (raw, connection):
+    with (
+        running(models, limits=replace(LIMITS, fetch_seconds=0.5, idle_seconds=idle)) as client,
+        unread(client) as (raw, connection),
+    ):
         while not connection.transport.get_write_buffer_size():
             ask_and_wait(raw, connection)
         assert not connection.flow.write_paused
@@ -270,7 +273,10 @@ def test_a_closed_connection_does_not_wait_for_ever_for_its_reader(idle: float, 
 
 
 def test_a_client_that_reads_late_keeps_its_connection(models: ServedModels) -> None:
-    with running(models, limits=replace(LIMITS, seconds=0.5, idle_seconds=9)) as client, unread(client) as (raw, connection):
+    with (
+        running(models, limits=replace(LIMITS, fetch_seconds=0.5, idle_seconds=9)) as client,
+        unread(client) as (raw, connection),
+    ):
         while not connection.flow.write_paused:
             ask_and_wait(raw, connection)
         raw.settimeout(0.2)
@@ -298,7 +304,7 @@ def test_an_answer_counts_as_a_request_until_it_is_fetched(client: Client) -> No
 
 def test_an_answer_that_nobody_fetches_gives_its_place_back(models: ServedModels) -> None:
     body = json.dumps({"model": "mean", "input": ["x"] * 200}).encode()
-    with running(models, limits=replace(LIMITS, seconds=2)) as client, unread(client) as (raw, connection):
+    with running(models, limits=replace(LIMITS, fetch_seconds=2)) as client, unread(client) as (raw, connection):
         raw.sendall(request(body, f"Content-Length: {len(body)}\r\n"))
         until(lambda: connection.flow.write_paused)
         until(lambda: client.server.traffic.requests == 0)

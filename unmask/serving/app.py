@@ -12,20 +12,21 @@ from typing import Any, TypeVar
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 
 from unmask import __version__
 from unmask.encoding.encode import require_finite
 from unmask.encoding.quantization import finish
 from unmask.encoding.tokenization import TokenizedText, decode_ids
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, unknown
 from unmask.serving.batcher import Batcher, Closed, Full
 from unmask.serving.bodies import Traffic
 from unmask.serving.gate import gone, note
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import CONTENT_TYPE, Metrics
 from unmask.serving.page import page
-from unmask.serving.protocol import ApiError, EmbeddingRequest, EmbeddingResponse, ErrorResponse, parse_request, render
+from unmask.serving.protocol import SHOWN, ApiError, EmbeddingRequest, EmbeddingResponse, ErrorResponse, parse_request, render
 from unmask.serving.served import ServedModel, ServedModels
 
 Value = TypeVar("Value")
@@ -60,7 +61,7 @@ class Service:
         """Answer within the time limit. The work ends when the client closes the connection."""
         body = await request.body()
         stop = threading.Event()
-        work = asyncio.ensure_future(self._embed(body, stop))
+        work = asyncio.ensure_future(self._embed(body, stop, request.state))
         left = asyncio.ensure_future(gone(request.receive))
         try:
             done, _ = await asyncio.wait((work, left), timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -74,20 +75,23 @@ class Service:
         if left in done:
             self.metrics.gone.inc()
             return Response(status_code=499)
-        raise ApiError(504, f"The vectors were not ready within {self.limits.seconds:g} seconds.")
+        late = f"The vectors were not ready within {self.limits.seconds:g} seconds"
+        raise ApiError(504, f"{late}: send fewer texts at once, or raise the server's --timeout.")
 
-    async def _embed(self, body: bytes, stop: threading.Event) -> bytes:
-        """The answer to the body of a request. Raises ApiError."""
+    async def _embed(self, body: bytes, stop: threading.Event, state: State) -> bytes:
+        """The answer to the body of a request. state: gets what the access log shows. Raises ApiError."""
         given = await self._in_thread(lambda: parse_request(body, self.limits.items))
         model = self.model(given.model)
         if given.dimensions and given.dimensions > model.dim:
             raise ApiError(400, f"dimensions should be at most {model.dim}, not {given.dimensions}.", param="dimensions")
         texts = await self._in_thread(lambda: self._tokenize(model, given, stop))
-        tokens, cut = sum(len(text.ids) for text in texts), [place for place, text in enumerate(texts) if text.truncated]
+        state.texts, state.tokens = len(texts), sum(len(text.ids) for text in texts)
+        tokens, cut = state.tokens, [place for place, text in enumerate(texts) if text.truncated]
         try:
             future = self.batcher.submit(model.group, [(len(text.ids), (model.embedder.design, text)) for text in texts])
         except Full as error:
-            raise ApiError(429, "The queue is full. Try again later.", retry_after=error.seconds) from None
+            message = "The server's queue is full (--max-queue). Try again later."
+            raise ApiError(429, message, retry_after=error.seconds) from None
         except Closed:
             raise ApiError(503, "The server is stopping.", retry_after=5) from None
         vectors = await asyncio.wrap_future(future)
@@ -100,11 +104,26 @@ class Service:
     def model(self, name: str) -> ServedModel:
         """The model of a name. Raises ApiError."""
         if name not in self.models:
-            raise ApiError(404, "There is no model of this name: see /v1/models.", code="model_not_found", param="model")
+            names = [*self.models, *(alias for served in self.models for alias in self.models.aliases(served))]
+            raise ApiError(404, str(unknown("model", name[:SHOWN], names)), code="model_not_found", param="model")
         return self.models[name]
 
     def _tokenize(self, model: ServedModel, given: EmbeddingRequest, stop: threading.Event) -> list[TokenizedText]:
         """The tokens of a request's texts. Raises ApiError."""
+
+        def require_waiting() -> None:
+            if stop.is_set():
+                raise ApiError(504, "Nobody waits for this answer.")
+
+        def require_tokens(number: int) -> None:
+            if number > (most := self.limits.request_tokens):
+                message = f"The texts have more than {most} tokens: send fewer at once, or raise the server's --max-tokens."
+                raise ApiError(413, message, param="input")
+
+        if given.ids is not None:
+            if not self.limits.token_ids:
+                raise ApiError(400, _IDS_REFUSED, param="input")
+            require_tokens(sum(map(len, given.ids)))
         try:
             instruction = model.instruction(given.instruction, given.input_type)
         except UnmaskError as error:
@@ -113,17 +132,13 @@ class Service:
         tokens = 0
         try:
             plain = given.texts if given.ids is None else decode_ids(model.embedder.tokenizer, given.ids)
-            for text in model.tokenize(plain, instruction):
+            for text in model.tokenize(plain, instruction, require_waiting):
                 texts.append(text)
                 tokens += len(text.ids)
-                if tokens > self.limits.request_tokens:
-                    most = self.limits.request_tokens
-                    raise ApiError(413, f"The texts have more than the {most} tokens of one request.", param="input")
+                require_tokens(tokens)
                 if text.truncated and not given.truncate:
-                    limit = model.embedder.max_length
-                    raise ApiError(400, f"Text {len(texts) - 1} is longer than {limit} tokens with its prompt.", param="input")
-                if stop.is_set():
-                    raise ApiError(504, "Nobody waits for this answer.")
+                    long = f"Text {len(texts) - 1} is longer than {model.embedder.max_length} tokens with its prompt"
+                    raise ApiError(400, f"{long}: shorten it, or raise the server's --max-length.", param="input")
         except UnmaskError as error:
             raise ApiError(400, str(error), param="input") from None
         return texts
@@ -175,6 +190,7 @@ class Routes:
         return {
             "id": model.name, "object": "model", "created": self._service.started, "owned_by": "unmask",
             "design": embedder.design.name, "dimensions": model.dim, "max_length": embedder.max_length,
+            "aliases": self._service.models.aliases(model.name),
             "input_types": sorted({"query", "document"} & embedder.instructions.keys()),
         }  # fmt: skip
 
@@ -205,13 +221,20 @@ def create_api(service: Service) -> FastAPI:
         api.add_api_route(
             path, route, methods=[method], summary=route.__doc__, response_model=None, responses=responses, openapi_extra=extra
         )
-    api.add_api_route("/docs", lambda: HTMLResponse(page(api.openapi())), include_in_schema=False, response_model=None)
+        if method == "GET":
+            api.add_api_route(path, route, methods=["HEAD"], include_in_schema=False, response_model=None)
+    api.add_route("/docs", lambda _: HTMLResponse(page(api.openapi())), include_in_schema=False)
     api.add_exception_handler(ApiError, _told)
     api.add_exception_handler(HTTPException, _no_such_route)
     api.add_exception_handler(Exception, _failed)
     return api
 
 
+_IDS_REFUSED = (
+    "input holds token ids. Ids of another tokenizer, such as tiktoken, give wrong vectors: send texts. "
+    "With LangChain, set OpenAIEmbeddings(check_embedding_ctx_length=False). If the ids come from the tokenizer of this model, "
+    "start the server with --allow-token-ids."
+)
 _REFUSALS = {
     400: "a field is wrong", 401: "the key is missing or wrong", 403: "without keys, a web page asked", 404: "there is no such model",
     408: "the body came too slowly", 413: "more than one request may hold", 421: "without keys, the server was asked by another name",

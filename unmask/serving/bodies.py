@@ -31,13 +31,16 @@ class Traffic:
     draining: bool = False
 
 
-async def read_body(body: bytearray, headers: dict[bytes, bytes], receive: Receive, limits: Limits, traffic: Traffic) -> None:
+async def read_body(
+    body: bytearray, headers: dict[bytes, bytes], receive: Receive, limits: Limits, traffic: Traffic, remedy: str = ""
+) -> None:
     """Read the body of a request into `body`, and count its bytes in the traffic.
 
-    Raises ApiError if it is too long or too slow, or if all bodies together are too much, and Gone if the client goes.
+    remedy: what else helps against a body that is too long, for the error. Raises ApiError if it is too long or too slow, or if all bodies
+    together are too much, and Gone if the client goes.
     """
     size = 0
-    too_long = ApiError(413, f"The body is longer than {limits.body_bytes} bytes: send fewer texts at once.")
+    too_long = ApiError(413, f"The body is longer than {limits.body_bytes} bytes: send fewer texts at once{remedy}.")
     if int(headers.get(b"content-length", b"0")) > _DISCARDED * limits.body_bytes:
         raise too_long
     try:

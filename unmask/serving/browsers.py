@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from unmask.errors import UnmaskError
 from unmask.serving.keys import is_loopback
 from unmask.serving.protocol import ApiError
 
@@ -41,6 +42,19 @@ def require_host(host: str, allowed: Collection[str]) -> None:
 
 def require_no_other_page(headers: Mapping[str, str]) -> None:
     """Raise ApiError for a request of a web page that is not ours. The `Host` header is ours."""
-    site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
-    if site not in ("same-origin", "none") or origin not in (None, f"http://{headers['host'].lower()}"):
+    if is_other_page(headers):
         raise ApiError(403, "A web page of another site may not use this server.")
+
+
+def is_other_page(headers: Mapping[str, str]) -> bool:
+    """Whether a web page of another origin sent this request. The `Host` header is ours."""
+    site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+    return site not in ("same-origin", "none") or origin not in (None, f"http://{headers['host'].lower()}")
+
+
+def parse_origin(origin: str) -> str:
+    """The origin of web pages as browsers send it, or `*` for all. Raises UnmaskError for anything else."""
+    normalized = origin.lower().removesuffix("/")
+    if normalized != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+", normalized):
+        raise UnmaskError(f"--cors-origin '{origin}' is not an origin: give one such as https://app.example, or '*' for all.")
+    return normalized

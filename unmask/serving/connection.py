@@ -105,7 +105,7 @@ class Connection(H11Protocol):
 
     def _cut_later(self) -> None:
         if self._cut is None:
-            self._cut = self.loop.call_later(self.limits.seconds, self.transport.abort)
+            self._cut = self.loop.call_later(self.limits.fetch_seconds, self.transport.abort)
 
     def _stop_cut(self) -> None:
         if self._cut is not None:

@@ -1,19 +1,23 @@
 """Gate: what every request passes before the routes, and what every answer passes after them.
 
 It checks the key, and keeps web pages away where there are no keys. It refuses what is too much, too slow or too late, reads the body,
-counts, and turns every error into an answer of one sentence. It is plain ASGI, so that limits hold before anything of a request is kept.
+counts, writes the access log, and turns every error into an answer of one sentence. It is plain ASGI, so that limits hold before
+anything of a request is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection
 from pathlib import Path
 
-from unmask.io.terminal import say
+from starlette.middleware.cors import CORSMiddleware
+
+from unmask.io.terminal import say, visible
 from unmask.serving.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
-from unmask.serving.browsers import as_text, require_host, require_no_other_page, without_port
+from unmask.serving.browsers import as_text, is_other_page, require_host, without_port
 from unmask.serving.keys import Keys
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
@@ -22,6 +26,8 @@ from unmask.serving.protocol import ApiError
 OPEN = ("/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no key: they say nothing about anybody."""
 PATHS = (*OPEN, "/metrics", "/v1/models", "/v1/embeddings")
+_ACCESS_LOG = logging.getLogger("unmask.access")
+_SHOWN = 200  # characters of a path in the access log
 
 
 class Gate:
@@ -33,33 +39,41 @@ class Gate:
         """Stand before an application. names: hosts that it answers to, and its own pages only; if none, it answers to any."""
         self._app, self._keys, self._limits, self._metrics, self._traffic = app, keys, limits, metrics, traffic
         self._names = names
+        self._cors = CORSMiddleware(self._answer, limits.origins, allow_methods=("GET", "HEAD", "POST"), allow_headers=("*",))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. Nothing is raised."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin, status = time.perf_counter(), 0
+        begin = time.perf_counter()
+        state = scope["state"] = {"status": 0, "texts": 0, "tokens": 0}
 
         async def watched(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                state["status"] = message["status"]
             if message["type"] == "http.response.body" and message.get("body") and not message.get("more_body"):
                 await send({**message, "more_body": True})
                 message = {"type": "http.response.body"}  # it waits while too much is not fetched: till then the request counts
             await send(message)  # the connection is cut if the client does not fetch its answer
 
+        await (self._cors if self._limits.origins else self._answer)(scope, receive, watched)
+        path, status, seconds = path_label(scope["path"]), state["status"] or 499, time.perf_counter() - begin
+        self._metrics.requests.labels(path, str(status)).inc()
+        self._metrics.seconds.labels(path).observe(seconds)
+        host, port = scope["client"] or ("-", 0)
+        request = visible(f"{scope['method']} {scope['path'][:_SHOWN]} HTTP/{scope['http_version']}")
+        counts = f"{state['texts']} texts, {state['tokens']} tokens, {1000 * seconds:.0f} ms"
+        _ACCESS_LOG.info(f'{time.strftime("%Y-%m-%d %H:%M:%S")} {host}:{port} - "{request}" {status} - {counts}')
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         try:
-            await self._admit(scope, receive, watched)
+            await self._admit(scope, receive, send)
         except Gone:
             self._metrics.gone.inc()
         except (Exception, asyncio.CancelledError) as error:
-            if not status:
-                await answer(_as_told(error), watched)
-        path = path_label(scope["path"])
-        self._metrics.requests.labels(path, str(status or 499)).inc()
-        self._metrics.seconds.labels(path).observe(time.perf_counter() - begin)
+            if not scope["state"]["status"]:
+                await answer(_as_told(error), send)
 
     async def _admit(self, scope: Message, receive: Receive, send: Send) -> None:
         traffic, limits = self._traffic, self._limits
@@ -75,7 +89,7 @@ class Gate:
         body = bytearray()
         try:
             if scope["method"] == "POST":
-                await read_body(body, headers, receive, limits, traffic)
+                await read_body(body, headers, receive, limits, traffic, ", or raise the server's --max-body")
                 await self._app(scope, replay(bytes(body), receive), send)
             else:
                 await self._app(scope, receive, send)
@@ -85,11 +99,22 @@ class Gate:
 
     def _require_a_right(self, scope: Message) -> None:
         headers = as_text(scope["headers"])
+        other_page = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
         if self._names:
             require_host(without_port(headers.get("host", "")), self._names)
-            require_no_other_page(headers)
-        if not self._keys.allow(headers.get("authorization", "").encode("latin-1")):
-            raise ApiError(401, "This server needs a key: send the header 'Authorization: Bearer KEY'.", code="invalid_api_key")
+            other_page |= is_other_page(headers)
+        if other_page and not (self._limits.origins and self._cors.is_allowed_origin(headers.get("origin", ""))):
+            raise ApiError(
+                403, "A web page of another origin may not use this server. To allow one, start it with --cors-origin."
+            )
+        authorization = headers.get("authorization", "")
+        if not self._keys.allow(authorization.encode("latin-1")):
+            if not authorization.partition(" ")[2].strip():
+                raise ApiError(401, "This server needs a key: send the header 'Authorization: Bearer KEY'.")
+            message = (
+                "What the header 'Authorization' holds is not a key of this server: send 'Bearer KEY' with one of its keys."
+            )
+            raise ApiError(401, message, code="invalid_api_key")
 
 
 async def answer(error: ApiError, send: Send) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,9 +18,13 @@ from unmask.errors import unknown
 INSTRUCTION_CHARACTERS = 20_000
 """Most characters of an instruction. Each text of a request repeats it, before any limit of tokens can hold."""
 
-_SHOWN = 100  # characters of a request that an error repeats to its sender
+SHOWN = 100  # characters of a request that an error repeats to its sender
 _Item = TypeVar("_Item")
 _List = Annotated[list[_Item], Field(fail_fast=True)]  # else a body of millions of mistakes would become millions of errors
+_ESCAPES = re.compile(
+    rb"\\\\|\\u[dD][89abAB]%(hex)b{2}\\u[dD][c-fC-F]%(hex)b{2}|(?P<half>\\u[dD][89a-fA-F]%(hex)b{2})" % {b"hex": b"[0-9a-fA-F]"}
+)
+"""Escaped backslashes, surrogate pairs, and halves of such pairs, in JSON."""
 _INPUT = "input should be a string, a list of strings, a list of token ids, or a list of lists of token ids."
 
 
@@ -54,7 +59,7 @@ class ApiError(Exception):
 
 
 class EmbeddingRequest(BaseModel):
-    """The body of POST /v1/embeddings. The last four fields are unmask's own."""
+    """The body of POST /v1/embeddings. The last four fields are unmask's own. An optional field that is null has its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -139,7 +144,7 @@ def parse_request(body: bytes, items: int) -> EmbeddingRequest:
     fields = _fields(body)
     _require_items(fields.get("input"), items)
     try:
-        return EmbeddingRequest.model_validate(fields)
+        return EmbeddingRequest.model_validate({name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
         raise _refusal(error) from None
 
@@ -147,16 +152,21 @@ def parse_request(body: bytes, items: int) -> EmbeddingRequest:
 def _fields(body: bytes) -> dict[str, Any]:
     problem = ""
     try:
-        fields = from_json(body)
+        fields = from_json(_without_half_surrogates(body))
     except ValueError as error:
         problem = f": {error}"
     if problem or not isinstance(fields, dict):
         raise ApiError(400, f"The body is not the JSON object that it should be{problem}.")
     for name in fields:
         if name not in EmbeddingRequest.model_fields:
-            name = name[:_SHOWN]
+            name = name[:SHOWN]
             raise ApiError(400, str(unknown("field", name, EmbeddingRequest.model_fields)), param=name)
     return fields
+
+
+def _without_half_surrogates(body: bytes) -> bytes:
+    """JSON in which each lone half of a surrogate pair is U+FFFD, as `Embedder.encode` reads it. JSON parsers in Rust refuse them."""
+    return _ESCAPES.sub(lambda match: rb"\ufffd" if match["half"] else match[0], body) if rb"\u" in body else body
 
 
 def _require_items(given: Any, items: int) -> None:
@@ -164,7 +174,10 @@ def _require_items(given: Any, items: int) -> None:
         raise ApiError(400, "input is empty: give at least one text.", param="input")
     texts = len(given) if isinstance(given, list) and not isinstance(given[0], int) else 1
     if texts > items:
-        raise ApiError(413, f"{texts} texts are more than the {items} of one request.", param="input")
+        message = (
+            f"{texts} texts are more than the {items} of one request: send fewer at once, or raise the server's --max-texts."
+        )
+        raise ApiError(413, message, param="input")
 
 
 def _refusal(error: ValidationError) -> ApiError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -21,9 +21,12 @@ from unmask.encoding.replicas import replica, threads_for
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
+from unmask.models.bundled import HUB, is_path
 from unmask.saving.folder import read_saved, read_settings
 
-_AT_ONCE = 64  # texts that are tokenized in one turn, since all requests share the tokenizer
+_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 64, 100_000  # are tokenized in one turn, since all requests share the tokenizer
+_CHARACTERS_PER_TOKEN = 8  # of a large text; if it has more, it is tokenized again with twice as many
+_MARGIN = 256  # characters within which the next words may change how a text is tokenized, and a prompt its last word
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,61 @@ class ServedModel:
             raise UnmaskError(f"The instruction leaves no room for a text within {prompts.max_length} tokens.")
         return instruction
 
-    def tokenize(self, texts: Sequence[str], instruction: str | None) -> Iterator[TokenizedText]:
-        """The tokens of each text in its prompt, in order. Threads take turns after a few texts. Raises UnmaskError."""
-        for begin in range(0, len(texts), _AT_ONCE):
-            yield from self.embedder.prompts.tokenize(texts[begin : begin + _AT_ONCE], instruction)
+    def tokenize(
+        self, texts: Sequence[str], instruction: str | None, before_turn: Callable[[], None] = lambda: None
+    ) -> Iterator[TokenizedText]:
+        """The tokens of each text in its prompt, in order. Raises UnmaskError.
+
+        A text that the model would cut is not tokenized beyond what the model reads. All requests share the tokenizer and take turns.
+        before_turn: called before each turn; it may raise an error to give up.
+        """
+        prompts = self.embedder.prompts
+        first_size = _CHARACTERS_PER_TOKEN * prompts.max_length
+        shortened = [_without_middle(text, first_size) for text in texts]
+        for turn in _turns(shortened, len(instruction or "")):
+            before_turn()
+            for text, tokens in zip(texts[turn], list(prompts.tokenize(shortened[turn], instruction)), strict=True):
+                size = first_size
+                while len(text) > size + _MARGIN and not _ends_before(tokens, size):
+                    size *= 2
+                    before_turn()
+                    [tokens] = prompts.tokenize([_without_middle(text, size)], instruction)
+                yield tokens
+
+
+def _turns(texts: Sequence[str], more: int) -> Iterator[slice]:
+    """Ranges of texts of limited number and size. more: characters that the prompt adds to each text."""
+    start = size = 0
+    for index, text in enumerate(texts):
+        size += len(text) + more
+        if index > start and (index - start == _TEXTS_AT_ONCE or size > _CHARACTERS_AT_ONCE):
+            yield slice(start, index)
+            start, size = index, len(text) + more
+    yield slice(start, len(texts))
+
+
+def _without_middle(text: str, size: int) -> str:
+    """The first `size` characters of a text and its last few, which decide how its end and the prompt are tokenized together."""
+    return text if len(text) <= size + _MARGIN else text[:size] + text[-_MARGIN:]
+
+
+def _ends_before(tokens: TokenizedText, size: int) -> bool:
+    """Whether truncation has removed all tokens that could differ, since only the first `size` characters of the text were tokenized."""
+    return all(part.truncated and len(part.kept) + _MARGIN <= size for part in tokens.parts or (tokens,))
 
 
 class ServedModels(Mapping[str, ServedModel]):
-    """Served models by name, all of one load."""
+    """Served models by name, all of one load.
 
-    def __init__(self, embedders: Mapping[str, Embedder]) -> None:
+    model_name: a name of the first model too; `model_name:NAME` stands for each. Names of models go first.
+    """
+
+    def __init__(self, embedders: Mapping[str, Embedder], model_name: str = "") -> None:
         """Fit what the designs need and compute a first vector with each, so that no request waits for that. Raises UnmaskError."""
+        names = (
+            {model_name: next(iter(embedders), "")} | {f"{model_name}:{name}": name for name in embedders} if model_name else {}
+        )
+        self._aliases = {alias: name for alias, name in names.items() if alias not in embedders and model_name != name}
         self._models = {name: ServedModel(name, embedder, embedder.dim) for name, embedder in embedders.items()}
         self._fits = {embedder.design: embedder.fitted for embedder in embedders.values()}
         self._groups = {model.group: model.embedder for model in self._models.values()}
@@ -75,8 +122,8 @@ class ServedModels(Mapping[str, ServedModel]):
         self._shared = _SharedCores() if self.workers > 1 else nullcontext()
 
     def __getitem__(self, name: str) -> ServedModel:
-        """The model of a name."""
-        return self._models[name]
+        """The model of a name or an alias."""
+        return self._models[self._aliases.get(name, name)]
 
     def __iter__(self) -> Iterator[str]:
         """The names."""
@@ -85,6 +132,10 @@ class ServedModels(Mapping[str, ServedModel]):
     def __len__(self) -> int:
         """Number of models."""
         return len(self._models)
+
+    def aliases(self, name: str) -> list[str]:
+        """Other names of a model."""
+        return [alias for alias, canonical in self._aliases.items() if canonical == name]
 
     @property
     def batch_tokens(self) -> int:
@@ -136,16 +187,17 @@ def _replicas(backbones: Mapping[Hashable, Backbone]) -> dict[Hashable, Backbone
 def load_models(model: str, designs: str | None = None, **options: Any) -> ServedModels:
     """Load a model once, for several designs. designs: as in `parse_designs`; their labels are the names of the served models.
 
-    Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. options: of
-    `Embedder.from_pretrained`. Raises UnmaskError.
+    Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. The name of the
+    model, or of its folder, is an alias. options: of `Embedder.from_pretrained`. Raises UnmaskError.
     """
     saved = read_saved(model, options.get("revision"), options.get("adapter"), named=bool(designs))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
+    adapter = options.get("adapter") or ""
+    source = adapter if saved and read_settings(adapter) else model
     if saved and not designs:
-        adapter = options.get("adapter") or ""
-        name = adapter if read_settings(adapter) else model
-        wanted = {expanded(name).resolve().name: next(iter(wanted.values()))}
+        wanted = {expanded(source).resolve().name: next(iter(wanted.values()))}
     for design in wanted.values():
         design.require_dense("A server")
     loaded = Embedder.from_pretrained(model, None if saved else next(iter(wanted.values())), **options)
-    return ServedModels({name: loaded.with_design(design) for name, design in wanted.items()})
+    model_name = expanded(source).resolve().name if is_path(source) or expanded(source).is_dir() else source.removeprefix(HUB)
+    return ServedModels({name: loaded.with_design(design) for name, design in wanted.items()}, model_name)

@@ -81,10 +81,12 @@ class _HttpServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Port 0 takes any free port. Raises UnmaskError if the port is taken or not allowed."""
+    """A socket that listens; on `::`, for IPv4 too. Port 0 takes any free port. Raises UnmaskError if the port is taken or not allowed."""
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)  # localhost: where every client looks
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=both)
     except (OSError, UnicodeError) as error:
         raise UnmaskError(f"Nothing can listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}.") from error
 
