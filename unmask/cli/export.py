@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Design, ModelOptions
+from unmask.cli.options import Design, Model, ModelOptions
 from unmask.io.terminal import say
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="A saved embedder, or a hub id, folder or bundled name (see `unmask models`).")],
+    model: Model,
     to: Annotated[
         str,
         typer.Option(

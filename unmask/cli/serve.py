@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import ModelOptions
+from unmask.cli.options import Model, ModelOptions
 from unmask.io.terminal import say, tell
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="Hub id, folder (also of a saved embedder) or bundled name.")],
+    model: Model,
     designs: Annotated[
         list[str] | None,
         typer.Option(

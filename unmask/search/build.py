@@ -211,11 +211,11 @@ def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: Computed
             wanted = [key for key in texts if key in missing]
             missing.difference_update(wanted)
             if wanted:
-                vectors, words = document_vectors(embedder, [texts[key] for key in wanted], planned.precision, lexical, tally)
+                wanted_texts = [texts[key] for key in wanted]
+                vectors, words = document_vectors(embedder, wanted_texts, planned.precision, lexical, tally, advance)
                 kept.vectors.add(wanted, vectors)
                 if kept.words is not None and words is not None:
                     kept.words.add(wanted, words)
-                advance(len(wanted))
     return tally
 
 
