@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unmask.cli.numbers import check_numbers
-from unmask.cli.options import AsJson
+from unmask.cli.options import AsJson, complete_model
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.io.terminal import complain, output_mode, say
@@ -64,12 +64,16 @@ _MODEL_HELP = "The model; the same as -m."
 
 
 def _one_model(
-    model_argument: Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)] = None,
+    model_argument: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False, autocompletion=complete_model)
+    ] = None,
 ) -> None: ...
 
 
 def _several_models(
-    model_argument: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False)] = None,
+    model_argument: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False, autocompletion=complete_model)
+    ] = None,
 ) -> None: ...
 
 
@@ -113,7 +117,7 @@ class Command(TyperCommand):
         named = ctx.params.pop(_MODEL_ARGUMENT, None)
         if named and ctx.params["model"]:
             shown = ", ".join(f"'{name}'" for name in ([named] if isinstance(named, str) else named))
-            ctx.fail(f"The model is given by -m, and again as an argument: {shown}. Give it once.")
+            ctx.fail(f"-m names a model, and an argument is another one: {shown}. Give the model once.")
         if named:
             ctx.params["model"] = named
         if self._requires_model and not ctx.params["model"] and not ctx.resilient_parsing:

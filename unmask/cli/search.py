@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions
-from unmask.io.terminal import tell_json
+from unmask.io.terminal import say, tell_json
 
 if TYPE_CHECKING:
     from unmask.search.documents import Document
@@ -63,6 +63,8 @@ def search(
     from unmask.search.index import Index
 
     mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "lexical" if lexical else "dense"
+    if not bm25:
+        say("loading the model of the index ...")
     index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
         asked = Corpus((queries,))

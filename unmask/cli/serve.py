@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Model, ModelOptions
-from unmask.io.terminal import say, tell
+from unmask.cli.options import Model, ModelOptions, complete_design
+from unmask.io.terminal import say, tell, tell_result
 
 
 def serve(
@@ -22,6 +22,7 @@ def serve(
             "-d",
             help="Designs to serve (see `unmask designs`), separated by commas. LABEL=DESIGN serves a design under the name LABEL. "
             "Default: the saved embedder's design, or prompteol.",
+            autocompletion=complete_design,
         ),
     ] = None,
     host: Annotated[
@@ -63,6 +64,11 @@ def serve(
     require_keys(host, allowed, no_keys)
     with listen(host, port) as listening:
         models = load_models(model, ",".join(designs or ()), **asdict(options))
+        served_models = {
+            name: {"design": served.embedder.design.name, "dim": served.dim, "max_length": served.embedder.max_length}
+            for name, served in models.items()
+        }
+        tell_result({"address": None if check else f"{address_of(listening)}/v1", "models": served_models})
         show = tell if check else say
         for name, served in models.items():
             show(f"{name}: {served.embedder.design.name}, {served.dim} dimensions, at most {served.embedder.max_length} tokens")

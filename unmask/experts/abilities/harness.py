@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError, first_line, require_package, unknown
-from unmask.io.terminal import draws_bars
 from unmask.experts.abilities.ability_tests import TESTS, Item, Test, is_right, read_items
 from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
 from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.lessons.seed_lessons import lettered
+from unmask.io.terminal import draws_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
