@@ -30,6 +30,7 @@ _JOINERS = "\u200c\u200d"
 """Format characters that change how their neighbours look, in emoji and in Persian words."""
 _FILLERS = "\u115f\u1160\u3164\uffa0"
 """Letters that look like nothing."""
+_PIPE_WIDTH = 1000
 _SECONDS, _SECONDS_OF_LONG_WORK = 5.0, 60.0
 """Time between two lines of progress in a log: a few seconds at first, a minute in a run of hours."""
 
@@ -196,6 +197,8 @@ def _escaped(line: str) -> str:
 def console(stderr: bool = False, **options: Any) -> Console:
     """The console that every table and note is printed on: no markup, no emoji codes, no highlighting, no control characters."""
     kind: type[Console] = _console()
+    if not (stderr or options or sys.stdout.isatty() or "COLUMNS" in os.environ):
+        options = {"width": _PIPE_WIDTH}  # so that no path and no id is broken for the program that reads it
     return kind(stderr=stderr, quiet=stderr and _MODE.quiet, markup=False, emoji=False, highlight=False, **options)
 
 
