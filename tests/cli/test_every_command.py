@@ -49,7 +49,7 @@ def test_only_commands_that_take_something_else_have_the_model_as_an_option_alon
 @pytest.mark.parametrize("path", WITHOUT_ARGUMENTS, ids=" ".join)
 def test_a_model_is_an_argument_or_an_option(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     command: Any = COMMANDS[path]
-    monkeypatch.setattr(command, "_requires_model", False)
+    monkeypatch.setattr(command, "requires_model", False)
     for parameter in command.params:
         monkeypatch.setattr(parameter, "required", False)
 

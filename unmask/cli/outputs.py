@@ -101,9 +101,9 @@ class Command(TyperCommand):
         self._tells_json_itself = "as_json" in names
         self.params += [parameter for parameter in _parameters_of(_every_command) if parameter.name not in names]
         model = next((one for one in self.params if one.name == "model"), None)
-        self._requires_model = False
+        self.requires_model = False
         if model is not None and not any(one.param_type_name == "argument" for one in self.params):
-            self._requires_model, model.required = model.required, False
+            self.requires_model, model.required = model.required, False
             self.params = [*_parameters_of(_several_models if model.multiple else _one_model), *self.params]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -120,7 +120,7 @@ class Command(TyperCommand):
             ctx.fail(f"-m names a model, and an argument is another one: {shown}. Give the model once.")
         if named:
             ctx.params["model"] = named
-        if self._requires_model and not ctx.params["model"] and not ctx.resilient_parsing:
+        if self.requires_model and not ctx.params["model"] and not ctx.resilient_parsing:
             ctx.fail("No model is given. Name one as an argument or with '--model' / '-m' (see `unmask models`).")
 
     def invoke(self, ctx: Any) -> Any:

@@ -96,7 +96,7 @@ def _passage(hit: Hit) -> RenderableType:
     from unmask.io.terminal import visible
 
     passage = Text(visible(hit.snippet.removeprefix(hit.title).strip()))
-    return Text(visible(hit.title), style="bold").append("\n").append(passage) if hit.title else passage
+    return Text().append(visible(hit.title), style="bold").append("\n").append(passage) if hit.title else passage
 
 
 def _print(hits: Sequence[Hit], mode: Mode) -> None:

@@ -249,8 +249,11 @@ def _progress_in_a_log(what: str, total: int) -> Callable[[int], None]:
 
 def _progress_line(what: str, done: int, total: int, pace: float | None) -> str:
     """pace: seconds for each unit, if any was done."""
-    left = f", {pace * (total - done) / 60:.1f} min left" if pace is not None and done < total else ""
-    return f"{what}: {done} of {total}{left}"
+    if pace is None or done >= total:
+        return f"{what}: {done} of {total}"
+    seconds = pace * (total - done)
+    left = f"{seconds:.0f} s" if seconds < _SECONDS_OF_LONG_WORK else f"{seconds / 60:.1f} min"
+    return f"{what}: {done} of {total}, {left} left"
 
 
 def empty_bar() -> Progress:
