@@ -88,7 +88,8 @@ def output_mode(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]
             with redirect_stdout(sys.stderr):
                 yield
     finally:
-        (_MODE.quiet, _MODE.json), _ = before, _LOG.setLevel(level)
+        _MODE.quiet, _MODE.json = before
+        _LOG.setLevel(level)
 
 
 def is_quiet() -> bool:

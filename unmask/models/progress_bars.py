@@ -9,7 +9,7 @@ from contextlib import contextmanager
 @contextmanager
 def without_loading_bars() -> Iterator[None]:
     """Hide the bars of transformers while a model is loaded. Those of downloads from the hub stay as they are."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
     shown, downloads_shown = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
