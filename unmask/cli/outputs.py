@@ -131,7 +131,8 @@ class Command(TyperCommand):
             check_numbers(ctx, self.params)
             ctx.params.update({name: _at_home(value) for name, value in ctx.params.items()})
             check_outputs(self.params, ctx.params)
-            if models := ctx.params.get("model"):  # at once: importing the libraries alone takes seconds
+            models = ctx.params.get("model")
+            if models and not ctx.params.get("show_plan"):  # at once: importing the libraries alone takes seconds
                 say(f"loading {models if isinstance(models, str) else ', '.join(models)} ...")
             try:
                 return super().invoke(ctx)
