@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.search.made import ROWS, contents, indexed, opened
@@ -29,8 +30,12 @@ def index(embedder: Embedder, tmp_path: Path) -> Index:
     return opened(embedder, tmp_path)
 
 
-def by_id(index: Index) -> dict[str, Any]:
-    return {row["id"]: row for row in contents(index)}
+def require_same_documents(index: Index, other: Index) -> None:
+    """Equal documents, with vectors that are equal up to rounding, which depends on the batches."""
+    rows, expected = (sorted(contents(one), key=lambda row: str(row["id"])) for one in (index, other))
+    vectors, expected_vectors = ([np.frombuffer(row.pop("vector"), np.float32) for row in part] for part in (rows, expected))
+    assert rows == expected
+    np.testing.assert_allclose(vectors, expected_vectors, atol=1e-5)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -49,7 +54,8 @@ def test_an_index_that_was_changed_is_the_one_that_is_built_of_its_documents(
     (tmp_path / "fresh").mkdir()
     indexed(embedder, tmp_path / "fresh", [CHANGED, ROWS[3], NEW], store=store)
     fresh = opened(embedder, tmp_path / "fresh")
-    assert by_id(index) == by_id(fresh) == by_id(opened(embedder, tmp_path))
+    require_same_documents(index, fresh)
+    require_same_documents(index, opened(embedder, tmp_path))
     for query, where in (("market", None), ("rain", "year >= 2021")):
         hits, expected = (one.search(query, mode="hybrid", where=where) for one in (index, fresh))
         assert {hit.id: hit.columns for hit in hits} == {hit.id: hit.columns for hit in expected}
