@@ -58,7 +58,7 @@ hints = cache(get_type_hints)  # of a callback; they are evaluated anew at each 
 
 def kind_of(command: Any, option: Any) -> str:
     """ "int" or "float" for an option that takes numbers, or a list of them; otherwise nothing."""
-    said = str(hints(command.callback)[option.name])
+    said = str(hints(command.callback).get(option.name))
     return next((kind for kind in ("float", "int") if re.search(rf"\b{kind}\b", said)), "")
 
 

@@ -106,7 +106,9 @@ def arguments(command: Any, given: dict[str, list[str]]) -> list[str]:
     """A command line with these values, and any value for what else is required."""
     options, positional = [], []
     for one in command.params:
-        values = given.get(one.name) or ([f"nowhere-{one.name}"] if one.required else [])
+        values = given.get(one.name) or (
+            [f"nowhere-{one.name}"] if one.required or (one.name == "model" and command.requires_model) else []
+        )
         if one.param_type_name == "argument":
             positional += values
         else:

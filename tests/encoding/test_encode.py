@@ -238,13 +238,13 @@ def test_an_instruction_is_seen_but_the_text_alone_is_pooled(encode: Encode) -> 
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 64, 4096])
-def test_progress_counts_every_text(encode: Encode, batch_tokens: int) -> None:
+def test_progress_follows_the_tokens_and_counts_every_text(encode: Encode, batch_tokens: int) -> None:
     done: list[int] = []
-    encode("llama", ["causal/plain/mean"], HARD, batch_tokens, progress=done.append)
-    assert sum(done) == len(HARD)
-    assert all(step > 0 for step in done)
-    if batch_tokens == 1:
-        assert sorted(done) == [*[1] * (len(HARD) - 4), 2, 2]  # the duplicate, and "" with "</s>", are done at once
+    texts = ["a " * length for length in (100, 10, 50, 20, *[1] * 20)]
+    encode("llama", ["causal/plain/mean"], texts, batch_tokens, progress=done.append)
+    assert sum(done) == len(texts)
+    if batch_tokens == 1:  # a batch a text, the longest first; equal texts are one
+        assert done[0] > done[1] > done[2] and len(done) == 5
 
 
 def test_the_tally_counts_texts_cuts_and_tokens(encode: Encode, tokenizer: Any) -> None:

@@ -148,13 +148,61 @@ def test_messages_are_for_whoever_listens(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_progress_in_lines_tells_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([0.0, 60.0, 90.0])
-    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(terminal, "time", clock)
     with heard() as messages:
         done = terminal.progress_lines("responses", 10)
-        for number in (2, 4, 10):  # two of them were there before
+        for number, clock.now in ((2, 0.0), (4, 60.0), (10, 90.0)):  # two of them were there before
             done(number)
     assert messages == ["responses: 2 of 10", "responses: 4 of 10, 3.0 min left", "responses: 10 of 10"]
+
+
+def test_without_a_terminal_progress_is_a_line_every_few_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(terminal, "time", clock)
+
+    def messages_of_a_run(show: bool | None = None) -> list[str]:
+        with heard() as messages:
+            terminal.say("loading")
+            with progress_bar("embedding", 100, show) as advance:
+                for _ in range(50):
+                    clock.now += 2
+                    advance(2)
+        return messages[1:]
+
+    messages = messages_of_a_run()
+    assert messages[:2] == ["embedding: 6 of 100, 1.6 min left", "embedding: 12 of 100, 1.5 min left"]
+    assert len(messages) < 20 and not any("100 of 100" in message for message in messages)
+    assert messages_of_a_run(show=False) == [] and capsys.readouterr().err == ""
+    with terminal.output_mode(quiet=True):
+        assert messages_of_a_run() == []
+
+
+def test_a_pipe_breaks_no_path(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/a folder/" + "long-name/" * 30 + "vectors.parquet"
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = terminal.table("")
+    table.add_column("file", overflow="fold")
+    table.add_row(path)
+    terminal.console().print(f"Saved to {path}.")
+    terminal.console().print(table)
+    out = capsys.readouterr().out
+    assert out.count(path) == 2 and max(map(len, out.splitlines())) < len(path) + 20
+
+
+def test_json_mode_leaves_standard_output_to_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet in (False, True):
+        with terminal.output_mode(as_json=True, quiet=quiet):
+            terminal.tell("words for people")
+            terminal.console().print("a table")
+            terminal.tell_result({"vectors": 3})
+        out, err = capsys.readouterr()
+        assert json.loads(out) == {"vectors": 3}
+        assert ("words for people" in err, "a table" in err) == (not quiet, not quiet)
+    terminal.tell_result({"vectors": 3})
+    assert capsys.readouterr().out == ""
 
 
 def test_what_cannot_be_encoded_is_shown_too() -> None:

@@ -479,3 +479,18 @@ def test_an_adapter_of_an_unknown_kind_is_told(pico_folder: Callable[[str], Path
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     with pytest.raises(UnmaskError, match="NEWTYPE"):
         Embedder.from_pretrained(pico_folder("llama"), "mean", adapter=tmp_path, device="cpu")
+
+
+def test_loading_shows_no_bars_of_libraries_and_leaves_their_setting(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.utils import logging
+
+    made: list[Any] = []
+
+    def bar(kind: Any, args: Any, options: Any) -> Any:
+        made.append(kind)
+        return kind(*args, **options)
+
+    monkeypatch.setattr(logging, "_tqdm_active", True)
+    monkeypatch.setattr(logging, "_tqdm_hook", bar)
+    load_language_model(Source(str(base)))
+    assert set(made) == {logging.EmptyTqdm} and logging.is_progress_bar_enabled()

@@ -25,7 +25,7 @@ from unmask.search import job as jobs
 from unmask.search import keywords
 from unmask.search.build import build
 from unmask.search.documents import Corpus, joined
-from unmask.search.embedding import difference, note
+from unmask.search.embedding import difference, document_vectors, note
 from unmask.search.index import Index
 from unmask.search.job import Job
 from unmask.search.keywords import Keywords
@@ -47,16 +47,15 @@ def embedder(pico: Callable[..., Embedder]) -> Embedder:
 
 
 @pytest.fixture
-def computed(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The documents that are embedded, as they come."""
     texts: list[str] = []
-    encode = embedder.encode_document
 
-    def counting(given: Sequence[str], **options: Any) -> Any:
+    def counting(embedder: Embedder, given: Sequence[str], *options: Any) -> Any:
         texts.extend(given)
-        return encode(given, **options)
+        return document_vectors(embedder, given, *options)
 
-    monkeypatch.setattr(embedder, "encode_document", counting)
+    monkeypatch.setattr("unmask.search.build.document_vectors", counting)
     return texts
 
 

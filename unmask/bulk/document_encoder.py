@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +38,13 @@ class Counts:
         for name, value in vars(more).items():
             setattr(self, name, getattr(self, name) + value)
 
+    def minus(self, other: Counts) -> Counts:
+        """The difference to other counts."""
+        return Counts(**{name: value - getattr(other, name) for name, value in vars(self).items()})
+
     def negative(self) -> Counts:
         """What takes these counts away again."""
-        return Counts(**{name: -value for name, value in vars(self).items()})
+        return Counts().minus(self)
 
 
 @dataclass(frozen=True)
@@ -69,24 +73,43 @@ class DocumentEncoder:
             check_chunking(embedder.backbone, embedder.prompts, [embedder.design], job.chunking, job.instruction)
         self.layout = Layout(width, dtype, job.keep, chunked=job.chunking is not None, sparse=embedder.design.is_sparse)
 
-    def encode(self, documents: Sequence[Document]) -> Encoded:
-        """The vectors of documents, in their order. Equal texts are computed once."""
+    def encode(self, documents: Sequence[Document], progress: Callable[[Counts], None] | None = None) -> Encoded:
+        """The vectors of documents, in their order. Equal texts are computed once.
+
+        progress: takes what was done since its last call, after every batch; in the end, these counts add up to those of the result.
+        """
         places: dict[str, int] = {}
         for document in documents:
             places.setdefault(document.text, len(places))
         chunked, refused = self._tokenize(list(places))
         tally, not_finite = Tally(), list[int]()
+        texts = [text for document in chunked if document is not None for text in document.texts]
+        reported, texts_done = Counts(), 0
+
+        def advance(more_texts: int) -> None:
+            nonlocal texts_done
+            texts_done += more_texts
+            rows = len(documents) * texts_done // len(texts)
+            more = Counts(rows, tokens=tally.tokens, padded=tally.padded).minus(reported)
+            reported.add(more)
+            if progress:
+                progress(more)
+
         vectors = encode_tokenized(
             self.embedder.backbone,
             self.embedder.prompts,
             {self.embedder.design: self.embedder.fitted},
-            [text for document in chunked if document is not None for text in document.texts],
+            texts,
             batch_tokens=self.embedder.batch_tokens,
             tally=tally,
+            progress=advance,
             steady=self.job.to_folder,
             not_finite=not_finite,
         )[self.embedder.design]
-        return self._finish(documents, places, chunked, refused, vectors, tally, not_finite)
+        encoded = self._finish(documents, places, chunked, refused, vectors, tally, not_finite)
+        if progress:
+            progress(encoded.counts.minus(reported))
+        return encoded
 
     def _tokenize(self, texts: Sequence[str]) -> tuple[list[ChunkedDocument | None], dict[int, str]]:
         """The tokens of each text, or None and the reason if the tokenizer cannot take it."""

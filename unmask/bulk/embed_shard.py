@@ -126,12 +126,11 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
     with atomic(places.vectors(shard.name)) as scratch:
         with WRITERS[ENDING](scratch, encoder.layout) as write:
             for window in windows(documents()):
-                done = encoder.encode(window)
+                done = encoder.encode(window, note)
                 if done.block.ids:
                     write(done.block)
                 dead += done.dead
                 losses += [done.loss] if done.loss else []
-                note(done.counts)
         _require_all_rows(shard, counts.rows, dead)
         sync(scratch)
         output_sum = hash_file(scratch)

@@ -1,18 +1,14 @@
-"""Report: how far a run has got, and how fast: a bar on a terminal, a line a minute in a log."""
+"""Report: how far a run has got, and how fast: a bar on a terminal, a line every few seconds in a log."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from unmask.bulk.document_encoder import Counts
-from unmask.io.terminal import empty_bar, say
-
-_EVERY = 60.0
-"""Seconds between two lines in a log."""
+from unmask.io.terminal import draws_bars, empty_bar, is_line_due, say
 
 
 @dataclass
@@ -62,7 +58,7 @@ class Report:
 @contextmanager
 def shown(report: Report) -> Iterator[Callable[[], None]]:
     """Show a report while a block runs. Yields a function to call when it has changed."""
-    if sys.stderr.isatty():
+    if draws_bars():
         with empty_bar() as bar:
             task = bar.add_task("embedding", total=report.rows)
 
@@ -72,11 +68,9 @@ def shown(report: Report) -> Iterator[Callable[[], None]]:
 
             yield draw
         return
-    last = [time.monotonic()]
 
     def tell() -> None:
-        if time.monotonic() - last[0] >= _EVERY:
-            last[0] = time.monotonic()
+        if is_line_due(report.seconds):
             say(report.line)
 
     yield tell

@@ -100,11 +100,10 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
 def _encoded(encoder: DocumentEncoder, given: Given, job: Job) -> Iterator[Encoded]:
     with progress_bar("embedding", given.rows) as advance:
         for window in windows(_documents(given.file, job)):
-            done = encoder.encode(window)
+            done = encoder.encode(window, lambda more: advance(more.rows))
             for letter in done.dead:
                 raise UnmaskError(f"{given.file}{letter.told}")
             yield done
-            advance(len(window))
 
 
 def _documents(file: Path, job: Job) -> Iterator[Document]:

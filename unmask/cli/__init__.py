@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -57,7 +58,6 @@ app = typer.Typer(
     epilog="Example: unmask compare -m smollm2 -d mean,prompteol,echo -t starter",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -122,6 +122,8 @@ def _told_by_the_main_thread(failed: threading.ExceptHookArgs) -> None:
 
 def main() -> None:
     """Run the command line: exit code 2 and one sentence for a user's mistake, no traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it is while this module is imported (unmask/__main__.py)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar is enough, and it is ours
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.options import AsJson, ModelOptions
+from unmask.cli.options import AsJson, ModelOptions, complete_design, complete_model
 from unmask.io.terminal import say, tell_json
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ Output = Annotated[
 
 def compare(
     model: Annotated[
-        list[str], typer.Option("--model", "-m", help="Hub id, folder or bundled name. Repeat to compare models.")
+        list[str],
+        typer.Option(
+            "--model", "-m", help="Hub id, folder or bundled name. Repeat to compare models.", autocompletion=complete_model
+        ),
     ],
     task: Annotated[
         list[str],
@@ -55,6 +58,7 @@ def compare(
             "-d",
             help="Designs or sets of designs (see `unmask designs`), separated by commas. LABEL=DESIGN gives a design a "
             "label. Default: the saved embedder's design, or eight common designs.",
+            autocompletion=complete_design,
         ),
     ] = None,
     reference: Annotated[

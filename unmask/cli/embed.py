@@ -12,7 +12,7 @@ import typer
 
 from unmask.cli.options import Design, Model, ModelOptions, refuse_given
 from unmask.encoding.precision import Precision
-from unmask.io.terminal import counted, say
+from unmask.io.terminal import counted, say, tell_result
 
 Texts = Annotated[
     list[Path],
@@ -112,6 +112,15 @@ def embed(
         arguments.check()
         given = check_file(job)
         done = embed_file(arguments.load(), job, given)
+        tell_result(
+            {
+                "output": str(output),
+                "manifest": str(job.manifest),
+                "vectors": done.texts,
+                "dim": done.dim,
+                "precision_loss": done.loss.as_json() if done.loss else None,
+            }
+        )
         say(f"{counted(done.texts, 'vector')} of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
         if done.loss:
             say(f"{done.loss}.")
@@ -123,6 +132,7 @@ def embed(
     elif workers is not None and workers > 1:
         team = partial(Workers, job, arguments, workers)
     manifest = embed_folder(job, team, prune=prune)
+    tell_result({"output": str(output), **manifest.model_dump(mode="json", exclude={"description", "inputs", "shards"})})
     say(manifest.told(output))
     if not manifest.flawless:
         raise typer.Exit(1)

@@ -24,7 +24,7 @@ from unmask.cli.lesson_options import (
 )
 from unmask.cli.options import LoadOptions, Model
 from unmask.errors import UnmaskError
-from unmask.io.terminal import counted, say
+from unmask.io.terminal import counted, say, tell_result
 
 if TYPE_CHECKING:
     from unmask.experts.lessons.generation import Writers
@@ -61,6 +61,7 @@ def seeds(
         for file, lessons in files:
             write_lessons(lessons, file)
             say(f"{counted(len(lessons), 'lesson')} in {file}")
+    tell_result({"files": {str(file): len(lessons) for file, lessons in files}})
 
 
 def specialise(
@@ -120,6 +121,7 @@ def specialise(
     weights = identity_of(source).revision
     check_run(output, record_of(model, engine, chosen, seed_lessons, plan, forbidden, weights))
     done = run(_writer(source, engine, writers, ray_address), model, chosen, seed_lessons, output, plan, forbidden, weights)
+    tell_result({"output": str(output), **done.as_json()})
     print(
         f"{counted(done.kept, 'lesson')} in {output}. Instructions: {done.written} were written, {done.instructions} of them kept."
     )
@@ -197,4 +199,5 @@ def expert(
             learning=learning,
             callbacks=callbacks,
         )
+    tell_result({"output": str(done.folder), "losses": list(done.losses)})
     say(f"expert in {done.folder}; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last")

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Design, ModelOptions
-from unmask.io.terminal import say
+from unmask.cli.options import Design, Model, ModelOptions
+from unmask.io.terminal import say, tell_result
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="A saved embedder, or a hub id, folder or bundled name (see `unmask models`).")],
+    model: Model,
     to: Annotated[
         str,
         typer.Option(
@@ -40,4 +40,13 @@ def export(
         given |= {"merge": options.adapter is not None, "dtype": target.precision if options.dtype == "auto" else options.dtype}
     embedder = Embedder.from_pretrained(model, design, **given)
     checked = run(embedder, target, output, unchecked=unchecked)
+    tell_result(
+        {
+            "output": str(output),
+            "format": to,
+            "model": embedder.source.model,
+            "design": embedder.design.name,
+            "check": checked.line,
+        }
+    )
     say(f"'{embedder.design.name}' of {embedder.source.model} for {to} in {output}: {checked.line}")

@@ -250,5 +250,5 @@ def _entries(title: str, entries: list[tuple[str, str, str]]) -> None:
     width = max((len(name) for name, _, _ in entries), default=0)
     for name, value, explanation in entries:
         console.print(Text(f"{name:{width}}  ", style="bold").append(value, style="cyan"), soft_wrap=True)
-        console.print(Padding(Text(explanation, style="dim"), (0, 0, 0, width + 2)))
+        console.print(Padding(Text(explanation, style="dim"), (0, 0, 0, width + 2), expand=False))
     console.print()

@@ -11,7 +11,7 @@ import typer
 
 from unmask.cli.lesson_options import LAST_SEED, MOST_TEXTS
 from unmask.cli.options import Model, ModelOptions
-from unmask.io.terminal import say
+from unmask.io.terminal import say, tell_result
 
 DEFAULT_DESIGN = "prompteol-z"  # a ratio of cosines means little among vectors that all point one way
 
@@ -89,6 +89,16 @@ def mine(
         for example in triples.examples:
             row = dict(zip(triples.columns, example.texts, strict=True))
             lines.write(without_surrogates(json.dumps(row, ensure_ascii=False)) + "\n")
+    tell_result(
+        {
+            "output": str(output),
+            "pairs": len(data.examples),
+            "triples": len(triples.examples),
+            "negatives": negatives,
+            "skipped": dict(triples.skipped),
+            "mean_cosine": {"positive": mined.positive, "negative": mined.negative, "any_text": mined.anything},
+        }
+    )
     left = "".join(f"; {count} {reason}" for reason, count in triples.skipped.items())
     say(f"{len(triples.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.")
     likes = (

@@ -22,7 +22,7 @@ from unmask.cli.lesson_options import (
 from unmask.cli.options import LoadOptions, refuse_given
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.names import Over, Start
-from unmask.io.terminal import say
+from unmask.io.terminal import say, tell_result
 from unmask.mixture.names import Level, Method, RouterKind
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def _mix(
         else:
             done = mix_jointly(*given, lora=made_of, **common)
     losses = f"; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last" if done.losses else ""
+    tell_result({"output": str(done.folder), "losses": list(done.losses)})
     say(f"mixture in {done.folder}{losses}")
 
 
@@ -237,4 +238,5 @@ def merge(
             model.save_pretrained(scratch)
             tokenizer.save_pretrained(scratch)
             seal(scratch)
+    tell_result({"output": str(output), "method": method, "experts": [str(folder) for folder in experts]})
     say(f"{len(loaded)} experts merged ({method}) into {output}")

@@ -15,10 +15,34 @@ from unmask.errors import UnmaskError
 if TYPE_CHECKING:
     from unmask.models.loading import Source
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Hub id, folder or bundled name (see `unmask models`).")]
+
+def complete_model(incomplete: str) -> list[str]:
+    """Bundled models that begin so, for tab completion. The shell itself completes folders."""
+    from unmask.models.bundled import BUNDLED
+
+    return [name for name in BUNDLED if name.startswith(incomplete)]
+
+
+def complete_design(incomplete: str) -> list[str]:
+    """Named designs that begin so, for tab completion; also after a comma."""
+    from unmask.designs.presets import PRESETS, SETS
+
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in [*PRESETS, *SETS] if name.startswith(last)]
+
+
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", help="Hub id, folder or bundled name (see `unmask models`).", autocompletion=complete_model),
+]
 Design = Annotated[
     str | None,
-    typer.Option("--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."),
+    typer.Option(
+        "--design",
+        "-d",
+        help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol.",
+        autocompletion=complete_design,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 

@@ -1,24 +1,28 @@
-"""Outputs: before a command does anything, its output is held against everything that it reads.
+"""What all commands have in common: `app.command(cls=Command)` gives it to each, so that a new one cannot forget it.
 
-`app.command(cls=Command)` does this for every command, so that a new one cannot forget it: it has to say of each
-text option whether it names something to read (tests/cli/test_outputs.py).
+Options: --quiet and --json, and the model as an argument or as an option. Checks: before a command does anything, its output is held
+against everything that it reads. A new command has to say of each text option whether it names something to read
+(tests/cli/test_outputs.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unmask.cli.numbers import check_numbers
+from unmask.cli.options import AsJson, complete_model
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
-from unmask.io.terminal import complain
+from unmask.io.terminal import complain, output_mode, say
 
 # what a command writes: FILE or FOLDER, as its metavar says
 OUTPUTS = ("output", "held_out", "file")
@@ -49,28 +53,92 @@ _PLAIN_TYPES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "path": "FILE
 """What our help shows for a type. An option that takes a folder says so itself."""
 
 
+def _every_command(
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no messages.")] = False,
+) -> None: ...
+
+
+_MODEL_ARGUMENT = "model_argument"
+_MODEL_HELP = "The model; the same as -m."
+
+
+def _one_model(
+    model_argument: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False, autocompletion=complete_model)
+    ] = None,
+) -> None: ...
+
+
+def _several_models(
+    model_argument: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL", help=_MODEL_HELP, show_default=False, autocompletion=complete_model)
+    ] = None,
+) -> None: ...
+
+
+@cache
+def _parameters_of(function: Callable[..., None]) -> list[Any]:
+    """The parameters of a function as typer makes them for a command."""
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    return list(typer.main.get_command(app).params)
+
+
 class Command(TyperCommand):
     """A command that checks what it was given, before it does anything.
 
     It refuses an option of one value that was given twice, numbers that are none, and an output which is an input, lies in a model or
     cannot be written.
+
+    It has --quiet, and --json: a command without a parameter `as_json` passes its result to `tell_result`. Where no other argument is in
+    the way, the model can be given as an argument in place of -m.
     """
+
+    def __init__(self, *positional: Any, **options: Any) -> None:
+        super().__init__(*positional, **options)
+        names = [parameter.name for parameter in self.params]
+        self._tells_json_itself = "as_json" in names
+        self.params += [parameter for parameter in _parameters_of(_every_command) if parameter.name not in names]
+        model = next((one for one in self.params if one.name == "model"), None)
+        self.requires_model = False
+        if model is not None and not any(one.param_type_name == "argument" for one in self.params):
+            self.requires_model, model.required = model.required, False
+            self.params = [*_parameters_of(_several_models if model.multiple else _one_model), *self.params]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Check that no value would be dropped, then parse."""
         _refuse_second_values(self.make_parser(ctx).parse_args(list(args))[2])
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        self._join_models(ctx)
+        return rest
+
+    def _join_models(self, ctx: Any) -> None:
+        named = ctx.params.pop(_MODEL_ARGUMENT, None)
+        if named and ctx.params["model"]:
+            shown = ", ".join(f"'{name}'" for name in ([named] if isinstance(named, str) else named))
+            ctx.fail(f"-m names a model, and an argument is another one: {shown}. Give the model once.")
+        if named:
+            ctx.params["model"] = named
+        if self.requires_model and not ctx.params["model"] and not ctx.resilient_parsing:
+            ctx.fail("No model is given. Name one as an argument or with '--model' / '-m' (see `unmask models`).")
 
     def invoke(self, ctx: Any) -> Any:
         """Check, then run."""
-        check_numbers(ctx, self.params)
-        ctx.params.update({name: _at_home(value) for name, value in ctx.params.items()})
-        check_outputs(self.params, ctx.params)
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            complain(f"Stopped. {CONTINUES}." if self.continues(ctx.params) else "Stopped.")
-            raise  # typer exits with 130
+        quiet = ctx.params.pop("quiet")
+        as_json = not self._tells_json_itself and ctx.params.pop("as_json")
+        with output_mode(quiet=quiet, as_json=as_json):
+            check_numbers(ctx, self.params)
+            ctx.params.update({name: _at_home(value) for name, value in ctx.params.items()})
+            check_outputs(self.params, ctx.params)
+            models = ctx.params.get("model")
+            if models and not ctx.params.get("show_plan"):  # at once: importing the libraries alone takes seconds
+                say(f"loading {models if isinstance(models, str) else ', '.join(models)} ...")
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                complain(f"Stopped. {CONTINUES}." if self.continues(ctx.params) else "Stopped.")
+                raise  # typer exits with 130
 
     def continues(self, given: dict[str, Any]) -> bool:
         """Whether the same command continues a run that was stopped. `embed` does so for a folder, and not for a file."""

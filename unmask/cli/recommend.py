@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.options import AsJson, Model, ModelOptions
+from unmask.cli.options import AsJson, Model, ModelOptions, complete_design
 from unmask.io.terminal import tell, tell_json, tell_wrapped
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def recommend(
             "--designs",
             "-d",
             help="Designs to choose from (see `unmask designs`), separated by commas. Default: eleven common designs.",
+            autocompletion=complete_design,
         ),
     ] = None,
     layers: Annotated[

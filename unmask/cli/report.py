@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.io.terminal import tell
+from unmask.io.terminal import tell, tell_result
 
 
 def report(
@@ -44,4 +44,5 @@ def report(
         raise UnmaskError(
             f"'{other}' holds no routing record. Give one folder of a comparison, or one or two of routing records."
         )
+    tell_result({"page": str(page)})
     tell(f"Saved to {page}; it opens in any browser, without a network.")

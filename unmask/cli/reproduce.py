@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -203,19 +203,22 @@ def _show(plan: WholePlan, models: list[str] | None, **names: Iterable[str]) -> 
 def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:
     """Run a study on each base model, in a folder of its own, and print its tables."""
     from unmask.io.files import inside
-    from unmask.io.terminal import console
+    from unmask.io.terminal import console, tell_result
     from unmask.studies.results import REPORT, refuse_foreign_files
 
     folders = {name: inside(output, _called(name)) for name in models}
     for folder in folders.values():  # hours may pass before the study of the last model begins
         refuse_foreign_files(folder)
+    results = []
     for name, folder in folders.items():
         with showing() as callbacks:
-            tables = run(name, folder, callbacks)
+            tables = list(run(name, folder, callbacks))
+        results.append({"model": name, "report": str(folder / REPORT), "tables": [asdict(sheet) for sheet in tables]})
         for sheet in tables:
             console().print(sheet.rich())
         print(f"Report: {folder / REPORT}")
         print(f"Look at it next: unmask report {shlex.quote(str(folder))}")
+    tell_result(results)
 
 
 def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions
-from unmask.io.terminal import tell_json
+from unmask.io.terminal import say, tell_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from unmask.search.documents import Document
     from unmask.search.hits import Hit
     from unmask.search.index import Mode
@@ -63,6 +65,8 @@ def search(
     from unmask.search.index import Index
 
     mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "lexical" if lexical else "dense"
+    if not bm25:
+        say("loading the model of the index ...")
     index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
         asked = Corpus((queries,))
@@ -85,6 +89,16 @@ def _blocks(documents: Iterator[Document]) -> Iterator[list[Document]]:
         yield block
 
 
+def _passage(hit: Hit) -> RenderableType:
+    """The title on a line of its own, and the passage without it."""
+    from rich.text import Text
+
+    from unmask.io.terminal import visible
+
+    passage = Text(visible(hit.snippet.removeprefix(hit.title).strip()))
+    return Text().append(visible(hit.title), style="bold").append("\n").append(passage) if hit.title else passage
+
+
 def _print(hits: Sequence[Hit], mode: Mode) -> None:
     from unmask.io import terminal
 
@@ -97,5 +111,5 @@ def _print(hits: Sequence[Hit], mode: Mode) -> None:
     table.add_column("id", overflow="fold", max_width=20)
     table.add_column("passage", overflow="fold")
     for hit in hits:
-        table.add_row(str(hit.rank), f"{hit.score:.4f}", hit.id, hit.snippet)
+        table.add_row(str(hit.rank), f"{hit.score:.4f}", hit.id, _passage(hit))
     terminal.console().print(table)

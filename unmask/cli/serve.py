@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import ModelOptions
+from unmask.cli.options import Model, ModelOptions, complete_design
 from unmask.errors import require_package
-from unmask.io.terminal import say, tell
+from unmask.io.terminal import say, tell, tell_result
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="Hub id, folder (also of a saved embedder) or bundled name.")],
+    model: Model,
     designs: Annotated[
         list[str] | None,
         typer.Option(
@@ -24,6 +24,7 @@ def serve(
             "-d",
             help="Designs to serve (see `unmask designs`), separated by commas. LABEL=DESIGN serves a design under the name LABEL. "
             "Default: the saved embedder's design, or prompteol.",
+            autocompletion=complete_design,
         ),
     ] = None,
     host: Annotated[
@@ -86,13 +87,17 @@ def serve(
     allowed = read_keys(keys, os.environ)
     require_keys(host, allowed, no_keys)
     logging.getLogger("unmask.access").disabled = not access_log
-    say(f"loading {model} ...")
 
     from unmask.serving.served import load_models  # imports torch, which takes seconds
     from unmask.serving.server import Server, address_of, listen
 
     with listen(host, port) as listening:
         models = load_models(model, ",".join(designs or ()), **asdict(options))
+        served_models = {
+            name: {"design": served.embedder.design.name, "dim": served.dim, "max_length": served.embedder.max_length}
+            for name, served in models.items()
+        }
+        tell_result({"address": None if check else f"{address_of(listening)}/v1", "models": served_models})
         show = tell if check else say
         for name, served in models.items():
             aliases = f" (also {', '.join(models.aliases(name))})" if models.aliases(name) else ""

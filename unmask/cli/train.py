@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +15,12 @@ import typer
 from unmask.cli.lesson_options import showing
 from unmask.cli.outputs import Command, Group, models_named, refuse_inside_models
 from unmask.errors import UnmaskError
-from unmask.io.terminal import say, tell_json
+from unmask.io.terminal import say, tell_json, tell_result
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from unmask.evaluation.training_gain import TrainingGain
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
     from unmask.training.run_folder import Run
@@ -70,6 +72,7 @@ def train(
     root, plan = root_of(data), load_recipe(recipe, scale, settings or [])
     check_output(output, [plan.model, *(root / source.path for source in plan.data.values())], folder=True)
     refuse_inside_models(output, models_named(plan.model))
+    say(f"loading {plan.model} ...")
     _run(plan, output, root, keep_leaks)
 
 
@@ -79,22 +82,40 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
 
     with showing() as callbacks:
         done = run_recipe(recipe, output, root, Listener(_covered, callbacks), keep_leaks=keep_leaks)
-    for run in done if _first_process() else []:
+    if not _first_process():
+        return
+    tell_result({"runs": [_run_as_json(run) for run in done]})
+    for run in done:
         _show_gain(run)
         say(f"trained embedder in {run.result}; its README.md says how")
 
 
-def _show_gain(run: Run) -> None:
+def _gain_of(run: Run) -> TrainingGain | None:
     """Whether training was worth it, if the recipe names tasks to compare on."""
-    from unmask.io.terminal import console as open_console
-    from unmask.reporting.tables import gain_table
     from unmask.training.records import RUN, RunRecord
 
     record = RunRecord.read(run.folder / RUN)
-    if record is not None and record.gain is not None:
+    return None if record is None else record.gain
+
+
+def _run_as_json(run: Run) -> dict[str, Any]:
+    gain = _gain_of(run)
+    return {
+        "design": run.design.name,
+        "seed": run.seed,
+        "model": str(run.result),
+        "gain": None if gain is None else gain.model_dump(mode="json"),
+    }
+
+
+def _show_gain(run: Run) -> None:
+    from unmask.io.terminal import console as open_console
+    from unmask.reporting.tables import gain_table
+
+    if (gain := _gain_of(run)) is not None:
         console = open_console(stderr=True)
-        console.print(gain_table(record.gain, f"{run.design.name}, seed {run.seed}"))
-        for sentence in (record.gain.sentence, *record.gain.notes):
+        console.print(gain_table(gain, f"{run.design.name}, seed {run.seed}"))
+        for sentence in (gain.sentence, *gain.notes):
             console.print(sentence, soft_wrap=True, markup=False)
 
 
@@ -113,7 +134,9 @@ def list_recipes() -> None:
     from unmask.reporting.tables import recipe_table
     from unmask.training.recipe import load_recipe, scales, shipped
 
-    console().print(recipe_table([(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]))
+    listed = [(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]
+    tell_result([{"recipe": name, "scales": list(known)} for name, (_, known) in zip(shipped(), listed, strict=True)])
+    console().print(recipe_table(listed))
 
 
 @recipes.command("show", cls=Command, epilog="Example: unmask recipes show llm2vec --scale small")
@@ -122,6 +145,7 @@ def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
     from unmask.training.recipe import load_recipe, recipe_file
 
     if scale is None and not settings:
+        tell_result(tomllib.loads(recipe_file(recipe).read_text(encoding="utf-8")))
         print(recipe_file(recipe).read_text(encoding="utf-8"), end="")
     else:
         show_settings(load_recipe(recipe, scale, settings or []))
@@ -139,6 +163,7 @@ def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help
         raise UnmaskError(f"'{file}' exists, and is not overwritten.")
     with atomic(file) as scratch:
         shutil.copyfile(recipe_file(recipe), scratch)
+    tell_result({"file": str(file)})
     known = scales(recipe)
     scale = f" --scale {'small' if 'small' in known else known[0]}" if known else ""
     say(f"wrote {file}; train with: unmask train {shlex.quote(str(file))}{scale} -o FOLDER")
@@ -151,7 +176,15 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
     from unmask.training.run import check_data
 
     plan = load_recipe(recipe, scale, settings or [])
-    for stage, sets in check_data(plan, root_of(data)).items():
+    checked = check_data(plan, root_of(data))
+    tell_result(
+        [
+            {"stage": stage, "data": one.name, "kind": one.kind, "examples": len(one.examples), "skipped": dict(one.skipped)}
+            for stage, sets in checked.items()
+            for one in sets
+        ]
+    )
+    for stage, sets in checked.items():
         for dataset in sets:
             left = ", ".join(f"{count} {reason}" for reason, count in dataset.skipped.items())
             print(f"{stage}: {dataset.name}: {len(dataset.examples)} {dataset.kind}" + (f" (left out: {left})" if left else ""))
@@ -161,6 +194,7 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
 def show_settings(settings: BaseModel, **more: Any) -> None:
     """Print the settings of a recipe, or of a study without its claims, as JSON for people. more: values to print after them."""
     content = settings.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"claims"})
+    tell_result(content | more)
     tell_json(content | more, width=80)
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Model, ModelOptions
-from unmask.io.terminal import say, tell
+from unmask.cli.options import Model, ModelOptions, complete_design
+from unmask.io.terminal import say, tell, tell_result
 
 
 def ui(
@@ -23,6 +23,7 @@ def ui(
             "-d",
             help="One or two designs (see `unmask designs`), separated by a comma. Default: the saved embedder's design, or "
             "prompteol,mean.",
+            autocompletion=complete_design,
         ),
     ] = None,
     corpus: Annotated[
@@ -55,8 +56,10 @@ def ui(
         for line in (f"designs: {', '.join(page.workbench.designs)}", *inputs.summary):
             show(line)
         if check:
+            tell_result({"address": None, "designs": list(page.workbench.designs)})
             return
         server = PageServer(page, listening)
+        tell_result({"address": server.address, "designs": list(page.workbench.designs)})
         say(f"open {server.address} (Ctrl-C stops the page)")
         with opened(server.address) if open_page else nullcontext():
             server.run()

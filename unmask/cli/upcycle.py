@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from unmask.cli.lesson_options import LAST_SEED
-from unmask.cli.options import AsJson, LoadOptions
+from unmask.cli.options import AsJson, LoadOptions, Model
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say
 
 
 def upcycle(
-    model: Annotated[str, typer.Argument(help="Hub id, folder or bundled name of a dense model (see `unmask models`).")],
+    model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
     branch: Annotated[
         list[str] | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from unmask.encoding.backbone import Backbone, Beginning, Spans, TokenBatch
@@ -71,6 +72,17 @@ def plan(
             batches.append([index])
             longest, padding = lengths[index], 0
     return batches
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole numbers in proportion to the weights that add up to the total: progress in texts, of work that is measured in tokens."""
+    ends = np.round(total * np.cumsum(weights) / max(1, sum(weights))).astype(int)
+    return [int(share) for share in np.diff(ends, prepend=0)]
+
+
+def padded_tokens(batches: Iterable[Sequence[int]], lengths: Sequence[int]) -> list[int]:
+    """Tokens of each batch with its padding. lengths: tokens of each text."""
+    return [len(batch) * max(lengths[index] for index in batch) for batch in batches]
 
 
 def collate(texts: Sequence[TokenizedText], pad_id: int, beginning: Beginning | None = None) -> TokenBatch:

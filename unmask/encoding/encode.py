@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
-from unmask.encoding.batching import collate, plan, share, steps_of
+from unmask.encoding.batching import collate, padded_tokens, plan, share, shares, steps_of
 from unmask.encoding.beginnings import after, find_beginning
 from unmask.encoding.copies import Copies
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, mean_of, vectors
@@ -29,6 +29,7 @@ from unmask.io.array_types import NDArray
 Vectors = NDArray[np.float32]
 _NAMED = 5  # rows that an error names
 Progress = Callable[[int], None]
+"""Takes the share of the work that was done since its last call, in texts: a batch counts by its tokens, so that the pace is even."""
 GiveUp = Callable[[Design, UnmaskError], None]
 """Takes a design that cannot be fitted, and the reason."""
 Value = TypeVar("Value")
@@ -87,8 +88,8 @@ def encode_designs(
 ) -> dict[Design, Vectors]:
     """Vectors of every design, each float32 of shape (text, dim), in the order of the texts.
 
-    All designs share the same forward passes. Equal token sequences are computed once. `progress` is called with the number of texts
-    that are done. The vector of a text does not depend on other texts (in bf16, up to rounding). Raises UnmaskError for a vector that
+    All designs share the same forward passes. Equal token sequences are computed once. `progress` is called after every batch.
+    The vector of a text does not depend on other texts (in bf16, up to rounding). Raises UnmaskError for a vector that
     is not finite, as soon as its batch is computed.
     """
     tokenized = list(tokenizer.tokenize(texts, instruction))
@@ -137,7 +138,8 @@ def encode_tokenized(
             not_finite.extend(place for row in _not_finite(values) for place in copies.places[owners[row]])
 
     results: dict[Design, Vectors] = {}
-    for batch, computed in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
+    done = shares(len(texts), padded_tokens(batches, lengths))
+    for batch, computed, part in zip(batches, in_parallel(backbone, batches, threads, compute), done, strict=True):
         if tally is not None:
             tally.count_batch([unique[index] for index in batch], prompts=len(beginnings))
         for design, values in computed.items():
@@ -146,7 +148,7 @@ def encode_tokenized(
                 results[design] = np.empty((copies.rows, values.shape[1]), dtype=np.float32)
             copies.put(results[design], batch, values)
         if progress:
-            progress(sum(len(copies.places[index]) for index in batch))
+            progress(part)
     return results or {design: np.empty((0, _width(backbone, tokenizer, design, fits[design])), np.float32) for design in fits}
 
 

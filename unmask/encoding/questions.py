@@ -22,7 +22,7 @@ from torch import Tensor
 from unmask.designs.design import Attention, Design
 from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
-from unmask.encoding.batching import may_share, plan, share, steps_of
+from unmask.encoding.batching import may_share, padded_tokens, plan, share, shares, steps_of
 from unmask.encoding.beginnings import agree, saves, shared_length, tokens_alike
 from unmask.encoding.encode import (
     Progress,
@@ -89,7 +89,7 @@ def encode_questions(
 ) -> Answers:
     """Vectors of every design of every question: float32 of shape (text, dim), in the order of the texts.
 
-    Up to rounding, they are those of each question alone. progress: takes the number of texts that are done, counted for each question.
+    Up to rounding, they are those of each question alone. progress: counts the texts of each question.
     Raises UnmaskError for a vector that is not finite.
     """
     places: dict[tuple[tuple[int, ...], ...], list[int]] = {}
@@ -133,7 +133,8 @@ def _together(
         return _encode_batch(replica, unique, batch, shared)
 
     results: list[dict[Design, Vectors]] = [{} for _ in unique]
-    for batch, answers in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
+    done = shares(len(unique) * sum(map(len, copies)), padded_tokens(batches, lengths))
+    for batch, answers, part in zip(batches, in_parallel(backbone, batches, threads, compute), done, strict=True):
         for result, answer in zip(results, answers, strict=True):
             for design, values in answer.items():
                 require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
@@ -141,7 +142,7 @@ def _together(
                 for index, value in zip(batch, values, strict=True):
                     rows[copies[index]] = value
         if progress:
-            progress(len(unique) * sum(len(copies[index]) for index in batch))
+            progress(part)
     return results
 
 

@@ -320,15 +320,40 @@ class PromptTokenizer:
         free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken)
         marks = {"text": next(free), "instruction": next(free)}
         content = "".join(literal + marks.get(field or "", "") for literal, field in prompt.pieces)
-        rendered = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}],
-            chat_template=_DATE + self.tokenizer.get_chat_template(),
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        escaped = str(rendered).replace("{", "{{").replace("}", "}}")
+        rendered = _render_chat(self.tokenizer, content, [mark for mark in marks.values() if mark in content])
+        escaped = rendered.replace("{", "{{").replace("}", "}}")
         wrapped = _swap(escaped, {mark: f"{{{field}}}" for field, mark in marks.items()})
         return replace(prompt, template=wrapped + ("{eos}" if prompt.appends_eos else ""))
+
+
+def _render_chat(tokenizer: PreTrainedTokenizerBase, content: str, marks: Sequence[str]) -> str:
+    """The chat template around a user's message that contains these marks.
+
+    Templates of multimodal models iterate over a list of parts; given a string, they drop it or raise. So a list is tried second.
+    """
+    if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+        names = ", ".join(sorted(tokenizer.chat_template))
+        raise UnmaskError(
+            f"This tokenizer has several chat templates ({names}) and none of them is the default. Set tokenizer.chat_template to one, "
+            "or use a prompt without 'chat:'."
+        )
+    template, cause = _DATE + tokenizer.get_chat_template(), None
+    for message in (content, [{"type": "text", "text": content}]):
+        try:
+            rendered = str(
+                tokenizer.apply_chat_template(
+                    [{"role": "user", "content": message}], chat_template=template, tokenize=False, add_generation_prompt=True
+                )
+            )
+        except Exception as error:  # a template is a program of its author
+            cause = cause or error
+            continue
+        if all(mark in rendered for mark in marks):
+            return rendered
+    reason = f"fails ({str(cause) or type(cause).__name__})" if cause else "leaves out the text of the user's message"
+    raise UnmaskError(
+        f"The chat template of this tokenizer {reason}. Use a prompt without 'chat:', or correct the template (chat_template.jinja)."
+    ) from cause
 
 
 def _swap(text: str, table: dict[str, str]) -> str:

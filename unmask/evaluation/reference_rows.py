@@ -16,6 +16,7 @@ from unmask.io.terminal import say
 from unmask.models.bundled import resolve
 from unmask.models.hub import hub_file
 from unmask.models.loading import Source, pick_device
+from unmask.models.progress_bars import without_loading_bars
 from unmask.models.provenance import hardware, versions
 from unmask.saving.own_files import ST_CONFIG
 from unmask.statistics.bootstrap import Items
@@ -122,6 +123,7 @@ def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Item
     return made_result(conditions, conditions.model, task, outcome, widths[0], tally, proof)
 
 
+@without_loading_bars()
 def load_reference(name: str, device: torch.device | None = None) -> SentenceTransformer:
     """A sentence-transformers model: bundled name, folder or hub id. device: where it computes; by default its library chooses.
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -28,6 +30,21 @@ _JOINERS = "\u200c\u200d"
 """Format characters that change how their neighbours look, in emoji and in Persian words."""
 _FILLERS = "\u115f\u1160\u3164\uffa0"
 """Letters that look like nothing."""
+_PIPE_WIDTH = 1000
+_SECONDS, _SECONDS_OF_LONG_WORK = 5.0, 60.0
+"""Time between two lines of progress in a log: a few seconds at first, a minute in a run of hours."""
+
+
+@dataclass
+class _Mode:
+    """What the command line shows. json: where the JSON of a result goes; None if results are for people."""
+
+    quiet: bool = False
+    json: TextIO | None = None
+    last_line: float = -_SECONDS_OF_LONG_WORK
+
+
+_MODE = _Mode()
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -51,9 +68,57 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
+@contextmanager
+def output_mode(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]:
+    """Run a command that shows no progress and no messages (quiet), or prints nothing but the JSON of `tell_result` on standard output.
+
+    With as_json, everything else that the command prints goes to standard error, and with both it is dropped.
+    """
+    before, level = (_MODE.quiet, _MODE.json), _LOG.level
+    _MODE.quiet, _MODE.json = quiet, sys.stdout if as_json else None
+    if quiet:
+        _LOG.setLevel(logging.WARNING)
+    try:
+        if not as_json:
+            yield
+        elif quiet:
+            with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):  # noqa: PTH123 (a device)
+                yield
+        else:
+            with redirect_stdout(sys.stderr):
+                yield
+    finally:
+        _MODE.quiet, _MODE.json = before
+        _LOG.setLevel(level)
+
+
+def is_quiet() -> bool:
+    """Whether progress and messages are hidden."""
+    return _MODE.quiet
+
+
+def draws_bars() -> bool:
+    """Whether progress is shown as a bar: on a terminal, unless it is hidden."""
+    return sys.stderr.isatty() and not _MODE.quiet
+
+
+def tell_result(content: Any) -> None:
+    """Print the result of a command as JSON if --json asks for it. The command tells it to people in its own words."""
+    if _MODE.json is not None:
+        with redirect_stdout(_MODE.json):
+            tell_json(content)
+
+
 def say(message: str) -> None:
     """Tell how long work gets on, in one line: an INFO message of the logger `unmask`, which nobody sees by default."""
+    _MODE.last_line = time.monotonic()
     _LOG.info(message)
+
+
+def is_line_due(seconds: float) -> bool:
+    """Whether work that has taken so long should tell its progress in a log, which has been silent for a while."""
+    pause = min(max(_SECONDS, seconds / 10), _SECONDS_OF_LONG_WORK)
+    return not _MODE.quiet and time.monotonic() - _MODE.last_line >= pause
 
 
 def show_messages() -> None:
@@ -133,7 +198,9 @@ def _escaped(line: str) -> str:
 def console(stderr: bool = False, **options: Any) -> Console:
     """The console that every table and note is printed on: no markup, no emoji codes, no highlighting, no control characters."""
     kind: type[Console] = _console()
-    return kind(stderr=stderr, markup=False, emoji=False, highlight=False, **options)
+    if not (stderr or options or sys.stdout.isatty() or "COLUMNS" in os.environ):
+        options = {"width": _PIPE_WIDTH}  # so that no path and no id is broken for the program that reads it
+    return kind(stderr=stderr, quiet=stderr and _MODE.quiet, markup=False, emoji=False, highlight=False, **options)
 
 
 def table(title: str, **options: Any) -> Table:
@@ -154,13 +221,40 @@ def two_lines(first: str, second: str) -> RenderableType:
 
 @contextmanager
 def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of units done since its last call. show: None draws a bar on a terminal only."""
-    if not (sys.stderr.isatty() if show is None else show):
+    """Yield a function that takes the number of units done since its last call.
+
+    show: None draws a bar on a terminal, and elsewhere logs a line every few seconds; True always draws; False shows nothing.
+    """
+    if show is False or _MODE.quiet:
         yield lambda _: None
-        return
-    with empty_bar() as bar:
-        task = bar.add_task(visible(what), total=total)
-        yield lambda done: bar.advance(task, done)
+    elif show or draws_bars():
+        with empty_bar() as bar:
+            task = bar.add_task(visible(what), total=total)
+            yield lambda done: bar.advance(task, done)
+    else:
+        yield _progress_in_a_log(what, total)
+
+
+def _progress_in_a_log(what: str, total: int) -> Callable[[int], None]:
+    begun, sum_done = time.monotonic(), 0
+
+    def advance(done: int) -> None:
+        nonlocal sum_done
+        sum_done += done
+        seconds = time.monotonic() - begun
+        if sum_done < total and is_line_due(seconds):
+            say(_progress_line(what, sum_done, total, seconds / sum_done if sum_done else None))
+
+    return advance
+
+
+def _progress_line(what: str, done: int, total: int, pace: float | None) -> str:
+    """pace: seconds for each unit, if any was done."""
+    if pace is None or done >= total:
+        return f"{what}: {done} of {total}"
+    seconds = pace * (total - done)
+    left = f"{seconds:.0f} s" if seconds < _SECONDS_OF_LONG_WORK else f"{seconds / 60:.1f} min"
+    return f"{what}: {done} of {total}, {left} left"
 
 
 def empty_bar() -> Progress:
@@ -178,8 +272,7 @@ def progress_lines(what: str, total: int) -> Callable[[int], None]:
     def tell_done(done: int) -> None:
         first.append((time.monotonic(), done))
         (start, before), (now, _) = first[0], first[-1]
-        left = f", {(now - start) / (done - before) * (total - done) / 60:.1f} min left" if before < done < total else ""
-        say(f"{what}: {done} of {total}{left}")
+        say(_progress_line(what, done, total, (now - start) / (done - before) if before < done else None))
 
     return tell_done
 

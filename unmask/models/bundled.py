@@ -28,6 +28,7 @@ from unmask.io.files import atomic_folder, make_folder, remove
 from unmask.io.paths import expanded
 from unmask.io.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
 from unmask.models.pico import write_pico
+from unmask.models.progress_bars import without_loading_bars
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,7 @@ def _opens(folder: Path) -> bool:
     return any(folder.glob("*.safetensors"))
 
 
+@without_loading_bars()
 def _convert(model: Bundled, scratch: Path) -> None:
     """Read a GGUF file and write it as safetensors in fp32, with its tokenizer, to scratch/converted."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig

@@ -21,6 +21,7 @@ from unmask.models.decoder import body_of
 from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
+from unmask.models.progress_bars import without_loading_bars
 from unmask.models.source import Source as Source
 from unmask.models.source import (
     adapter_folder,
@@ -183,6 +184,7 @@ def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+@without_loading_bars()
 def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer

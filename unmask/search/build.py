@@ -192,7 +192,7 @@ def _known(planned: Planned, old: Old | None) -> dict[str, Known]:
     """All documents of the new index, in order."""
     found = planned.survey.documents
     kept = old.known if old is not None and planned.job.keep_missing else {}
-    return found | {name: known for name, known in kept.items() if name not in found}
+    return found | {name: known for name, known in kept.items() if name not in found and name not in planned.job.removed}
 
 
 def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: Computed, lexical: Design | None) -> Tally:
@@ -211,11 +211,11 @@ def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: Computed
             wanted = [key for key in texts if key in missing]
             missing.difference_update(wanted)
             if wanted:
-                vectors, words = document_vectors(embedder, [texts[key] for key in wanted], planned.precision, lexical, tally)
+                wanted_texts = [texts[key] for key in wanted]
+                vectors, words = document_vectors(embedder, wanted_texts, planned.precision, lexical, tally, advance)
                 kept.vectors.add(wanted, vectors)
                 if kept.words is not None and words is not None:
                     kept.words.add(wanted, words)
-                advance(len(wanted))
     return tally
 
 
@@ -271,7 +271,7 @@ def _kept_documents(planned: Planned, old: Old | None) -> Iterator[Document]:
     if old is None or planned.before is None or not planned.job.keep_missing:
         return
     names = {column.field: column.name for column in planned.before.columns}
-    missing = old.known.keys() - planned.survey.documents.keys()
+    missing = old.known.keys() - planned.survey.documents.keys() - planned.job.removed
     for batch in old.store.batches([ID, TITLE, TEXT, *names]):
         for row in batch.to_pylist():
             if row[ID] in missing:

@@ -38,7 +38,7 @@ _LONGEST = 24
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of documents, and the names of the columns.
+    """Files of documents, or rows in memory, and the names of the columns.
 
     title: None takes `title`, if there is one; empty: no titles. id: None takes `_id` or `id`, and else file and line. Raises UnmaskError
     if a text would be its own title.
@@ -48,6 +48,7 @@ class Corpus:
     text: str = "text"
     title: str | None = None
     id: str | None = None
+    rows: tuple[Row, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a column that is given for two things."""
@@ -148,22 +149,25 @@ def survey(corpus: Corpus) -> Survey:
             held = types.setdefault(name, set())
             if (kind := _type_of(value, row_ending(document.file) in _WORDS_ONLY)) is not None:
                 held.add(kind)
-    if not documents:
+    if not documents and corpus.files:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
     return Survey(documents, types, numbered)
 
 
 def read_documents(corpus: Corpus) -> Iterator[Document]:
-    """The documents of all files, in order.
+    """The documents of all files, and those in memory, in order.
 
     Raises UnmaskError, with file and line, for a row that is no document, for an id if the first row of the file has none, and at the end
     if no row has the column that was named for titles.
     """
     row: Row = {}
     titled = not corpus.title
-    for file in corpus.files:
+    sources = [(file, read_rows(file)) for file in corpus.files]
+    if corpus.rows:
+        sources.append((Path("documents"), enumerate(corpus.rows, start=1)))
+    for file, rows in sources:
         column, first = corpus.id, 0
-        for line, row in read_rows(file):
+        for line, row in rows:
             found = None if column else next((name for name in _IDS if name in row), None)
             if first and found:
                 raise UnmaskError(

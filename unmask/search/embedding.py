@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ import numpy as np
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.encode import Tally, encode_designs
+from unmask.encoding.encode import Progress, Tally, encode_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.lexical import Packed
 from unmask.encoding.precision import Precision
@@ -142,22 +141,24 @@ def with_fit(embedder: Embedder, record: EmbedderRecord, data: Path) -> Embedder
 
 
 def document_vectors(
-    embedder: Embedder, texts: Sequence[str], precision: Precision, lexical: Design | None, tally: Tally
+    embedder: Embedder,
+    texts: Sequence[str],
+    precision: Precision,
+    lexical: Design | None,
+    tally: Tally,
+    progress: Progress | None = None,
 ) -> tuple[Stored, Packed | None]:
     """Vectors of documents as an index stores them, and packed lexical vectors from the same forward passes, if there is a design for them.
 
     Texts that are cut are counted, and no warning is given.
     """
-    if lexical is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return embedder.encode_document(texts, normalize=True, precision=precision, show_progress=False, tally=tally), None
-    vectors = _encoded(embedder, {embedder.design: embedder.fitted, lexical: Fit()}, texts, "document", tally)
-    return finish(vectors[embedder.design], None, True, precision), vectors[lexical]
+    fits = {embedder.design: embedder.fitted} | ({lexical: Fit()} if lexical else {})
+    vectors = _encoded(embedder, fits, texts, "document", tally, progress)
+    return finish(vectors[embedder.design], None, True, precision), vectors[lexical] if lexical else None
 
 
 def _encoded(
-    embedder: Embedder, fits: dict[Design, Fit], texts: Sequence[str], role: str, tally: Tally
+    embedder: Embedder, fits: dict[Design, Fit], texts: Sequence[str], role: str, tally: Tally, progress: Progress | None = None
 ) -> dict[Design, Vectors]:
     return encode_designs(
         embedder.backbone,
@@ -167,6 +168,7 @@ def _encoded(
         instruction=embedder.instructions.get(role),
         batch_tokens=embedder.batch_tokens,
         tally=tally,
+        progress=progress,
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.paths import expanded
 from unmask.search.data import open_data
-from unmask.search.documents import joined
+from unmask.search.documents import Corpus, joined
 from unmask.search.filters import parse_filter
 from unmask.search.fusion import Ranking, Rows, fuse
 from unmask.search.hits import Hit
@@ -25,6 +25,7 @@ from unmask.search.stores import STORES
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
+    from unmask.search.build import Done
 
 Mode = Literal["dense", "bm25", "lexical", "hybrid"]
 MODES = get_args(Mode)
@@ -36,7 +37,7 @@ _SNIPPET = 160
 class Index:
     """An index of documents. The embedder is loaded when the first query needs it.
 
-    record: what `index.json` says. An update of the index on the disk is not seen by an Index that is open: open it again.
+    record: what `index.json` says. An update of the index by another process is not seen by an Index that is open: open it again.
     """
 
     def __init__(
@@ -120,6 +121,45 @@ class Index:
             if self._data.is_dir():
                 raise
             raise UnmaskError(f"'{self.folder}' has been updated since it was opened: open it again.") from error
+
+    def add(self, documents: Iterable[Mapping[str, Any]]) -> Done:
+        """Add documents, or replace those with the same ids, and save the index. Only new and changed texts are embedded.
+
+        documents: each with `id` (or `_id`) and `text`, and optionally `title` and columns to filter by, as a row of a file has them.
+        Like any update, this writes the data of the index again: add many documents at once. Raises UnmaskError for a document without
+        an id or a text, and if the embedder has changed.
+        """
+        rows = tuple(map(dict, documents))
+        column = "_id" if rows and "_id" in rows[0] else "id"
+        return self._update(Corpus((), id=column, rows=rows))
+
+    def delete(self, ids: Iterable[str]) -> Done:
+        """Remove the documents with these ids, and save the index. Raises UnmaskError for an id that the index does not have."""
+        if isinstance(ids, str):
+            raise UnmaskError("delete takes a list of ids, not one string: delete([id]).")
+        removed = frozenset(map(str, ids))
+        stored = {name for batch in self._store.batches([ID]) for name in batch[ID].to_pylist()}
+        if missing := sorted(removed - stored):
+            raise UnmaskError(f"'{self.folder}' has no document {missing[0]!r}, so nothing was deleted.")
+        if removed and removed == stored:
+            raise UnmaskError(
+                f"An index needs a document, and these are all of them: remove the folder '{self.folder}' instead."
+            )
+        return self._update(Corpus(()), removed)
+
+    def _update(self, corpus: Corpus, removed: frozenset[str] = frozenset()) -> Done:
+        """Change the index on disk, and open it again."""
+        from unmask.search.build import build
+        from unmask.search.job import Job
+
+        embedder, made_with = self.embedder, self.record.embedder
+        source = made_with.model, made_with.revision, made_with.adapter
+        job = Job(corpus, self.folder, *source, keep_missing=True, design=made_with.design, removed=removed)
+        done = build(embedder, job.check())
+        newest = Index(self.folder, read_index(self.folder), embedder, self._device, self._trust)
+        vars(self).clear()
+        vars(self).update(vars(newest))
+        return done
 
     @cached_property
     def embedder(self) -> Embedder:

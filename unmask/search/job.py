@@ -28,7 +28,7 @@ class Job:
     store, precision, language: None takes those of the index, and for a new one the first store that is installed, float32 and english.
     approximate: build an approximate index for fewer than 100 000 documents, too. keep_missing: keep documents that are in none of the
     files. lexical: keep a lexical vector of each document, too; an index that has them keeps them. fitted: the user has fitted the
-    embedder, which is refused if the index was made with another fit.
+    embedder, which is refused if the index was made with another fit. removed: ids of documents to remove, with keep_missing.
     """
 
     corpus: Corpus
@@ -44,6 +44,7 @@ class Job:
     fitted: bool = False
     lexical: bool = False
     design: str | None = None
+    removed: frozenset[str] = frozenset()
 
     def check(self) -> Planned:
         """Read all documents, and find mistakes before a model is loaded. Raises UnmaskError."""

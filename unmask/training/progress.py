@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
 from transformers import TrainerCallback
 
-from unmask.io.terminal import empty_bar
+from unmask.io.terminal import draws_bars, empty_bar, is_line_due, say
 
-_LINES = 12  # of a stage, where no bar can be drawn
+_LINES = 12  # at least, of a stage, where no bar can be drawn
 
 
 class LiveProgress(TrainerCallback):  # type: ignore[misc]
-    """Draws a bar on a terminal; elsewhere prints about a dozen lines a stage, on standard error."""
+    """Draws a bar on a terminal; elsewhere logs at least a dozen lines a stage."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -24,7 +23,7 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Start the clock, and a bar on a terminal."""
         self._begun, self._first = time.monotonic(), state.global_step
-        if not state.is_world_process_zero or not sys.stderr.isatty():
+        if not state.is_world_process_zero or not draws_bars():
             return
         self._bar = empty_bar()
         self._bar.start()
@@ -46,12 +45,8 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
             self._bar.update(self._task, description=self._said)
             if scores:
                 self._bar.console.print(f"  step {state.global_step}: {scores}")
-        elif scores or state.global_step % max(1, state.max_steps // _LINES) == 0 or state.global_step == 1:
-            print(
-                f"  step {state.global_step}/{state.max_steps}  {scores or self._said}{self._left(state)}",
-                file=sys.stderr,
-                flush=True,
-            )
+        elif scores or self._is_line_due(state):
+            say(f"step {state.global_step}/{state.max_steps}  {scores or self._said}{self._left(state)}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the bar away."""
@@ -62,6 +57,10 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def _is_line_due(self, state: Any) -> bool:
+        seldom = state.global_step % max(1, state.max_steps // _LINES) == 0 or state.global_step == 1
+        return seldom or is_line_due(time.monotonic() - self._begun)
 
     def _left(self, state: Any) -> str:
         done = state.global_step - self._first

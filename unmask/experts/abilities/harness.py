@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from unmask.experts.abilities.ability_tests import TESTS, Item, Test, is_right, 
 from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
 from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.lessons.seed_lessons import lettered
+from unmask.io.terminal import draws_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -156,7 +156,7 @@ def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     # in bf16, the log-likelihoods of two choices can round to the same number
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch, softmax_dtype="float32")
-    if not sys.stderr.isatty():  # progress bars would fill a log
+    if not draws_bars():  # progress bars would fill a log
         for kind in ("loglikelihood", "generate_until"):
             setattr(lm, kind, partial(getattr(lm, kind), disable_tqdm=True))
     return lm
