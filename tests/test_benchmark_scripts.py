@@ -29,11 +29,8 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith("_"))
 KEEPING = {name for name in SCRIPTS if "_report" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")}
 """Those that write a report."""
-ONE_OF_A_KIND = ("chunks", "encode", "grid", "grow", "mixture", "routing_record", "search", "serve", "train")
-"""What `make test` runs: one script for each part of the package that a benchmark measures.
-
-The others measure the same parts in another way. `make test` imports them and reads their options, and `make test-all` runs all.
-"""
+ONE_OF_A_KIND = ("chunks", "encode", "train")
+"""What `make test` runs. It imports the others and reads their options; `make test-all` runs all."""
 WITHOUT_DATA = {"few_differences", "mixture", "routing_record", "seeds", "writing"}
 """Those that read nothing of the data folder."""
 
@@ -61,7 +58,6 @@ class Copy:
         return ended(self.pid)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SCRIPTS if ALL else ONE_OF_A_KIND)
 def test_a_benchmark_runs_at_smoke_size(
     name: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,6 +155,7 @@ def test_a_script_and_its_report_read_the_same_options() -> None:
     assert options.parse_args(["--keep", "FILE", "--smoke"]).keep == Path("FILE")
 
 
+@pytest.mark.sample(0)
 def test_the_benchmark_of_lexical_vectors_fuses_as_a_hybrid_search_does(tmp_path: Path) -> None:
     task = _inputs.STARTER["retrieval"]
     documents, queries, _ = lexical.parts(task)

@@ -18,6 +18,7 @@ from unmask.bulk.document_encoder import DocumentEncoder
 KILLS = 20 if ALL else 2
 
 
+@pytest.mark.sample(0)
 def test_a_run_that_is_killed_at_random_moments_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,7 +173,7 @@ def test_every_family_named_here_exists() -> None:
     assert set(PICO) <= set(FAMILIES)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(0)
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gap_of_a_real_causal_model_is_exactly_zero(dtype: str) -> None:

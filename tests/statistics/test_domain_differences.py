@@ -129,6 +129,7 @@ def test_texts_are_tokenized_once_for_all_models(base: Path, tmp_path: Path, mon
     tokenized.assert_called_once()
 
 
+@pytest.mark.sample(0)
 def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
     expert(base, tmp_path / "sums", DOMAINS["sums"], steps=30)
     given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "sums"), "--dtype", "float32"]

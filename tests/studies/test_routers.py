@@ -79,6 +79,7 @@ def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
         load_plan("small", [setting])
 
 
+@pytest.mark.sample(0)
 def test_every_domain_has_lessons_enough_at_the_scale_of_the_paper(data: Path, tmp_path: Path) -> None:
     plan = load_plan("paper")
     sets = draw(plan, data, tmp_path, lambda lesson: (len(lesson.instruction) + len(lesson.output)) // 3)
@@ -287,6 +288,7 @@ def test_the_seed_noise_is_pooled_by_degrees_of_freedom() -> None:
     assert two.test((8.0, 4)).p > two.test(two.seeds).p == two.test((0.1, 4)).p
 
 
+@pytest.mark.sample(0)
 def test_distinct_routing_is_correlated_over_configurations() -> None:
     names = ["balance pass 1", "balance step 1", "from prototypes", "layer routers", "final router", "by text so far"]
     values = {name: (0.1 * place, 0.2, 0.3 + 0.02 * place) for place, name in enumerate([STANDARD, *names])}

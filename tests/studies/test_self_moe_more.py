@@ -355,6 +355,7 @@ def test_a_model_that_writes_too_little_learns_from_what_there_is(standing: Path
     assert own["lessons"]["number"] == record["lessons"]["number"] == 2, "human lessons are as few"
 
 
+@pytest.mark.sample(0)
 @pytest.mark.usefixtures("writing")
 def test_a_domain_with_few_written_lessons_leaves_the_others_theirs(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Experts of both arms learn as many lessons of a domain as were written of it, for as many steps."""

@@ -280,6 +280,7 @@ def test_a_folder_whose_queries_are_documents_scores_as_such_a_task_of_mteb(
 DRAWING = ["StackExchangeClustering.v2", "AmazonCounterfactualClassification", "FiQA2018", "SciRepEvalFoSClassification"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DRAWING)
 def test_a_second_design_is_scored_on_the_same_draws(name: str, offline: Callable[[str], MtebTask]) -> None:
     task = offline(name)

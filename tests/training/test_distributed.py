@@ -104,6 +104,7 @@ def test_positives_in_rows_of_the_other_process_are_left_out(
     assert all(more > loss for more, loss in zip(losses(tmp_path / "unknown", "1-contrastive"), found, strict=True))
 
 
+@pytest.mark.sample(0)
 def test_an_expert_that_no_token_reaches_in_one_process_is_no_obstacle(
     pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_run_of_two_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
 
+@pytest.mark.sample(0)
 def test_a_run_of_two_goes_on_in_one(model: Path, tmp_path: Path) -> None:
     made = recipe(model, "contrastive", contrastive={"batch": 8})
     run(made, tmp_path / "whole")

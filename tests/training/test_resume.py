@@ -71,6 +71,7 @@ def test_a_finished_stage_is_taken_over(model: Path, tmp_path: Path) -> None:
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("train", ["full", ["gate_proj", "up_proj", "down_proj"]])
 def test_a_run_killed_between_two_stages_goes_on(train: str | list[str], model: Path, tmp_path: Path) -> None:
     made = recipe(model, "simcse", "contrastive", train=train)
