@@ -164,7 +164,7 @@ def test_a_figure_is_arranged_once_and_looks_as_if_for_each_format(tmp_path: Pat
         return execute(*given)
 
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", counted)
-    png, _ = save_figure(made(), tmp_path, "ours")
+    png, *_ = save_figure(made(), tmp_path, "ours")
     assert len(arranged) == 1
     made().savefig(tmp_path / "plain.png", dpi=150)
     assert np.array_equal(imread(png), imread(tmp_path / "plain.png"))
