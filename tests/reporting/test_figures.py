@@ -219,7 +219,7 @@ def test_a_filled_mark_follows_the_rule_of_the_table(reference: float, tmp_path:
     level = {"best", "twin"} | ({"minilm"} if reference == 0.601 else set())
     assert {grid.names[system] for system, test in found.against.items() if test.tied} | {"best"} == level
     assert filled(axes) == {order.index(name) for name in level}
-    diamonds = [line.get_ydata()[0] for line in axes.get_lines() if line.get_marker() == "D"]
+    diamonds = [float(np.ravel(line.get_ydata())[0]) for line in axes.get_lines() if line.get_marker() == "D"]
     assert diamonds == [order.index("minilm")]
 
 

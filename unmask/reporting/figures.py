@@ -251,7 +251,8 @@ def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
     if len({value for _, value, _ in points}) < 2:
         return None
     leading = front(points)
-    figure, axes = _figure(max(3.3, 0.8 + _LINE * len(points)))
+    height = max(3.3, 0.8 + _LINE * len(points))
+    figure, axes = _figure(height)
     at = {system: (value, 100 * mean) for system, value, mean in points}
     axes.plot(*_columns([at[system] for system in leading]), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1)
     for system, point in at.items():
@@ -261,7 +262,8 @@ def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")  # its own writes powers in TeX, which stays as it is in text
     axes.margins(x=0.06, y=0.06)
-    _name_points(axes, [(shortened(grid.names[system], _SHORT_NAME), at[system], system in leading) for system in at])
+    gap = _LINE / (height - 0.6)  # of the axes, which are that much lower than the figure
+    _name_points(axes, gap, [(shortened(grid.names[system], _SHORT_NAME), at[system], system in leading) for system in at])
     axes.set_xlabel(price.what)
     axes.set_ylabel(f"main score x 100, {_mean_over(len(summary.common))}")
     axes.grid()
@@ -269,8 +271,8 @@ def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
     return figure
 
 
-def _name_points(axes: Axes, points: Sequence[tuple[str, tuple[float, float], bool]]) -> None:
-    """Name points, highest first, in a column on the right of the axes, each joined to its point by a line.
+def _name_points(axes: Axes, gap: float, points: Sequence[tuple[str, tuple[float, float], bool]]) -> None:
+    """Name points, highest first, in a column on the right of the axes, each joined to its point by a line; gap: from name to name.
 
     The names stand as near to the heights of their points as they can without overlapping (isotonic regression).
     """
@@ -278,7 +280,6 @@ def _name_points(axes: Axes, points: Sequence[tuple[str, tuple[float, float], bo
 
     axes.autoscale_view()
     low, high = axes.get_ylim()
-    gap = _LINE / (axes.figure.get_size_inches()[1] - 0.6)  # of the axes, which are that much lower than the figure
     steps = gap * np.arange(len(points))
     heights = np.array([(y - low) / (high - low) for _, (_, y), _ in points])
     heights = isotonic_regression(np.clip(heights + steps, min(steps[-1], 1), 1), increasing=False).x - steps
