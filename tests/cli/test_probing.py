@@ -24,7 +24,7 @@ COMMANDS = {
     "states": (),
     "prefix": ("-a", "causal"),
 }
-ENDINGS = ("json", "png", "svg")
+ENDINGS = ("json", "png", "svg", "pdf")
 RESULT = json.dumps({"provenance": {"attn_implementation": "sdpa"}})
 
 

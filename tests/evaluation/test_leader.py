@@ -189,14 +189,36 @@ def test_a_single_design_is_told_to_be_the_only_one(tmp_path: Path) -> None:
     assert kind_leaders(results, store)[0].reasons == ("It is the only design that was compared.",)
 
 
-def test_reference_rows_are_compared_and_never_recommended(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gap", "relation"), [(0.3, "better"), (0.001, "tied"), (-0.001, "tied"), (-0.3, "worse")])
+def test_a_reference_is_compared_and_never_recommended(gap: float, relation: str, tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
-    results = [add(store, "mean", "t0"), add(store, REFERENCE, "t0", model="minilm"), add(store, "last", "t0")]
-    assert ranked(results)[0][0] == ("minilm", REFERENCE)
-    assert len(comparisons(results, store)) == 3
-    [found] = kind_leaders(results, store)
-    assert found.system == ("m", "mean")
-    assert not any(REFERENCE in reason for reason in found.reasons)
+    results = [add(store, design, "t0") for design in ("mean", "last")]
+    noise = np.random.default_rng(0).normal(0, 0.05, 40)
+    values = values_of("mean", "t0", 40) + gap + noise - noise.mean()
+    reference = results[0].model_copy(update={"model": "minilm", "design": REFERENCE, "label": "minilm"})
+    reference = reference.model_copy(update={"main_score": float(values.mean())})
+    reference = reference.model_copy(update={"conditions": reference.conditions.model_copy(update={"model": "minilm"})})
+    store.add(reference, Items("mean", {"value": values}))
+    alone = kind_leaders(results, store)
+    [found] = kind_leaders([reference, *results], store)
+    assert found.system == ("m", "mean") and found.tied == alone[0].tied
+    [compared] = found.references
+    assert (compared.system, compared.relation, compared.is_higher) == (("minilm", REFERENCE), relation, gap > 0)
+    place = 0 if gap > 0 else -1
+    start = {"better": "The reference minilm is better: ", "tied": "Not told apart from the reference minilm: "}
+    assert found.reasons[place].startswith(start.get(relation, "Better than the reference minilm: "))
+    distance = f"{100 * abs(gap):.1f} {'ahead' if gap > 0 else 'behind'} ["
+    assert distance in found.reasons[place], "the interval is that of the same difference"
+    low, high = map(float, re.findall(r"\[(\S+), (\S+)\]", found.reasons[place])[0])
+    assert low <= 100 * abs(gap) <= high
+    assert [reason for reason in found.reasons if "reference" not in reason] == list(alone[0].reasons)
+
+
+def test_a_reference_without_all_tasks_of_a_kind_is_not_compared(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, design, task) for design in ("mean", "last") for task in TASKS[:2]]
+    alone = kind_leaders(results, store)
+    assert kind_leaders([*results, add(store, REFERENCE, TASKS[0], model="minilm")], store) == alone
 
 
 def test_six_tasks_of_a_kind_are_told_by_tasks(tmp_path: Path) -> None:

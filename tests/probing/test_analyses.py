@@ -82,7 +82,7 @@ def test_a_table_a_result_and_a_figure(
     for part in (*SAYS[analysis], "proven in 3 layers"):
         assert part in out
     names = {file.name for file in (tmp_path / "out").iterdir()}
-    assert names == {f"{analysis}.{ending}" for ending in ("json", "png", "svg")}
+    assert names == {f"{analysis}.{ending}" for ending in ("json", "png", "svg", "pdf")}
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     code, out, _ = run(*ask, "--json")
     assert json.loads(out) == json.loads(before[f"{analysis}.json"])  # and the same again from another run

@@ -149,7 +149,7 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
     content = json.loads(json.dumps(found.as_json()))
     assert content["provenance"]["designs"] == [HIDDEN.name, ROUTING.name] and content["provenance"]["max_length"] == 512
     files = draw_clusters(found, tmp_path)
-    assert [file.name for file in files] == ["clusters.png", "clusters.svg"]
+    assert [file.name for file in files] == ["clusters.png", "clusters.svg", "clusters.pdf"]
     before = [file.read_bytes() for file in files]
     assert [file.read_bytes() for file in draw_clusters(found, tmp_path)] == before
 
@@ -159,9 +159,9 @@ def test_the_figure_uses_the_names_of_the_user_counts_to_100_and_says_which_seed
 ) -> None:
     found = probe_clusters(pico_model(tokenizer, "causal", "olmoe"), (HIDDEN, ROUTING), TEXTS, None, clusters=3, seeds=2)
     words = drawn_words(draw_clusters(found, tmp_path, {HIDDEN.name: "mine"})[1])
-    assert {"mine", ROUTING.name, "mine, other seeds"} <= words and HIDDEN.name not in words
-    assert {"100", "Agreement x 100, mean of 2 seeds", "percent of the row's texts"} <= words
-    assert any(word.startswith("Clusters of seed 0 ") for word in words)
+    assert {"clusters of mine", f"clusters of {ROUTING.name}", "mine, other seeds"} <= words and HIDDEN.name not in words
+    assert {"100", "Agreement x 100, mean of 2 seeds"} <= words
+    assert f"Percent of each row's texts (seed 0, {len(TEXTS)} texts)" in words
 
 
 def drawn_words(svg: Path) -> set[str]:

@@ -101,7 +101,12 @@ def test_stages_stand_in_one_table_and_one_figure(run: Run, folder: Path, tmp_pa
     code, out, _ = run(*ask)
     assert code == 0
     assert all(stage in out for stage in stages) and out.count("exactly 0") == 1
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["prefix.json", "prefix.png", "prefix.svg"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "prefix.json",
+        "prefix.pdf",
+        "prefix.png",
+        "prefix.svg",
+    ]
     found = json.loads(run(*ask, "--json")[1])["stages"]
     assert [one["name"] for one in found] == stages
     gaps = [one["found"]["gap"] for one in found]
@@ -149,7 +154,8 @@ def test_options_of_masked_and_geometry_reach_the_probe(run: Run, folder: Path) 
         "--json",
     )
     found = json.loads(run("masked", "-m", folder / "saved", *arguments("masked", folder), *options)[1])
-    assert (found["rate"], found["seed"], found["texts"], found["mask_token"], found["max_length"]) == (0.5, 3, 3, "</s>", 9)
+    assert (found["rate"], found["seed"], found["mask_token"], found["max_length"]) == (0.5, 3, "</s>", 9)
+    assert found["texts"] + found["skipped"] == 3
     assert found["provenance"]["attention"] == "causal"
     given = ("geometry", "-m", folder / "base", "-d", "mean", *arguments("geometry", folder), "--positive-from", "3", "--json")
     found = json.loads(run(*given)[1])

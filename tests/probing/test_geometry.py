@@ -192,3 +192,15 @@ def test_similarities_are_cosines_of_the_pairs(tokenizer: Any) -> None:
 
 def test_a_zero_vector_is_like_nothing() -> None:
     assert row_cosines(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]])) == pytest.approx([24 / 25, 0])
+
+
+def test_a_limit_draws_pairs_from_the_whole_file_and_keeps_their_order(tmp_path: Path) -> None:
+    """Files of pairs are sorted by their source or by their score."""
+    rows = [{"sentence1": f"a{row:02d}", "sentence2": "b", "score": row / 10} for row in range(50)]
+    file = write_rows(tmp_path / "pairs.jsonl", rows)
+    everything = read_pairs(file)
+    drawn = read_pairs(file, 20)
+    assert len(drawn) == 20 and drawn == read_pairs(file, 20) and drawn != read_pairs(file, 20, seed=1)
+    assert drawn == sorted(drawn, key=everything.index) and drawn != everything[:20]
+    assert {pair.one for seed in range(20) for pair in read_pairs(file, 20, seed)} == {pair.one for pair in everything}
+    assert read_pairs(file, 50) == read_pairs(file, 99) == everything

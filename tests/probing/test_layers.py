@@ -69,7 +69,7 @@ def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callab
     assert [one.value for one in found.next_cosine] == pytest.approx([expected[0, 1], expected[1, 2]], abs=1e-5)
     assert (found.texts, found.scores) == (len(distinct), ())
     assert json.loads(json.dumps(found.as_json()))["provenance"]["design"] == MEAN.name
-    assert [file.name for file in draw_layers(found, tmp_path)] == ["layers.png", "layers.svg"]
+    assert [file.name for file in draw_layers(found, tmp_path)] == ["layers.png", "layers.svg", "layers.pdf"]
 
 
 @pytest.mark.parametrize("kind", ["sts", "clustering"])

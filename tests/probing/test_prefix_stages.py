@@ -56,4 +56,8 @@ def test_attention_behind_a_name(name: str, expected: tuple[str, str | None]) ->
 
 
 def test_the_figure_is_drawn(gap: PrefixGap, tmp_path: Path) -> None:
-    assert [file.name for file in draw_stages(compare_stages(["a"], [gap]), tmp_path)] == ["prefix.png", "prefix.svg"]
+    assert [file.name for file in draw_stages(compare_stages(["a"], [gap]), tmp_path)] == [
+        "prefix.png",
+        "prefix.svg",
+        "prefix.pdf",
+    ]

@@ -56,7 +56,7 @@ def test_a_mixture_under_two_prompts(tokenizer: Any, tmp_path: Path) -> None:
         assert low < high and low - 0.05 <= one.value <= high + 0.05
     assert found.steadier.value == pytest.approx(found.within["RW"].value - found.within["HS"].value)
     assert json.loads(json.dumps(found.as_json()))["within"]["RW"]["value"] == pytest.approx(matrix[2, 3])
-    assert [file.name for file in draw_prompts(found, tmp_path)] == ["prompts.png", "prompts.svg"]
+    assert [file.name for file in draw_prompts(found, tmp_path)] == ["prompts.png", "prompts.svg", "prompts.pdf"]
 
 
 def test_a_dense_model_has_hidden_states_only_and_pairs_may_lack_scores(tokenizer: Any, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_result_and_figure(tokenizer: Any, tmp_path: Path) -> None:
     content = json.loads(json.dumps(found.as_json()))
     assert "causal, proven" in content["provenance"]["proof"] and "bidirectional, proven" in content["provenance"]["proof"]
     assert content["tokens"] == list(found.tokens) and content["texts"] == 4  # one comes twice, one is a single token
-    assert [file.name for file in draw_states(found, tmp_path)] == ["states.png", "states.svg"]
+    assert [file.name for file in draw_states(found, tmp_path)] == ["states.png", "states.svg", "states.pdf"]
 
 
 def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:

@@ -87,7 +87,7 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
     assert content["goes_with"]["shared words"]["value"] == pytest.approx(
         spearmanr(margins, [shared_words(pair.one, pair.other) for pair in PAIRS]).statistic
     )
-    assert [file.name for file in draw_winners(found, tmp_path)] == ["pairs.png", "pairs.svg"]
+    assert [file.name for file in draw_winners(found, tmp_path)] == ["pairs.png", "pairs.svg", "pairs.pdf"]
 
 
 def test_a_design_does_not_win_against_itself(tokenizer: Any, tmp_path: Path) -> None:

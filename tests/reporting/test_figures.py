@@ -5,20 +5,37 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from tests.reporting.conftest import Written
-from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, Ranked, add_costs
-from unmask.reporting.figures import critical_diagram, curves, draw, front, shortened
+from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, Ranked, add_costs, write_exact
+from unmask.evaluation.verdict import ranked
+from unmask.reporting.figures import (
+    DIMENSIONS,
+    MEMORY,
+    TIME,
+    TOKENS,
+    Price,
+    critical_diagram,
+    curves,
+    draw,
+    front,
+    priced,
+    shortened,
+    trade,
+)
 from unmask.reporting.grid import read_grid
-from unmask.reporting.plotting import heat_map, new_figure, plain, save_figure
+from unmask.reporting.plotting import arrange, heat_map, new_figure, plain, save_figure
 from unmask.reporting.summary import summarise
-from unmask.reporting.svg import as_svg, drawing, inline
+from unmask.reporting.svg import ACCENT, as_svg, drawing, inline
 
 A, B, C, D = (("m", name) for name in "abcd")
 
@@ -91,10 +108,12 @@ def test_costs_draw_time_and_memory(tmp_path: Path) -> None:
     assert set(drawn) == {"ranking", "cost", "memory"}
 
 
-def test_files_are_written_as_svg_and_png(large_report: Written) -> None:
+def test_files_are_written_as_svg_png_and_pdf(large_report: Written) -> None:
     folder = large_report.page.parent / "figures"
     names = {"ranking", "critical", "layers", "cost", "memory", "dimensions"}
-    assert {file.name for file in folder.iterdir()} == {f"{name}.{ending}" for name in names for ending in ("svg", "png")}
+    assert {file.name for file in folder.iterdir()} == {
+        f"{name}.{ending}" for name in names for ending in ("svg", "png", "pdf")
+    }
     for file in folder.glob("*.png"):
         assert file.read_bytes().startswith(b"\x89PNG")
     assert any(SCRIPT in text for text in texts((folder / "ranking.svg").read_text(encoding="utf-8")))
@@ -164,7 +183,7 @@ def test_a_figure_is_arranged_once_and_looks_as_if_for_each_format(tmp_path: Pat
         return execute(*given)
 
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", counted)
-    png, _ = save_figure(made(), tmp_path, "ours")
+    png, *_ = save_figure(made(), tmp_path, "ours")
     assert len(arranged) == 1
     made().savefig(tmp_path / "plain.png", dpi=150)
     assert np.array_equal(imread(png), imread(tmp_path / "plain.png"))
@@ -179,3 +198,44 @@ def test_two_runs_and_two_fits_have_curves_of_their_own(tmp_path: Path) -> None:
     drawn = curves(read_grid(tmp_path), "sts")
     assert len(drawn) == 3
     assert {curve.name.split()[0] for curve in drawn} == {"a", "b"}
+
+
+def filled(axes: Any) -> set[float]:
+    """Heights of the filled marks."""
+    marks = [line for line in axes.get_lines() if line.get_marker() in ("o", "D")]
+    return {float(line.get_ydata()[0]) for line in marks if line.get_markerfacecolor() == ACCENT}
+
+
+@pytest.mark.parametrize("reference", [0.9, 0.601, 0.3])
+def test_a_filled_mark_follows_the_rule_of_the_table(reference: float, tmp_path: Path) -> None:
+    """Filled is what the table does not tell apart from the best design, a reference too."""
+    designs = dict(zip(("best", "twin", "last"), ("causal/echo/mean", "causal/echo/mean@4", "causal/plain/last"), strict=True))
+    scores = {"best": 0.6, "twin": 0.599, "last": 0.2, "minilm": reference}
+    write_exact(tmp_path, designs | {"minilm": "sentence-transformers"}, {"sts-0": scores, "sts-1": scores})
+    grid = read_grid(tmp_path)
+    found = summarise(grid)
+    [axes] = draw(grid, found)["ranking"].axes
+    order = [grid.names[system] for system, _ in found.order]
+    level = {"best", "twin"} | ({"minilm"} if reference == 0.601 else set())
+    assert {grid.names[system] for system, test in found.against.items() if test.tied} | {"best"} == level
+    assert filled(axes) == {order.index(name) for name in level}
+    diamonds = [float(np.ravel(line.get_ydata())[0]) for line in axes.get_lines() if line.get_marker() == "D"]
+    assert diamonds == [order.index("minilm")]
+
+
+@pytest.mark.parametrize("price", [TOKENS, TIME, MEMORY, DIMENSIONS], ids=lambda price: price.what)
+def test_every_point_of_a_cost_figure_has_a_name_that_covers_no_other(price: Price, large_report: Written) -> None:
+    grid = read_grid(large_report.folder)
+    found: Any = SimpleNamespace(order=ranked(grid.results), common=list(grid.tasks))
+    with drawing():
+        figure = trade(grid, found, price)
+        assert figure is not None
+        arrange(figure, 100)
+    [axes] = figure.axes
+    points = priced(grid, found, price)
+    assert [note.get_text() for note in axes.texts] == [shortened(grid.names[system], 26) for system, _, _ in points]
+    assert {note.xy for note in axes.texts} == {(value, 100 * mean) for _, value, mean in points}  # type: ignore[attr-defined]
+    boxes = [Text.get_window_extent(note) for note in axes.texts]  # that of the note would hold its line, too
+    assert all(lower.y0 + 0.8 * lower.height <= upper.y0 for upper, lower in pairwise(boxes)), "highest first, one a line"
+    whole = figure.bbox
+    assert all(axes.bbox.x1 < box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.loaded import loaded_by
 from tests.reporting.conftest import Written
-from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small
+from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small, write_exact
 from unmask.cli import app
 from unmask.evaluation.results import ResultStore
 from unmask.io.seals import open_line, sealed_line
@@ -184,7 +184,7 @@ def test_sections_answer_in_the_order_of_a_readers_questions(large_report: Writt
 
 
 def test_the_lead_says_what_the_tests_say(small_report: Written, tmp_path: Path) -> None:
-    assert "It is better than each of the 3 others." in small_report.html
+    assert "It is better than each of the 3 other designs." in small_report.html
     of = Folder({"mean": ("causal/plain/mean", 0.5), "twin": ("causal/plain/mean@all", 0.501)}, {"sts-0": "sts"})
     of.write(tmp_path)
     html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
@@ -264,16 +264,67 @@ def test_many_names_are_counted() -> None:
     assert listed(list("abcdefg"), most=2) == "a, b and 5 others"
 
 
-def test_a_reference_row_is_named_and_never_leads(tmp_path: Path) -> None:
-    of = Folder(
-        {"best": ("causal/echo/mean", 0.6), "wide": ("causal/plain/mean@all", 0.4), "minilm": ("sentence-transformers", 0.95)},
-        {"sts-0": "sts", "topics": "clustering"},
+def head_of(folder: Path) -> tuple[str, str]:
+    """The headline and the paragraph below it."""
+    page = Parsed(write_report(folder, folder / "report").read_text(encoding="utf-8"))
+    (_, title), (_, lead) = *page.all("h1"), page.all("p", class_="lead")[0]
+    return " ".join(title.split()), " ".join(lead.split())
+
+
+THREE = {"best": "causal/echo/mean", "wide": "causal/plain/mean@all", "minilm": "sentence-transformers"}
+HEADLINES = {
+    (None, 0.9): "best is behind minilm",
+    (None, 0.601): "best ties with minilm",
+    (None, 0.3): "best is better than minilm",
+    (0.4, 0.9): "best is the best design, behind minilm",
+    (0.4, 0.601): "best is the best design, tied with minilm",
+    (0.4, 0.599): "best is the best design, tied with minilm",
+    (0.4, 0.3): "best leads",
+    (0.599, 0.9): "best ties with wide, behind minilm",
+    (0.599, 0.601): "best ties with wide, and with minilm",
+    (0.599, 0.3): "best ties with wide",
+}
+"""By the scores of another design and of a reference. The best design scores 0.6."""
+
+
+@pytest.mark.parametrize(("other", "reference"), HEADLINES)
+def test_the_headline_says_how_the_reference_compares(other: float | None, reference: float, tmp_path: Path) -> None:
+    """It never says "leads" above a higher reference, or beside one that the tests do not tell apart."""
+    scores = {"best": 0.6, "minilm": reference} | ({} if other is None else {"wide": other})
+    write_exact(tmp_path, THREE, {"sts-0": scores, "clustering-0": scores})
+    title, lead = head_of(tmp_path)
+    assert title == HEADLINES[other, reference]
+    apart = {
+        0.9: "The reference minilm is better: 90.0, 30.0 ahead [",
+        0.3: "Better than the reference minilm: 30.0, 30.0 behind [",
+    }
+    assert apart.get(reference, f"Not told apart from the reference minilm: {100 * reference:.1f}, 0.1 ") in lead
+    html = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    [card] = [text for _, text in Parsed(html).all("article") if text.startswith("STS")]
+    named = f"minilm, a reference: {100 * reference:.1f}, {'better' if reference == 0.9 else 'not told apart'}"
+    assert (named in card) is (reference > 0.6)
+
+
+def test_a_reference_that_was_not_tested_is_not_led_either(tmp_path: Path) -> None:
+    of, store = Folder({}, {}), ResultStore(tmp_path)
+    for label, design, score in (("best", "causal/echo/mean", 0.6), ("minilm", "sentence-transformers", 0.7)):
+        result, _ = of.result(label, design, "sts-0", "sts", np.full(20, score))
+        store.add(result, None)
+    title, lead = head_of(tmp_path)
+    assert title == "best is behind minilm" and "The reference minilm scores 70.0; the difference was not tested." in lead
+
+
+def test_the_kinds_that_carry_a_mean_are_named(tmp_path: Path) -> None:
+    """A design may lead over all tasks because of one kind alone."""
+    ahead = {"retrieval-0": 0.7, "sts-0": 0.3, "classification-0": 0.301, "clustering-0": 0.2}
+    designs = {name: THREE[name] for name in ("best", "wide")}
+    write_exact(tmp_path, designs, {task: {"best": score, "wide": 0.3} for task, score in ahead.items()})
+    title, lead = head_of(tmp_path)
+    assert title == "best leads"
+    assert (
+        "By kind of task, it is better than every other design on retrieval; tied with others on STS and classification; "
+        "and worse than the best design on clustering." in lead
     )
-    of.write(tmp_path)
-    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
-    head = re.sub(r"<[^>]+>|\s+", " ", html.partition("<header>")[2].partition("<nav")[0])
-    head = " ".join(head.split())
-    assert "best leads It scores" in head and "It is better than wide. For reference, minilm scores" in head
 
 
 def test_the_leader_sorts_first_where_a_reference_row_is_above_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import NormalDist
+from typing import Literal
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
@@ -24,7 +25,7 @@ from unmask.evaluation.verdict import (
     tokens_per_text,
 )
 from unmask.io.terminal import counted
-from unmask.statistics.paired import PairedTest
+from unmask.statistics.paired import DECIMALS, PairedTest, better_side
 from unmask.tasks.kinds import KINDS
 
 POWER = 0.8
@@ -84,14 +85,45 @@ class Lead:
 
 
 @dataclass(frozen=True)
+class ReferenceComparison:
+    """A reference model (a trained sentence encoder) compared with the leading design, on the same tasks."""
+
+    system: System
+    score: float
+    leader_score: float
+    test: PairedTest | None
+    """The leader (as a) against the reference; None if the two were not tested."""
+
+    @property
+    def relation(self) -> Literal["better", "tied", "worse", "untested"]:
+        """What the test says of the reference."""
+        if self.test is None:
+            return "untested"
+        return {1: "worse", -1: "better", 0: "tied"}[better_side(self.test)]  # type: ignore[return-value]
+
+    @property
+    def is_higher(self) -> bool:
+        """Whether the reference has the higher score, significant or not."""
+        return round(self.score, DECIMALS) > round(self.leader_score, DECIMALS)
+
+
+@dataclass(frozen=True)
 class KindLeader:
-    """The best system for a kind of task. reasons: short sentences that say why. tied: systems that may be as good."""
+    """The best design for a kind of task."""
 
     kind: str
     system: System
     score: float
     reasons: tuple[str, ...]
+    """Short sentences that say why."""
     tied: tuple[System, ...] = ()
+    """Designs that may be as good."""
+    worse: tuple[System, ...] = ()
+    """Designs that it is better than."""
+    is_clear: bool = False
+    """Whether the tests show it to be better than every design that it was tested against."""
+    references: tuple[ReferenceComparison, ...] = ()
+    """Reference models that were scored on all of its tasks."""
 
 
 def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], results: Sequence[Result]) -> Lead:
@@ -109,9 +141,9 @@ def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], res
 def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System | None = None) -> list[KindLeader]:
     """The best design for each kind of task, with the reasons, and the designs that tie with it.
 
-    Reference rows (sentence-transformers models) are not candidates: the question is how to use the LLM. Each kind is tested separately,
-    over all pairs, or only against the baseline if there is one. Raises UnmaskError for a kind without a task that all designs were
-    scored on.
+    Reference rows (sentence-transformers models) are not candidates: the question is how to use the LLM. But the leader is compared with
+    those that were scored on the same tasks. Each kind is tested separately, over all pairs, or only against the baseline if there is
+    one. Raises UnmaskError for a kind without a task that all designs were scored on.
     """
     candidates = [result for result in results if result.design != SENTENCE_TRANSFORMERS]
     leaders = []
@@ -121,14 +153,104 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
         if not order:
             raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
         chosen = baseline if baseline in dict(order) else None
-        standing = lead(order, comparisons(of_kind, store, chosen), of_kind)
-        leaders.append(KindLeader(kind, standing.leader, order[0][1], reasons(standing, of_kind, _on(kind)), standing.tied))
+        rows = [*of_kind, *_comparable_references(of_kind, [result for result in results if result.kind == kind])]
+        tests = comparisons(rows, store, chosen)
+        standing = lead(order, tests, of_kind)
+        references = compare_references(standing, ranked(rows), tests)
+        sentences = [(one.is_higher, reference_sentence(one, rows)) for one in references]
+        leaders.append(
+            KindLeader(
+                kind,
+                standing.leader,
+                order[0][1],
+                (
+                    *(sentence for is_higher, sentence in sentences if is_higher),
+                    *reasons(standing, of_kind, f" on {_title(kind)} tasks"),
+                    *(sentence for is_higher, sentence in sentences if not is_higher),
+                ),
+                standing.tied,
+                standing.worse,
+                bool(standing.worse) and not standing.tied and not standing.ahead,
+                references,
+            )
+        )
     return leaders
 
 
-def _on(kind: str) -> str:
-    """The tasks of a kind, as the words behind a cost: a report also shows the cost on all tasks."""
-    return f" on {(KINDS[kind].title if kind in KINDS else '') or kind} tasks"
+def _comparable_references(candidates: Sequence[Result], results: Sequence[Result]) -> list[Result]:
+    """The rows of the references that were scored on every task that all candidates share."""
+    lacking, tasks = not_scored(candidates), {result.task for result in candidates}
+    references = [result for result in results if result.design == SENTENCE_TRANSFORMERS and result.task in tasks]
+    scored: dict[System, set[str]] = {}
+    for result in references:
+        scored.setdefault(result.system, set()).add(result.task)
+    return [result for result in references if tasks - set(lacking) <= scored[result.system]]
+
+
+def compare_references(
+    standing: Lead, order: Sequence[tuple[System, float]], tests: Sequence[Comparison]
+) -> tuple[ReferenceComparison, ...]:
+    """The leader against each system of an order that is not its candidate, best first; tests: of all of them."""
+    candidates = dict(standing.order)
+    found = {
+        frozenset((test.a, test.b)): test.seen_from(standing.leader) for test in tests if standing.leader in (test.a, test.b)
+    }
+    leader_score = dict(order)[standing.leader]
+    return tuple(
+        ReferenceComparison(system, score, leader_score, found.get(frozenset((system, standing.leader))))
+        for system, score in order
+        if system not in candidates
+    )
+
+
+def reference_sentence(reference: ReferenceComparison, results: Sequence[Result]) -> str:
+    """A sentence that says how a reference compares with the leader."""
+    name, score = display_name(reference.system, results), points(reference.score)
+    if reference.test is None:
+        return f"The reference {name} scores {score}; the difference was not tested."
+    low, high = reference.test.interval
+    distance = points(abs(reference.test.difference))
+    if distance == "0.0":
+        how = f"same score {_interval(reference.test)}"
+    elif reference.test.difference > 0:
+        how = f"{distance} behind {_interval(reference.test)}"
+    else:
+        how = f"{distance} ahead [{points(-high)}, {points(-low)}]"
+    if reference.relation == "better":
+        return f"The reference {name} is better: {score}, {how}."
+    if reference.relation == "worse":
+        return f"Better than the reference {name}: {score}, {how}."
+    return f"Not told apart from the reference {name}: {score}, {how}."
+
+
+def kinds_sentence(leader: System, kinds: Sequence[KindLeader]) -> str:
+    """A sentence that says on which kinds of task the overall leader is better than the other designs, and on which it is not.
+
+    A mean may be ahead because of one kind alone. Empty for a single kind of task.
+    """
+    if len(kinds) < 2:
+        return ""
+    parts: dict[str, list[str]] = {}
+    for kind in kinds:
+        if kind.system == leader and kind.is_clear:
+            where = "better than every other design on"
+        elif (kind.system == leader and kind.tied) or leader in kind.tied:
+            where = "tied with others on"
+        elif leader in kind.worse:
+            where = "worse than the best design on"
+        else:
+            where = "undecided on"
+        parts.setdefault(where, []).append(_title(kind.kind))
+    order = ("better than every other design on", "tied with others on", "worse than the best design on", "undecided on")
+    return f"By kind of task, it is {_and([f'{where} {_and(parts[where])}' for where in order if where in parts], ';')}."
+
+
+def _and(words: Sequence[str], comma: str = ",") -> str:
+    return words[0] if len(words) == 1 else f"{f'{comma} '.join(words[:-1])}{comma if comma == ';' else ''} and {words[-1]}"
+
+
+def _title(kind: str) -> str:
+    return (KINDS[kind].title if kind in KINDS else "") or kind
 
 
 def reasons(standing: Lead, results: Sequence[Result], on: str = "") -> tuple[str, ...]:

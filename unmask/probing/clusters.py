@@ -32,6 +32,7 @@ from unmask.statistics.intervals import Bounds
 from unmask.statistics.jackknife import jackknife_interval
 from unmask.statistics.routing.information import entropy, mutual_information
 from unmask.statistics.routing.runs import adjusted_information
+from unmask.tasks.sampling import random_subset
 
 SEEDS = 5
 _STARTS, _PERMUTATIONS = 10, 200
@@ -174,10 +175,7 @@ def read_texts(
     for line, row in read_rows(file):
         text = field(file, line, row, column)
         labels.setdefault(text, str(field(file, line, row, label, (str, int))) if label else "")
-    texts = list(labels)
-    if limit is not None and limit < len(texts):
-        kept = np.random.default_rng(seed).choice(len(texts), limit, replace=False)
-        texts = [texts[place] for place in np.sort(kept)]
+    texts = random_subset(list(labels), limit, seed)
     return texts, [labels[text] for text in texts] if label else None
 
 

@@ -29,6 +29,7 @@ from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.intervals import Bounds
 from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
+from unmask.tasks.sampling import random_subset
 
 POSITIVE = 4.0
 """Pairs of the STS benchmark (scores 0 to 5) with at least this score count as paraphrases."""
@@ -121,8 +122,11 @@ def unit(vectors: Vectors) -> Float[NDArray[np.float64], "text dim"]:
     return np.asarray(wide / lengths, np.float64)
 
 
-def read_pairs(file: Path) -> list[Pair]:
-    """Pairs from rows {sentence1, sentence2} with an optional number `score`. Raises UnmaskError with file, line and column."""
+def read_pairs(file: Path, limit: int | None = None, seed: int = 0) -> list[Pair]:
+    """Pairs from rows {sentence1, sentence2} with an optional number `score`. Raises UnmaskError with file, line and column.
+
+    With a limit, the seed draws the pairs from the whole file, since many files are sorted by source or score.
+    """
     pairs = []
     for line, row in read_rows(file):
         first, second = (field(file, line, row, column) for column in ("sentence1", "sentence2"))
@@ -131,7 +135,7 @@ def read_pairs(file: Path) -> list[Pair]:
         raise UnmaskError(f"'{file}' holds no pairs.")
     if len({pair.score is None for pair in pairs}) > 1:
         raise UnmaskError(f"'{file}': some pairs have a score and some have none.")
-    return pairs
+    return random_subset(pairs, limit, seed)
 
 
 def linked(pairs: Sequence[tuple[int, int]], texts: int) -> NDArray[np.int64]:

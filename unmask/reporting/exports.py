@@ -180,6 +180,10 @@ def advice_rows(grid: Grid, summary: Summary) -> list[Record]:
             "score": advice.score,
             "tied": [grid.names[system] for system in advice.tied],
             "reasons": list(advice.reasons),
+            "references": [
+                {"name": grid.names[reference.system], "score": reference.score, "relation": reference.relation}
+                for reference in advice.references
+            ],
         }
         for advice in summary.advice
     ]

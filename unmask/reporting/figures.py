@@ -10,11 +10,11 @@ import numpy as np
 
 from unmask.designs.design import Design
 from unmask.designs.presets import PRESETS
-from unmask.evaluation.results import Result
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System, model_name
 from unmask.reporting.grid import DesignCost, Grid, design_of
 from unmask.reporting.summary import MeanRanks, Summary
-from unmask.reporting.svg import ACCENT, INK, MUTED, PAPER, SERIES, SOFT
+from unmask.reporting.svg import ACCENT, INK, LINE, MUTED, PAPER, SERIES, SOFT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _WIDTH = 5.6  # inches: on a phone its text can still be read
 _WIDE = 7.6  # for names on two sides
-_LONGEST_NAME = 30
+_NARROW = 4.4  # a phone shows all of it
+_LONGEST_NAME, _SHORT_NAME = 30, 26
+_LINE = 0.17  # inches from one name to the next
 _MARKERS = "osD^vPX"  # one more than colours, so that both come round together only after 42 lines
 
 
@@ -40,27 +42,32 @@ def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
 
 
 def ranking(grid: Grid, summary: Summary) -> Figure:
-    """Mean of every design with its interval; filled: not told apart from the best."""
-    count = len(summary.order)
-    figure, axes = _figure(0.9 + 0.27 * count)
+    """Mean of every design with its interval; filled: the leader, and what the tests do not tell apart from it."""
+    number = len(summary.order)
+    figure, axes = _figure(0.9 + 0.27 * number, _NARROW)
     for place, (system, mean) in enumerate(summary.order):
-        leads = system == summary.leader or system in summary.tied
+        filled = system in summary.level
         low, high = summary.intervals.get(system, (mean, mean))
         axes.plot(
-            [100 * low, 100 * high], [place, place], color=ACCENT if leads else SOFT, linewidth=1.8, solid_capstyle="round"
+            [100 * low, 100 * high], [place, place], color=ACCENT if filled else SOFT, linewidth=1.8, solid_capstyle="round"
         )
-        axes.plot(
-            100 * mean, place, "o", markersize=6.5, color=ACCENT if leads else PAPER, markeredgecolor=ACCENT if leads else MUTED
-        )
+        _draw_point(axes, system, (100 * mean, place), filled)
         axes.annotate(
-            f"{100 * mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", color=INK if leads else MUTED
+            f"{100 * mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", color=INK if filled else MUTED
         )
-    axes.set_yticks(range(count), [shortened(grid.names[system]) for system, _ in summary.order])
-    axes.set_ylim(count - 0.4, -0.6)
+    axes.set_yticks(range(number), [shortened(grid.names[system], _SHORT_NAME) for system, _ in summary.order])
+    axes.set_ylim(number - 0.4, -0.6)
     axes.set_xlabel(f"main score x 100, {_mean_over(len(summary.common))}")
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     return figure
+
+
+def _draw_point(axes: Axes, system: System, at: tuple[float, float], filled: bool) -> None:
+    """A dot for a design, a diamond for a reference."""
+    mark, size = ("D", 5.5) if system[1] == SENTENCE_TRANSFORMERS else ("o", 6.5)
+    colours = {"color": ACCENT} if filled else {"color": PAPER, "markeredgecolor": MUTED}
+    axes.plot(*at, mark, markersize=size, zorder=3, **colours)  # type: ignore[arg-type]
 
 
 def critical(grid: Grid, summary: Summary) -> Figure | None:
@@ -244,31 +251,50 @@ def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
     if len({value for _, value, _ in points}) < 2:
         return None
     leading = front(points)
+    height = max(3.3, 0.8 + _LINE * len(points))
+    figure, axes = _figure(height)
     at = {system: (value, 100 * mean) for system, value, mean in points}
-    figure, axes = _figure(3.3)
-    rest = [point for system, point in at.items() if system not in leading]
-    axes.plot(*_columns(rest), "o", markersize=6, color=PAPER, markeredgecolor=MUTED, linestyle="none")
-    steps = [at[system] for system in leading]
-    axes.plot(*_columns(steps), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1)
-    axes.plot(*_columns(steps), "o", markersize=7, color=ACCENT, linestyle="none")
+    axes.plot(*_columns([at[system] for system in leading]), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1)
+    for system, point in at.items():
+        _draw_point(axes, system, point, system in leading)
     values = [value for value, _ in at.values()]
     if max(values) > 20 * min(values):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")  # its own writes powers in TeX, which stays as it is in text
-    axes.margins(x=0.12, y=0.16)
-    axes.autoscale_view()
-    for system in leading:
-        value, mean = at[system]
-        on_left = axes.transData.transform((value, mean))[0] < axes.bbox.x0 + axes.bbox.width / 2
-        axes.annotate(
-            shortened(grid.names[system], 26), (value, mean), (-5 if on_left else 5, 7), textcoords="offset points",
-            ha="left" if on_left else "right", zorder=1.5, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
-        )  # fmt: skip
+    axes.margins(x=0.06, y=0.06)
+    gap = _LINE / (height - 0.6)  # of the axes, which are that much lower than the figure
+    _name_points(axes, gap, [(shortened(grid.names[system], _SHORT_NAME), at[system], system in leading) for system in at])
     axes.set_xlabel(price.what)
     axes.set_ylabel(f"main score x 100, {_mean_over(len(summary.common))}")
     axes.grid()
     axes.set_axisbelow(True)
     return figure
+
+
+def _name_points(axes: Axes, gap: float, points: Sequence[tuple[str, tuple[float, float], bool]]) -> None:
+    """Name points, highest first, in a column on the right of the axes, each joined to its point by a line; gap: from name to name.
+
+    The names stand as near to the heights of their points as they can without overlapping (isotonic regression).
+    """
+    from scipy.optimize import isotonic_regression
+
+    axes.autoscale_view()
+    low, high = axes.get_ylim()
+    steps = gap * np.arange(len(points))
+    heights = np.array([(y - low) / (high - low) for _, (_, y), _ in points])
+    heights = isotonic_regression(np.clip(heights + steps, min(steps[-1], 1), 1), increasing=False).x - steps
+    for (name, point, leads), height in zip(points, heights, strict=True):
+        line = {
+            "arrowstyle": "-",
+            "color": SOFT if leads else LINE,
+            "linewidth": 0.8,
+            "relpos": (0, 0.5),
+            "shrinkA": 1,
+            "shrinkB": 4,
+        }
+        axes.annotate(
+            name, point, (1.04, height), textcoords="axes fraction", va="center", color=INK if leads else MUTED, arrowprops=line
+        )
 
 
 FIGURES: dict[str, Callable[[Grid, Summary], Figure | None]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.leader import cheapest_sentence
+from unmask.evaluation.leader import cheapest_sentence, kinds_sentence, reference_sentence
 from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.seed_means import one_seed
@@ -25,6 +25,7 @@ from unmask.statistics.intervals import Bounds
 from unmask.tasks.kinds import KINDS
 
 _LEVELS = 10
+_UNBROKEN = 20  # characters of a name that a phone has room for beside a column of numbers
 DASH, MINUS = "\u2013", "\u2212"
 _SPOKEN: dict[Mark, str] = {"best": "best of its task", "tied": "not told apart from the best"}
 
@@ -62,7 +63,15 @@ def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequen
     """The page: charts are SVG elements by name, data the files beside the page that it links to."""
     from markupsafe import Markup
 
-    filters = {"points": points, "bounds": bounds, "amount": amount, "p": p_value, "listed": listed, "breakable": breakable}
+    filters = {
+        "points": points,
+        "bounds": bounds,
+        "amount": amount,
+        "p": p_value,
+        "listed": listed,
+        "breakable": breakable,
+        "design": design_name,
+    }
     shown = {"charts": {name: Markup(chart) for name, chart in charts.items()}, "data": [file.name for file in data]}
     own = "unmask.reporting"
     return fill((own, "report.html"), STYLE, part(own, "report.js"), filters, shown | _content(grid, summary))
@@ -106,6 +115,14 @@ def breakable(name: str) -> str:
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
+def design_name(name: str) -> str:
+    """The name of a design, escaped and breakable; a short one stays on one line where it has room."""
+    from markupsafe import Markup
+
+    parts = breakable(name)
+    return Markup('<span class="whole">{}</span>').format(parts) if len(name) <= _UNBROKEN else parts
+
+
 def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
     columns, scale = _columns(grid), _scale(grid)
     order = [system for system, _ in summary.order] + summary.unranked
@@ -120,8 +137,11 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "order": [_ranked_row(grid, summary, place, efficient) for place in range(len(summary.order))],
         "unranked": [(grid.names[system], len(grid.of(system))) for system in summary.unranked],
         "leader": _ranked_row(grid, summary, [system for system, _ in summary.order].index(summary.leader), efficient),
+        "headline": _headline(grid, summary),
         "designs": [grid.names[system] for system, _ in candidates(summary.order)],
-        "references": [(grid.names[system], mean) for system, mean in summary.order if system[1] == SENTENCE_TRANSFORMERS],
+        "references": [_minus(reference_sentence(reference, grid.results)) for reference in summary.references],
+        "reference_count": sum(system[1] == SENTENCE_TRANSFORMERS for system in grid.systems),
+        "by_kind": kinds_sentence(summary.leader, summary.advice) if summary.lead.tests else "",
         "tied": [(grid.names[system], dict(summary.order)[system]) for system in summary.lead.tied],
         "outcome": test.outcome if test else None,
         "tests": tests_used(list(summary.lead.tests.values()) or summary.tests),
@@ -156,6 +176,38 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
     }
 
 
+def _headline(grid: Grid, summary: Summary) -> list[tuple[str, bool]]:
+    """The title of the page in parts, each with whether it is a name. It never says "leads" of a design below a reference."""
+    tied, compared = summary.lead.tied, len(candidates(summary.order)) > 1
+    by_relation: dict[str, list[str]] = {}
+    for reference in summary.references:
+        relation = "better" if reference.relation == "untested" and reference.is_higher else reference.relation
+        by_relation.setdefault(relation, []).append(grid.names[reference.system])
+    where = next((relation for relation in ("better", "tied", "worse") if relation in by_relation), None)
+    parts = [(grid.names[summary.leader], True)]
+    if not compared:
+        verb = {"better": " is behind ", "tied": " ties with ", "worse": " is better than "}
+        return [*parts, *([(verb[where], False), (listed(by_relation[where]), True)] if where else [(", on its own", False)])]
+    if len(tied) == 1:
+        parts += [(" ties with ", False), (grid.names[tied[0]], True)]
+    elif tied:
+        parts.append((f" ties with {len(tied)} others", False))
+    elif where in ("better", "tied"):
+        parts.append((" is the best design" if summary.lead.tests else " scores highest of the designs", False))
+    else:
+        parts.append((" leads" if summary.lead.tests else " scores highest", False))
+    if where == "better":
+        parts += [(", behind ", False), (listed(by_relation["better"]), True)]
+    elif where == "tied":
+        parts += [(", and with " if tied else ", tied with ", False), (listed(by_relation["tied"]), True)]
+    return parts
+
+
+def _minus(sentence: str) -> str:
+    """A sentence with the minus signs of print."""
+    return re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, sentence)
+
+
 def _words(grid: Grid) -> dict[str, Any]:
     """Scores on words: tasks, and a line for each reading, best first."""
     tasks = {result.task: result for result in grid.words}
@@ -183,7 +235,8 @@ def _card(grid: Grid, summary: Summary, place: int) -> dict[str, Any]:
         "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
         "tasks": len(tasks),
         "tied": len(advice.tied),
-        "reasons": [re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, reason) for reason in advice.reasons],
+        "above": [(grid.names[one.system], one.score, one.relation) for one in advice.references if one.is_higher],
+        "reasons": [_minus(reason) for reason in advice.reasons],
         "cost": _cost_words(grid.cost(advice.system)),
     }
 

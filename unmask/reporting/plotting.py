@@ -6,6 +6,7 @@ Every kind of eye tells the colours apart (Okabe and Ito); in grey, their lightn
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,14 @@ MARKS = "osD^vP"
 _CELLS_WITH_NUMBERS = 12
 MADE_BY = "made by unmask"
 """What a figure on disk says of itself, so that it can be told from a figure of somebody else."""
-METADATA = {"png": {"Software": MADE_BY}, "svg": {"Creator": MADE_BY, "Date": None}}
-"""What is written into a figure, by the ending of its file."""
-PDF = {"pdf": {"Creator": MADE_BY, "CreationDate": None}}
-"""The same for a format that only a user who asks for it gets."""
+METADATA = {
+    "png": {"Software": MADE_BY},
+    "svg": {"Creator": MADE_BY, "Date": None},
+    "pdf": {"Creator": MADE_BY, "CreationDate": None},
+}
+"""What is written into a figure, by the ending of its file. Every figure is written in each of these formats."""
+_TRUETYPE = 42  # publishers refuse the Type 3 fonts that matplotlib embeds by default
+_MOST_TICKS = 8
 
 
 def new_figure(
@@ -46,6 +51,13 @@ def plain(axis: Axes, title: str) -> None:
     axis.set_title(title, fontsize=9, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(labelsize=8)
+
+
+def layer_ticks(depth: int) -> list[int]:
+    """Evenly spaced layer numbers for an axis from layer 1 to `depth`: multiples of 1, 2, 5, 10, ... of which at most eight fit."""
+    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    step = next(step for step in steps if depth // step <= _MOST_TICKS)
+    return list(range(step, depth + 1, step))
 
 
 def heat_map(
@@ -79,21 +91,24 @@ def arrange(figure: Figure, dpi: float) -> None:
 
 def require_figure_file(file: Path) -> None:
     """Raise UnmaskError, before any work, for a file that no figure can be written to: by its ending, or since it is somebody else's."""
-    known = METADATA | PDF
-    if file.suffix.removeprefix(".") not in known:
-        raise UnmaskError(f"A figure is written as {', '.join(known)}: give a file with such an ending, not '{file.name}'.")
+    if file.suffix.removeprefix(".") not in METADATA:
+        raise UnmaskError(f"A figure is written as {', '.join(METADATA)}: give a file with such an ending, not '{file.name}'.")
     refuse_foreign(file, [MADE_BY], "file")
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG; their files. The same figure gives the same bytes."""
+    """Write a figure as PNG, SVG and PDF; their files. The same figure gives the same bytes."""
+    arrange(figure, 150)
+    files = [folder / f"{name}.{ending}" for ending in METADATA]
+    for file in files:
+        with atomic(file) as scratch:
+            write_figure(figure, scratch, file.suffix.removeprefix("."), 150, name)
+    return files
+
+
+def write_figure(figure: Figure, file: Path, ending: str, dpi: float, salt: str = "unmask") -> None:
+    """Write an arranged figure in one format, marked as ours. The same figure gives the same bytes."""
     import matplotlib as mpl
 
-    arrange(figure, 150)
-    files = []
-    for ending, metadata in METADATA.items():
-        file = folder / f"{name}.{ending}"
-        with atomic(file) as scratch, mpl.rc_context({"svg.hashsalt": name}):
-            figure.savefig(scratch, format=ending, dpi=150, metadata=metadata)
-        files.append(file)
-    return files
+    with mpl.rc_context({"svg.hashsalt": salt, "pdf.fonttype": _TRUETYPE}):
+        figure.savefig(file, format=ending, dpi=dpi, metadata=METADATA[ending])

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unmask.io.files import atomic
+from unmask.reporting.figures import shortened
 from unmask.reporting.plotting import (
     BLUE,
     COLOURS,
     GREY,
     MARKS,
-    METADATA,
     ORANGE,
-    PDF,
     heat_map,
+    layer_ticks,
     new_figure,
     plain,
     require_figure_file,
     save_figure,
+    write_figure,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from unmask.probing.prompt_sensitivity import PromptSensitivity
     from unmask.probing.state_change import StateChange
     from unmask.probing.won_pairs import WonPairs
+
+_CELL, _CHARACTER, _AGREEMENT_WIDTH = 0.42, 0.065, 3.4
+"""Inches: a cell of a heat map with its number, a character of a tick label, and the panel of agreements of clusters."""
 
 Names = Mapping[str, str]
 """What the user calls a design, by its readable name."""
@@ -45,9 +49,10 @@ def draw_layers(result: Layers, folder: Path, names: Names = _AS_THEY_ARE) -> li
     figure, (left, right) = new_figure(10, 4, 2, (1.1, 1))
     both = np.where(np.tri(depth, dtype=bool), result.cosine, result.centred)
     heat_map(left, both, low=min(0.0, float(both.min())), high=1, label="mean cosine")
-    ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
-    left.set_xticks(ticks, ticks + 1)
-    left.set_yticks(ticks, ticks + 1)
+    ticks = layer_ticks(depth)
+    left.set_xticks([tick - 1 for tick in ticks], list(map(str, ticks)))
+    left.set_yticks([tick - 1 for tick in ticks], list(map(str, ticks)))
+    right.set_xticks(ticks)
     left.set_xlabel("layer", fontsize=8)
     left.set_ylabel("layer", fontsize=8)
     left.set_title("Cosine of two layers: below the diagonal as is, above it centred", fontsize=9, loc="left")
@@ -85,8 +90,9 @@ def draw_states(result: StateChange, folder: Path) -> list[Path]:
     left.invert_yaxis()
     left.set_xticks(range(len(result.bins)), [name_of(bounds) for bounds in result.bins], rotation=45, ha="right")
     depth = len(table)
-    ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
-    left.set_yticks(ticks, ticks + 1)
+    ticks = layer_ticks(depth)
+    left.set_yticks([tick - 1 for tick in ticks], list(map(str, ticks)))
+    right.set_xticks(ticks)
     left.set_xlabel("position of the token", fontsize=8)
     left.set_ylabel("layer", fontsize=8)
     left.set_title("Cosine of a token's causal and bidirectional state", fontsize=9, loc="left")
@@ -109,18 +115,22 @@ def draw_states(result: StateChange, folder: Path) -> list[Path]:
 def draw_clusters(result: Clusters, folder: Path, names: Names = _AS_THEY_ARE) -> list[Path]:
     """Shares of each cluster of the first design by cluster of the second, and each measure beside chance and k-means itself."""
     first, second = (names.get(design, design) for design in result.designs)
-    high = 1.2 + 0.32 * max(result.clusters, 6)
-    figure, (left, right) = new_figure(11, high, 2, (1.35, 1))
+    rows, columns = ([shortened(", ".join(words[:2]) or "-") for words in some] for some in result.words)
+    # inches: the cells keep their size, whatever the length of their names
+    cells, beside, below = (
+        _CELL * max(result.clusters, 6),
+        _CHARACTER * max(map(len, rows)),
+        _CHARACTER * max(map(len, columns)),
+    )
+    figure, (left, right) = new_figure(cells + beside + 5.6, cells + 0.75 * below + 1, 2, ((cells + 0.5) / _AGREEMENT_WIDTH, 1))
     table = np.array(result.table, float)
     shares = 100 * table / table.sum(axis=1, keepdims=True)
-    heat_map(left, shares, low=0, high=100, label="percent of the row's texts", decimals=0)
-    left.set_yticks(range(result.clusters), [", ".join(some[:3]) or "-" for some in result.words[0]])
-    left.set_xticks(range(result.clusters), [", ".join(some[:2]) or "-" for some in result.words[1]], rotation=45, ha="right")
-    left.set_ylabel(first, fontsize=8)
-    left.set_xlabel(second, fontsize=8)
-    left.set_title(
-        f"Clusters of seed 0 by their top words, best match on the diagonal: {result.texts} texts", fontsize=9, loc="left"
-    )
+    heat_map(left, shares, low=0, high=100, label="", decimals=0)
+    left.set_yticks(range(result.clusters), rows)
+    left.set_xticks(range(result.clusters), columns, rotation=45, ha="right", rotation_mode="anchor")
+    left.set_ylabel(f"clusters of {first}", fontsize=8)
+    left.set_xlabel(f"clusters of {second}", fontsize=8)
+    left.set_title(f"Percent of each row's texts (seed 0, {result.texts} texts)", fontsize=9, loc="left")
     places = np.arange(len(result.agreement))[::-1]
     for place, agreement in zip(places, result.agreement, strict=True):
         right.plot(
@@ -147,7 +157,7 @@ def draw_clusters(result: Clusters, folder: Path, names: Names = _AS_THEY_ARE) -
     right.set_yticks(places, [agreement.measure for agreement in result.agreement])
     right.set(xlim=(-5, 105), ylim=(-0.6, len(places) - 0.4))
     plain(right, f"Agreement x 100, mean of {result.seeds} seeds")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", fontsize=7, frameon=False, ncols=2)
+    right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.35 / cells), fontsize=8, frameon=False, handletextpad=0.3)
     return save_figure(figure, folder, "clusters")
 
 
@@ -165,19 +175,21 @@ def draw_prompts(result: PromptSensitivity, folder: Path) -> list[Path]:
     if wide:
         for line in (axes[0].axhline, axes[0].axvline):
             line(count - 0.5, color="white", linewidth=2)
-    axes[0].set_title(f"Similarities of {result.pairs} pairs under two readings", fontsize=9, loc="left")
+    axes[0].set_title(f"Rank correlation of the similarities of {result.pairs} pairs", fontsize=9, loc="left")
     if result.gold:
         places = np.arange(count)[::-1]
-        for nth, (features, colour, mark) in enumerate(zip(result.features, (BLUE, ORANGE), "os", strict=False)):
+        offsets = (0.12, -0.12) if wide else (0.0,)  # the two markers of a prompt stand above and below its tick
+        for nth, (features, offset, colour, mark) in enumerate(
+            zip(result.features, offsets, (BLUE, ORANGE), "os", strict=False)
+        ):
             some = result.gold[nth * count : (nth + 1) * count]
             values = np.array([estimate.value for estimate in some])
             spread = np.abs(np.array([estimate.interval for estimate in some]).T - values)
-            axes[1].errorbar(
-                values, places + 0.12 - 0.24 * nth, xerr=spread, fmt=mark, color=colour, label=features, markersize=5
-            )
+            axes[1].errorbar(values, places + offset, xerr=spread, fmt=mark, color=colour, label=features, markersize=5)
         axes[1].set_yticks(places, result.prompts)
+        axes[1].set_ylim(-0.5, count - 0.5)  # the rows of the heat map, if this has one kind of features
         axes[1].set_xlabel("Spearman with gold (line: 95 %)", fontsize=8)
-        plain(axes[1], "How good each reading is")
+        plain(axes[1], "Agreement with gold scores")
         axes[1].grid(axis="x", color="0.9")
         if wide:
             axes[1].legend(
@@ -205,12 +217,24 @@ def draw_winners(result: WonPairs, folder: Path, names: Names = _AS_THEY_ARE) ->
     for name, wins, values, (_, colour, _), style in zip(
         labels, result.wins, (margins[margins > 0], -margins[margins < 0]), sides, ("-", "--"), strict=False
     ):
-        reach = np.sort(values)[::-1]
-        right.plot(reach, np.arange(1, len(reach) + 1), color=colour, linestyle=style, label=f"{name} wins ({wins})")
-    right.set_yscale("log")
-    right.set_xlabel("by this margin or more", fontsize=8)
+        reach = sorted(values)
+        # as many margins reach x as are not below it; the line ends with a drop to 0, which a log axis clips at its lower edge
+        right.plot(
+            [0.0, *reach, max(reach, default=0.0)],
+            [len(reach), *range(len(reach), -1, -1)],
+            drawstyle="steps-pre",
+            color=colour,
+            linestyle=style,
+            label=f"{name} wins ({wins})",
+        )
+    if any(result.wins):
+        right.set_yscale("log", nonpositive="clip")
+        right.yaxis.set_major_formatter("{x:g}")
+    right.set_ylim(bottom=0.8)
+    right.set_xlim(left=0)
+    right.set_xlabel("margin at least", fontsize=8)
     right.set_ylabel("pairs", fontsize=8)
-    plain(right, f"Mean margin {result.margin.value:+.4f}, symmetric: p = {result.p:.2g}")
+    plain(right, f"Mean margin {result.margin.value:+.4f} (Wilcoxon: p = {result.p:.2g})")
     right.legend(frameon=False, fontsize=8)
     return save_figure(figure, folder, "pairs")
 
@@ -257,6 +281,7 @@ def draw_attribution(result: Attribution, file: Path) -> None:
     shares = 100 * np.array(result.shares)
     spread = np.abs(100 * np.array([result.low, result.high]) - shares)
     axes.bar(layers, shares, color="tab:blue", yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": "0.4"})
+    axes.set_xticks(layer_ticks(depth))
     axes.axhline(100 / depth, color="0.3", linewidth=0.8, linestyle="--", label="every layer alike")
     axes.set(
         xlabel="layer",
@@ -265,4 +290,4 @@ def draw_attribution(result: Attribution, file: Path) -> None:
     )
     axes.legend(frameon=False)
     with atomic(file) as scratch:
-        figure.savefig(scratch, format=ending, dpi=120, metadata=(METADATA | PDF)[ending])
+        write_figure(figure, scratch, ending, 120)

@@ -10,7 +10,7 @@ from unmask.reporting.exports import FILES, export
 from unmask.reporting.figures import draw
 from unmask.reporting.grid import read_grid, require_results
 from unmask.reporting.page import render
-from unmask.reporting.plotting import arrange
+from unmask.reporting.plotting import METADATA, arrange, write_figure
 from unmask.reporting.summary import summarise
 from unmask.reporting.svg import as_svg, drawing, inline
 
@@ -46,7 +46,7 @@ def _refuse_foreign(output: Path) -> None:
     page = output / "report.html"
     if (output / _MARKER).is_file() or (page.is_file() and b"<title>unmask report" in page.read_bytes()):
         return
-    figures = [output / "figures" / f"{name}.{kind}" for name in TITLES for kind in ("svg", "png")]
+    figures = [output / "figures" / f"{name}.{kind}" for name in TITLES for kind in METADATA]
     for file in (page, *figures, *(output / "data" / name for name in FILES)):
         if file.exists():
             raise UnmaskError(f"'{file}' was not written by unmask, and the report would replace it: give another folder (-o).")
@@ -62,7 +62,7 @@ def _write(folder: Path, output: Path) -> Path:
     with drawing():
         drawn = draw(grid, summary)
         for name in TITLES.keys() - drawn.keys():  # an earlier report may have had it
-            for ending in ("svg", "png"):
+            for ending in METADATA:
                 (output / "figures" / f"{name}.{ending}").unlink(missing_ok=True)
         for name, figure in drawn.items():
             arrange(figure, 200)
@@ -70,8 +70,9 @@ def _write(folder: Path, output: Path) -> Path:
             charts[name] = inline(svg, f"chart-{name}", TITLES[name])
             with atomic(output / "figures" / f"{name}.svg") as scratch:
                 scratch.write_text(svg, encoding="utf-8")
-            with atomic(output / "figures" / f"{name}.png") as scratch:
-                figure.savefig(scratch, format="png", dpi=200)
+            for ending in ("png", "pdf"):
+                with atomic(output / "figures" / f"{name}.{ending}") as scratch:
+                    write_figure(figure, scratch, ending, 200)
     page = output / "report.html"
     with atomic(page) as scratch:
         scratch.write_text(render(grid, summary, charts, data), encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from unmask.evaluation.leader import KindLeader, Lead, kind_leaders, lead
+from unmask.evaluation.leader import KindLeader, Lead, ReferenceComparison, compare_references, kind_leaders, lead
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import Comparison, System, comparisons, ranked
 from unmask.io.terminal import progress_bar
@@ -87,11 +87,18 @@ class Summary:
     advice_intervals: dict[str, Bounds]
     ranks: MeanRanks | None = None
     untested: Sequence[str] = ()
+    references: Sequence[ReferenceComparison] = ()
+    """The leader compared with each ranked reference."""
 
     @property
     def tied(self) -> set[System]:
         """Designs that cannot be told apart from the leader over all tasks."""
         return set(self.lead.tied)
+
+    @property
+    def level(self) -> set[System]:
+        """The leader and all that the tests do not tell apart from it, references included."""
+        return {self.leader, *(system for system, test in self.against.items() if test.tied)}
 
     @property
     def leader(self) -> System:
@@ -129,6 +136,7 @@ def summarise(grid: Grid) -> Summary:
             {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.better} if tests else None,
         ),
         untested=untested,
+        references=compare_references(first, order, tests),
     )
 
 
@@ -183,7 +191,8 @@ def _marks(grid: Grid) -> tuple[dict[tuple[System, str], Mark], list[str]]:
 
 
 def _advice(grid: Grid, kind: str) -> list[KindLeader]:
-    return kind_leaders(_candidates(grid, kind), grid.store)
+    references = [result for result in grid.results if result.kind == kind and result.design == SENTENCE_TRANSFORMERS]
+    return kind_leaders([*_candidates(grid, kind), *references], grid.store)
 
 
 def _candidates(grid: Grid, kind: str) -> list[Result]:

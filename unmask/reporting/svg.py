@@ -100,8 +100,9 @@ def inline(svg: str, name: str, title: str) -> str:
             element.attrib[attribute] = _themed(_REFERENCE.sub(rf"url(#{name}-\1)", value))
     for attribute in ("width", "height"):
         root.attrib[attribute] = root.attrib[attribute].replace("pt", "")
-    wide = " wide" if float(root.attrib["width"]) > 450 else ""
-    root.attrib |= {"role": "img", "aria-labelledby": f"{name}-title", "class": f"chart{wide}"}
+    width = float(root.attrib["width"])
+    size = " wide" if width > 450 else " narrow" if width < 350 else ""
+    root.attrib |= {"role": "img", "aria-labelledby": f"{name}-title", "class": f"chart{size}"}
     heading = ET.Element(f"{{{_SVG}}}title", {"id": f"{name}-title"})
     heading.text = title
     root.insert(0, heading)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+import numpy as np
 
 from unmask.io.rows import Row
+
+Item = TypeVar("Item")
 
 DOCUMENTS_PER_QUERY = 10
 """Documents that a part of a retrieval task keeps for each query, besides the relevant ones."""
@@ -16,6 +21,13 @@ def sampled(generator: random.Random, table: Sequence[Row], size: int) -> list[R
     """At most `size` rows, drawn at random and kept in their order."""
     kept = sorted(generator.sample(range(len(table)), min(size, len(table))))
     return [table[index] for index in kept]
+
+
+def random_subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> list[Item]:
+    """At most `limit` items, drawn at random and kept in their order; all of them without a limit."""
+    if limit is None or limit >= len(items):
+        return list(items)
+    return [items[index] for index in np.sort(np.random.default_rng(seed).choice(len(items), limit, replace=False))]
 
 
 def first_drawn(table: Sequence[Row], size: int, seed: int, classes: Sequence[Hashable] | None = None) -> list[Row]:

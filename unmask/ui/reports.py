@@ -27,6 +27,7 @@ _TITLE = re.compile(rb"<title>\s*(unmask [^<]{0,300}?)\s*</title>")
 KINDS = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
+    ".pdf": "application/pdf",
     ".csv": "text/csv; charset=utf-8",
     ".json": "application/json",
     ".tex": "text/plain; charset=utf-8",

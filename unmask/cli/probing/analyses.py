@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from unmask.encoding.loaded_model import LoadedModel
 
 Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and its figure (png, svg).")
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and its figure (png, svg, pdf).")
 ]
 Pairs = Annotated[Path, typer.Argument(help="File with columns sentence1, sentence2 and, if there are gold scores, score.")]
 ScoredPairs = Annotated[Path, typer.Argument(help="File with columns sentence1, sentence2 and score (gold).")]
-PairLimit = Annotated[int | None, typer.Option("--limit", min=1, help="Read only the first N pairs.")]
+PairLimit = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, help="Use at most this many pairs, sampled at random with a fixed seed."),
+]
 TextsOrOurs = Annotated[
     Path | None, typer.Option(help="File of texts: txt, jsonl, csv, tsv or parquet. Default: sentences that come with unmask.")
 ]
@@ -30,9 +33,7 @@ TwoDesigns = Annotated[
         "--designs", "-d", help="Two designs, separated by a comma. The default compares hidden states with routing weights."
     ),
 ]
-Drawn = Annotated[
-    int | None, typer.Option(min=4, help="Use at most this many texts, sampled at random (always the same ones).")
-]
+Drawn = Annotated[int | None, typer.Option(min=4, help="Use at most this many texts, sampled at random with a fixed seed.")]
 HIDDEN_AND_ROUTING = "prompteol,routing"
 
 
@@ -116,7 +117,7 @@ def prompts(
     from unmask.statistics.intervals import Estimate
 
     refuse_foreign_results(output, "prompts")
-    given = read_pairs(pairs)[:limit]
+    given = read_pairs(pairs, limit)
     loaded = loaded_model(designs_of(NINE, False)[0], model, options)
     result = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
     written = keep(result, output, "prompts", partial(draw_prompts, result, output))
@@ -155,7 +156,7 @@ def pairs(
     from unmask.reporting.probe_figures import draw_winners
 
     refuse_foreign_results(output, "pairs")
-    given = read_pairs(pairs)[:limit]
+    given = read_pairs(pairs, limit)
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
     result = probe_winners(loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens)

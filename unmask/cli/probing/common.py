@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,25 +22,24 @@ AttentionChoice = Annotated[
 Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read. Default: the last one, after the final norm.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 Column = Annotated[str, typer.Option(help="Column that holds the text.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Read only the first N texts.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many texts, sampled at random with a fixed seed.")]
 _IN_EVERY_RESULT = '"attn_implementation"'
 """A key of the provenance, which each result has."""
 _SHORT = 12
 """Characters of a first column that is never wrapped."""
 
 
-def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
-    """Texts of a file, from the first; the reference texts of this package where no file is given. Raises UnmaskError."""
+def texts_of(file: Path | None, column: str, limit: int | None, seed: int = 0) -> list[str]:
+    """Texts of a file, or the reference texts of this package, at most `limit` of them sampled at random. Raises UnmaskError."""
     from unmask.errors import UnmaskError
     from unmask.io.rows import field, read_rows
     from unmask.starter import reference_texts
+    from unmask.tasks.sampling import random_subset
 
-    if file is None:
-        return reference_texts()[:limit]
-    texts = [field(file, line, row, column) for line, row in islice(read_rows(file), limit)]
+    texts = reference_texts() if file is None else [field(file, line, row, column) for line, row in read_rows(file)]
     if not texts:
         raise UnmaskError(f"{file} holds no row.")
-    return texts
+    return random_subset(texts, limit, seed)
 
 
 def show(

@@ -196,7 +196,7 @@ def masked(
     column: Column = "text",
     rate: Annotated[float, typer.Option("--rate", "-p", help="Share of a text's tokens to mask.")] = 0.2,
     mask_token: Annotated[str, typer.Option(help="Token that replaces masked tokens.")] = "_",
-    limit: Limit = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many texts, sampled with --seed.")] = None,
     max_length: Annotated[
         int | None, typer.Option(min=2, help="Longest input in tokens. Default: the saved embedder's value, or 512.")
     ] = None,
@@ -209,7 +209,7 @@ def masked(
     from unmask.probing.masked import probe_masked
     from unmask.saving.load_model import load_predicting_model
 
-    given = texts_of(texts, column, limit)
+    given = texts_of(texts, column, limit, seed)
     loaded = load_predicting_model(options.source(model), attention)
     result = probe_masked(
         loaded, given, rate=rate, mask_token=mask_token, max_length=max_length, seed=seed, batch_tokens=options.batch_tokens

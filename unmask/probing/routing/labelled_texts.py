@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.io.rows import Row, field, read_rows
 from unmask.tasks.find import without_limit
 from unmask.tasks.folder import open_folder
+from unmask.tasks.sampling import random_subset
 from unmask.tasks.tagged import Sentence, read_sentences
 
 SOURCE, WORDS, TAGS = "source", "tokens", "tags"
@@ -110,8 +109,7 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
         raise UnmaskError(f"{file} holds no row.")
     if not labels and WORDS in rows[0][1] and TAGS in rows[0][1] and not any(column in rows[0][1] for column in columns):
         labels = [TAGS]
-    if limit is not None and limit < len(rows):
-        rows = [rows[place] for place in np.sort(np.random.default_rng(seed).choice(len(rows), limit, replace=False))]
+    rows = random_subset(rows, limit, seed)
     kinds: dict[str, Of] = {label: "token" if isinstance(rows[0][1].get(label), list) else "text" for label in labels}
     return file, kinds, [_text(file, line, row, kinds, columns) for line, row in rows]
 
