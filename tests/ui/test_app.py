@@ -121,11 +121,11 @@ def test_a_wrong_design_is_told_in_the_words_of_the_command_line(path: str, desi
         ("/api/tokens", {"designs": ["mean"], "text": ""}, "Give a text"),
         ("/api/tokens", {"designs": ["mean"], "text": "word " * 150}, "at most 100"),
         ("/api/routing", {"designs": ["mean"], "text": "x"}, "dense"),
-        ("/api/map", {"design": "mena"}, "Did you mean 'mean'"),
-        ("/api/map", {"design": "routing"}, "routing weights"),
-        ("/api/neighbours", {"design": "echo", "place": 0}, "not ready"),
-        ("/api/neighbours", {"design": "mean", "place": "0"}, "place"),
-        ("/api/search", {"query": 3}, "query"),
+        ("/api/map", {"corpus": 1, "design": "mena"}, "Did you mean 'mean'"),
+        ("/api/map", {"corpus": 1, "design": "routing"}, "routing weights"),
+        ("/api/neighbours", {"corpus": 1, "design": "echo", "place": 0}, "not ready"),
+        ("/api/neighbours", {"corpus": 1, "design": "mean", "place": "0"}, "place"),
+        ("/api/search", {"corpus": 1, "query": 3}, "query"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(path: str, fields: dict[str, Any], said: str, dense: Client) -> None:
@@ -140,7 +140,7 @@ def test_a_body_that_is_no_request_is_refused(body: bytes, dense: Client) -> Non
 
 
 def test_what_there_is_not_is_told_with_what_to_do(routed: Client) -> None:
-    for answer in (routed.get("/api/corpus"), routed.post("/api/map", design="mean")):
+    for answer in (routed.get("/api/corpus"), routed.post("/api/map", corpus=1, design="mean")):
         assert answer.status == 404 and "--corpus" in answer.problem
 
 
@@ -160,15 +160,15 @@ def test_a_failure_shows_no_traceback(
 
 
 def test_a_map_comes_in_steps(dense: Client) -> None:
-    until(lambda: dense.post("/api/map", design="mean").json["ready"])
-    answer = dense.post("/api/map", design="mean").json
+    until(lambda: dense.post("/api/map", corpus=1, design="mean").json["ready"])
+    answer = dense.post("/api/map", corpus=1, design="mean").json
     assert len(answer["points"]) == 46 and answer["dim"] == 64 and 0 < answer["share"] <= 1
     about = dense.get("/api/corpus").json
     assert about["label_names"] == ["music", "sport", "<b>odd</b>"]
-    near = dense.post("/api/neighbours", design="mean", place=3).json
+    near = dense.post("/api/neighbours", corpus=1, design="mean", place=3).json
     assert near["text"] == about["snippets"][3] and len(near["neighbours"]) == 10
-    assert dense.post("/api/search", query="CHOIR number 3").json == {"places": [7]}
-    assert dense.post("/api/neighbours", design="mean", place=46).problem
+    assert dense.post("/api/search", corpus=1, query="CHOIR number 3").json == {"places": [7]}
+    assert dense.post("/api/neighbours", corpus=1, design="mean", place=46).problem
 
 
 # --- work ------------------------------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ def test_the_map_shows_finds_and_selects(look: Any, dense: Client) -> None:
     selection.wait_for()
     assert selection.locator(".whole").inner_text() == "choir number 3 of the band"
     assert "music" in selection.inner_text()
-    near = dense.post("/api/neighbours", design="mean", place=7).json["neighbours"]
+    near = dense.post("/api/neighbours", corpus=1, design="mean", place=7).json["neighbours"]
     assert [float(value) for value in selection.locator(".value").all_inner_texts()] == [
         pytest.approx(one["cosine"], abs=0.0051) for one in near
     ]
@@ -309,7 +309,7 @@ def test_the_map_goes_by_the_keyboard(look: Any, dense: Client) -> None:
 def test_a_point_tells_its_text_and_a_click_selects_it(look: Any, dense: Client) -> None:
     seen = look(dense)
     section = seen.view("map")
-    points = dense.post("/api/map", design="mean").json["points"]
+    points = dense.post("/api/map", corpus=1, design="mean").json["points"]
     place = max(range(len(points)), key=lambda at: points[at][0])  # the rightmost point
     box = section.locator("canvas").bounding_box()
     assert box

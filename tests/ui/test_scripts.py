@@ -25,7 +25,7 @@ def test_the_token_of_the_address_is_kept_for_the_tab_and_sent_in_a_header() -> 
         takeToken();
         takeToken();  // as after a reload
         await get("/api/state");
-        await post("/api/map", {{}});
+        await post("/api/map", corpus=1, {{}});
         const result = {{ address: kept.get("address"), sent }};"""
     )
     assert found["address"] == "/#map"
