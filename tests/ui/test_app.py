@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -30,8 +31,8 @@ TWO = ["A man plays a guitar.", "The stock market fell."]
 def test_the_state_says_what_there_is(dense: Client, routed: Client) -> None:
     state = dense.get("/api/state").json
     assert (state["layers"], state["routers"], state["chosen"]) == (3, 0, ["mean", "last"])
-    assert state["corpus"] == {"texts": 46, "rows": 46, "name": "texts <i>.jsonl"}
-    assert "dense" in state["no_routing"] and "unmask upcycle" in state["no_routing"]
+    assert state["corpus"] == {"number": 1, "texts": 46, "rows": 46, "name": "texts <i>.jsonl"}
+    assert state["dense"] and "unmask upcycle" in state["no_routing"]
     assert [report["title"] for report in state["reports"]] == ["unmask report: 4 designs on 3 tasks"]
     other = routed.get("/api/state").json
     assert (other["routers"], other["corpus"], other["reports"], other["no_routing"]) == (3, None, [], None)
@@ -83,6 +84,7 @@ def test_the_page_has_no_script_or_style_inside_and_asks_nobody_else() -> None:
     for file in folder.iterdir():
         text = file.read_text("utf-8")
         assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text, file.name
+        assert "darker" not in text, f"{file.name}: in the dark scheme, a stronger colour is a lighter one"
         for danger in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc"):
             assert danger not in text, f"{danger} in {file.name}"
 
@@ -140,7 +142,8 @@ def test_a_body_that_is_no_request_is_refused(body: bytes, dense: Client) -> Non
 
 
 def test_what_there_is_not_is_told_with_what_to_do(routed: Client) -> None:
-    for answer in (routed.get("/api/corpus"), routed.post("/api/map", corpus=1, design="mean")):
+    nearest = routed.post("/api/nearest", corpus=1, design="mean", query="x")
+    for answer in (routed.get("/api/corpus"), routed.post("/api/map", corpus=1, design="mean"), nearest):
         assert answer.status == 404 and "--corpus" in answer.problem
 
 
@@ -169,6 +172,35 @@ def test_a_map_comes_in_steps(dense: Client) -> None:
     assert near["text"] == about["snippets"][3] and len(near["neighbours"]) == 10
     assert dense.post("/api/search", corpus=1, query="CHOIR number 3").json == {"places": [7]}
     assert dense.post("/api/neighbours", corpus=1, design="mean", place=46).problem
+
+
+def test_a_file_is_opened_by_the_name_that_its_user_knows(pico: Callable[..., Embedder]) -> None:
+    with running(pico()) as client:
+        for name in ("../../a b.jsonl", "/etc/passwd", "..", "", "x" * 300 + ".txt", "a\0.txt", "a.jsonl.gz"):
+            answer = client.ask("POST", f"/api/corpus?name={quote(name)}", b'{"text": 1}\n')
+            assert answer.status == (200 if name.endswith(".txt") else 400), name
+            assert "unmask-" not in answer.body.decode()  # the name of our folder
+            if answer.status == 400:
+                assert name in answer.problem
+        assert client.ask("POST", "/api/corpus?name=a.txt&label=x", b"one\n").status == 400
+        before = client.get("/api/state").json["corpus"]
+        opened = client.ask("POST", "/api/corpus?name=b.csv&column=t&label=l", b"t,l\none,1\ntwo,2\n").json
+        assert opened == {"number": before["number"] + 1, "texts": 2, "rows": 2, "name": "b.csv"}
+        assert client.get("/api/corpus").json["label_names"] == ["1", "2"]
+        stale = client.post("/api/neighbours", corpus=before["number"], design="mean", place=0)
+        assert stale.status == 409 and "Reload" in stale.problem
+        refused = client.ask("POST", "/api/reports?name=x.html", b"<title>mine</title>")
+        assert refused.status == 400 and refused.problem.startswith("'x.html' is not a report")
+        report = b"<title>unmask report: mine</title>"
+        (listed,) = client.ask("POST", "/api/reports?name=r.html", report).json
+        assert (listed["title"], listed["file"]) == ("unmask report: mine", "r.html")
+        assert client.get(listed["address"], x_unmask_token="").body == report
+        assert client.ask("POST", "/api/corpus?name=a.txt", b"one\n", x_unmask_token="").status == 401
+        folder = client.server.page.reports[0].file.parent
+        assert [file.name for file in folder.iterdir()] == [
+            client.server.page.reports[0].file.name
+        ]  # a corpus is read and goes
+    assert not folder.exists()
 
 
 # --- work ------------------------------------------------------------------------------------------------------------

@@ -162,6 +162,7 @@ class CorpusMap:
         points = found.points if layout == "pca" else self._t_sne_of(found)
         if points is None:
             return progress | {"stage": "t-sne"}
+        points = points - (points.min(axis=0) + points.max(axis=0)) / 2  # a far point takes room on its own side only
         scale = np.abs(points).max() or 1.0
         return {
             "ready": True,

@@ -90,7 +90,7 @@ class MapView {
     this.selection = element("div", { class: "selection", hidden: true });
     const sampled = corpus.rows > corpus.texts ? count(corpus.texts) + " of " + several(corpus.rows, "text") + ", drawn at random" : several(corpus.texts, "text");
     section.append(
-      element("div", { class: "bar-top" }, element("div", {}, element("h2", {}, shown(corpus.name)), element("p", { class: "facts" }, sampled)), element("div", { class: "choices" }, this.layouts.box, this.choice)),
+      element("div", { class: "bar-top" }, element("div", {}, element("h2", {}, shown(corpus.name)), element("p", { class: "facts" }, sampled)), element("div", { class: "choices" }, this.choice, this.layouts.box)),
       this.bar,
       element("p", { class: "status" }, this.status, this.done),
       this.problem,
