@@ -99,6 +99,8 @@ def look(browser: Browser, tabs: dict[tuple[int, int], Opened]) -> Iterator[Call
 
     def at(client: Client, width: int = 1280) -> Opened:
         if seen := tabs.get((client.server.port, width)):
+            seen.page.unroute_all()
+            seen.page.set_viewport_size({"width": width, "height": 900})
             seen.reopen()
         else:
             context = browser.new_context(viewport={"width": width, "height": 900})
@@ -229,8 +231,6 @@ def test_the_example_fits_without_scrolling(width: int, look: Any, dense: Client
     first = section.locator("table.heat").first
     number, cell = first.locator("button.number").first.bounding_box(), first.locator("td").first.bounding_box()
     assert number and cell and number["x"] + number["width"] <= cell["x"]
-    seen.page.unroute("**/api/similarities")
-    seen.page.set_viewport_size({"width": width, "height": 900})
 
 
 def test_a_long_text_leaves_room_for_the_others(look: Any, dense: Client) -> None:
@@ -350,7 +350,7 @@ def test_the_map_searches_by_meaning(look: Any, dense: Client) -> None:
     for place in (0, 1):
         section.locator(".choice").first.locator("button").nth(place).click()
         name = ["mean", "last"][place]
-        section.locator(".choice button[aria-pressed=true]", has_text=name).wait_for()
+        section.locator(".choice").first.locator("[aria-pressed=true]", has_text=name).wait_for()
         section.locator(".board").wait_for()
         section.locator("h3", has_text="20\u00a0texts nearest in meaning").wait_for()
         found = dense.post("/api/nearest", corpus=1, design=name, query="choir number 3 of the band").json
