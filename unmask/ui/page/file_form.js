@@ -12,8 +12,7 @@ export function fileForm({ path, label, accept, fields = [], action, limit, reme
   const id = "file-" + ++forms;
   const file = element("input", { type: "file", id, accept, required: true });
   const inputs = fields.map(([name, text, value, placeholder]) => {
-    const input = element("input", { type: "text", id: id + "-" + name, placeholder, spellcheck: "false", autocapitalize: "off" });
-    input.value = value;
+    const input = element("input", { type: "text", id: id + "-" + name, value, placeholder, spellcheck: "false", autocapitalize: "off" });
     return { name, input, box: element("div", {}, element("label", { for: id + "-" + name }, text), input) };
   });
   const start = element("button", { type: "submit", class: "quiet" }, action);
