@@ -70,7 +70,7 @@ class Page:
             ("/{name:path}", self.file),
         ):
             api.add_api_route(path, route, methods=["GET"], response_model=None)
-        posts = {
+        posts: dict[str, Callable[..., Any]] = {
             "/api/similarities": self._computed(CompareRequest, self._similarities),
             "/api/tokens": self._computed(TextRequest, self._tokens),
             "/api/routing": self._computed(TextRequest, self._routing),
@@ -85,8 +85,8 @@ class Page:
             "/api/corpus": self.open_corpus,
             "/api/reports": self.open_report,
         }
-        for path, route in posts.items():
-            api.add_api_route(path, route, methods=["POST"], response_model=None)
+        for path, answer in posts.items():
+            api.add_api_route(path, answer, methods=["POST"], response_model=None)
         api.add_exception_handler(ApiError, _told)
         api.add_exception_handler(HTTPException, _no_such_path)
         api.add_exception_handler(Exception, _failed)
@@ -215,7 +215,8 @@ def _looked_up(kind: type[Body], work: Callable[[Any], Any]) -> Callable[..., An
 
 async def _in_thread(work: Callable[[], Value]) -> Value:
     try:
-        return await run_in_threadpool(work)
+        result: Value = await run_in_threadpool(work)
+        return result
     except UnmaskError as error:
         raise ApiError(400, str(error)) from None
 

@@ -190,6 +190,7 @@ class MapView {
   clear() {
     this.shownDesign = null;
     this.board.hidden = this.note.hidden = true;
+    if (this.cosines) this.matches = this.cosines = null; // those of another design
     this.hideSelection();
   }
 
