@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -30,8 +31,8 @@ TWO = ["A man plays a guitar.", "The stock market fell."]
 def test_the_state_says_what_there_is(dense: Client, routed: Client) -> None:
     state = dense.get("/api/state").json
     assert (state["layers"], state["routers"], state["chosen"]) == (3, 0, ["mean", "last"])
-    assert state["corpus"] == {"texts": 46, "rows": 46, "name": "texts <i>.jsonl"}
-    assert "dense" in state["no_routing"] and "unmask upcycle" in state["no_routing"]
+    assert state["corpus"] == {"number": 1, "texts": 46, "rows": 46, "name": "texts <i>.jsonl"}
+    assert state["dense"] and "unmask upcycle" in state["no_routing"]
     assert [report["title"] for report in state["reports"]] == ["unmask report: 4 designs on 3 tasks"]
     other = routed.get("/api/state").json
     assert (other["routers"], other["corpus"], other["reports"], other["no_routing"]) == (3, None, [], None)
@@ -83,6 +84,7 @@ def test_the_page_has_no_script_or_style_inside_and_asks_nobody_else() -> None:
     for file in folder.iterdir():
         text = file.read_text("utf-8")
         assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text, file.name
+        assert "darker" not in text, f"{file.name}: in the dark scheme, a stronger colour is a lighter one"
         for danger in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc"):
             assert danger not in text, f"{danger} in {file.name}"
 
@@ -121,11 +123,11 @@ def test_a_wrong_design_is_told_in_the_words_of_the_command_line(path: str, desi
         ("/api/tokens", {"designs": ["mean"], "text": ""}, "Give a text"),
         ("/api/tokens", {"designs": ["mean"], "text": "word " * 150}, "at most 100"),
         ("/api/routing", {"designs": ["mean"], "text": "x"}, "dense"),
-        ("/api/map", {"design": "mena"}, "Did you mean 'mean'"),
-        ("/api/map", {"design": "routing"}, "routing weights"),
-        ("/api/neighbours", {"design": "echo", "place": 0}, "not ready"),
-        ("/api/neighbours", {"design": "mean", "place": "0"}, "place"),
-        ("/api/search", {"query": 3}, "query"),
+        ("/api/map", {"corpus": 1, "design": "mena"}, "Did you mean 'mean'"),
+        ("/api/map", {"corpus": 1, "design": "routing"}, "routing weights"),
+        ("/api/neighbours", {"corpus": 1, "design": "echo", "place": 0}, "not ready"),
+        ("/api/neighbours", {"corpus": 1, "design": "mean", "place": "0"}, "place"),
+        ("/api/search", {"corpus": 1, "query": 3}, "query"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(path: str, fields: dict[str, Any], said: str, dense: Client) -> None:
@@ -140,7 +142,8 @@ def test_a_body_that_is_no_request_is_refused(body: bytes, dense: Client) -> Non
 
 
 def test_what_there_is_not_is_told_with_what_to_do(routed: Client) -> None:
-    for answer in (routed.get("/api/corpus"), routed.post("/api/map", design="mean")):
+    nearest = routed.post("/api/nearest", corpus=1, design="mean", query="x")
+    for answer in (routed.get("/api/corpus"), routed.post("/api/map", corpus=1, design="mean"), nearest):
         assert answer.status == 404 and "--corpus" in answer.problem
 
 
@@ -160,15 +163,44 @@ def test_a_failure_shows_no_traceback(
 
 
 def test_a_map_comes_in_steps(dense: Client) -> None:
-    until(lambda: dense.post("/api/map", design="mean").json["ready"])
-    answer = dense.post("/api/map", design="mean").json
+    until(lambda: dense.post("/api/map", corpus=1, design="mean").json["ready"])
+    answer = dense.post("/api/map", corpus=1, design="mean").json
     assert len(answer["points"]) == 46 and answer["dim"] == 64 and 0 < answer["share"] <= 1
     about = dense.get("/api/corpus").json
     assert about["label_names"] == ["music", "sport", "<b>odd</b>"]
-    near = dense.post("/api/neighbours", design="mean", place=3).json
+    near = dense.post("/api/neighbours", corpus=1, design="mean", place=3).json
     assert near["text"] == about["snippets"][3] and len(near["neighbours"]) == 10
-    assert dense.post("/api/search", query="CHOIR number 3").json == {"places": [7]}
-    assert dense.post("/api/neighbours", design="mean", place=46).problem
+    assert dense.post("/api/search", corpus=1, query="CHOIR number 3").json == {"places": [7]}
+    assert dense.post("/api/neighbours", corpus=1, design="mean", place=46).problem
+
+
+def test_a_file_is_opened_by_the_name_that_its_user_knows(pico: Callable[..., Embedder]) -> None:
+    with running(pico()) as client:
+        for name in ("../../a b.jsonl", "/etc/passwd", "..", "", "x" * 300 + ".txt", "a\0.txt", "a.jsonl.gz"):
+            answer = client.ask("POST", f"/api/corpus?name={quote(name)}", b'{"text": 1}\n')
+            assert answer.status == (200 if name.endswith(".txt") else 400), name
+            assert "unmask-" not in answer.body.decode()  # the name of our folder
+            if answer.status == 400:
+                assert name in answer.problem
+        assert client.ask("POST", "/api/corpus?name=a.txt&label=x", b"one\n").status == 400
+        before = client.get("/api/state").json["corpus"]
+        opened = client.ask("POST", "/api/corpus?name=b.csv&column=t&label=l", b"t,l\none,1\ntwo,2\n").json
+        assert opened == {"number": before["number"] + 1, "texts": 2, "rows": 2, "name": "b.csv"}
+        assert client.get("/api/corpus").json["label_names"] == ["1", "2"]
+        stale = client.post("/api/neighbours", corpus=before["number"], design="mean", place=0)
+        assert stale.status == 409 and "Reload" in stale.problem
+        refused = client.ask("POST", "/api/reports?name=x.html", b"<title>mine</title>")
+        assert refused.status == 400 and refused.problem.startswith("'x.html' is not a report")
+        report = b"<title>unmask report: mine</title>"
+        (listed,) = client.ask("POST", "/api/reports?name=r.html", report).json
+        assert (listed["title"], listed["file"]) == ("unmask report: mine", "r.html")
+        assert client.get(listed["address"], x_unmask_token="").body == report
+        assert client.ask("POST", "/api/corpus?name=a.txt", b"one\n", x_unmask_token="").status == 401
+        folder = client.server.page.reports[0].file.parent
+        assert [file.name for file in folder.iterdir()] == [
+            client.server.page.reports[0].file.name
+        ]  # a corpus is read and goes
+    assert not folder.exists()
 
 
 # --- work ------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from unmask.embedder import Embedder
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.ui.corpus import Corpus
-from unmask.ui.corpus_map import CorpusMap, project
-from unmask.ui.work import Stopped
+from unmask.ui.corpus_map import CorpusMap, project, t_sne
+from unmask.ui.work import Stop, Stopped
 from unmask.ui.workbench import Workbench
 
 
@@ -50,6 +50,22 @@ def test_a_map_does_not_depend_on_the_order_of_texts() -> None:
     assert np.allclose(project(vectors)[0][order], project(vectors[order])[0], atol=1e-6)
 
 
+def test_t_sne_keeps_groups_together_and_is_the_same_each_time() -> None:
+    vectors, group = units(40, 8), np.arange(40) % 4
+    vectors[np.arange(40), group] += 5
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    points = t_sne(vectors, project(vectors)[0])
+    apart = np.linalg.norm(points[:, None] - points[None], axis=-1) + np.diag(np.full(40, np.inf))
+    assert (group[apart.argmin(axis=1)] == group).all()
+    assert np.array_equal(points, t_sne(vectors, project(vectors)[0]))
+
+
+def test_t_sne_of_few_or_equal_texts_is_their_principal_components() -> None:
+    for vectors in (units(4, 8), np.full((9, 8), 8**-0.5, np.float32)):
+        assert np.array_equal(t_sne(vectors, project(vectors)[0]), project(vectors)[0])
+    assert np.isfinite(t_sne(units(5, 8), project(units(5, 8))[0])).all()
+
+
 TEXTS = tuple(f"{word} number {number}" for number in range(12) for word in ("song", "GOAL"))
 LABELS = ("music", "sport") * 12
 
@@ -75,6 +91,25 @@ def test_neighbours_are_those_of_top_k(corpus_map: CorpusMap) -> None:
     found = corpus_map.neighbours("mean", 5)
     assert [one["place"] for one in found["neighbours"]] == [place for place in nearest.places[0].tolist() if place != 5][:10]
     assert [one["cosine"] for one in found["neighbours"]] == pytest.approx(nearest.cosines[0, 1:], abs=1e-4)
+
+
+@pytest.mark.parametrize("design", ["mean", "causal/plain/mean/zscore"])
+def test_a_search_by_meaning_ranks_as_top_k_does(design: str, corpus_map: CorpusMap) -> None:
+    with pytest.raises(UnmaskError, match="not ready"):
+        corpus_map.nearest(design, TEXTS[5], Stop())
+    ready(corpus_map, design)
+    embedder = corpus_map._workbench.embedder(design)
+    nearest = Embedder.top_k(embedder.encode([TEXTS[5]]), embedder.encode(TEXTS), 20)
+    found = corpus_map.nearest(design, TEXTS[5], Stop())
+    assert found["places"][0] == 5 and found["cosines"] == pytest.approx(nearest.cosines[0].tolist(), abs=1e-4)
+
+
+def test_layouts_share_vectors_and_neighbours(corpus_map: CorpusMap) -> None:
+    principal = ready(corpus_map, "mean")
+    until(lambda: bool(corpus_map.get("mean", "t-sne")["ready"]))
+    other = corpus_map.get("mean", "t-sne")
+    assert other["points"] != principal["points"] and np.abs(other["points"]).max() == 1
+    assert corpus_map.get("mean")["points"] == principal["points"]
 
 
 def test_a_text_that_comes_twice_is_a_neighbour_and_not_itself(pico: Callable[..., Embedder]) -> None:
@@ -162,7 +197,13 @@ def test_pages_with_different_designs_take_turns(corpus_map: CorpusMap, monkeypa
 def test_a_design_that_no_page_asks_for_makes_way(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, now = Slow(corpus_map, monkeypatch), [100.0]
     monkeypatch.setattr("unmask.ui.corpus_map.time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert corpus_map.get("mean") == {"ready": False, "design": "causal/plain/mean", "done": 0, "total": 24}
+    assert corpus_map.get("mean") == {
+        "ready": False,
+        "design": "causal/plain/mean",
+        "done": 0,
+        "total": 24,
+        "stage": "embedding",
+    }
     corpus_map.get("last")
     corpus_map.get("echo")
     now[0] += 4
@@ -204,7 +245,7 @@ def test_a_projection_can_be_stopped_at_each_round() -> None:
 
 
 def test_wide_vectors_take_no_more_memory_than_themselves() -> None:
-    vectors = units(1500, 1500)
+    vectors = units(700, 700)
     tracemalloc.start()
     try:
         project(vectors)

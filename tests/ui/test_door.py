@@ -22,7 +22,7 @@ def test_nothing_is_told_without_the_token(path: str, dense: Client) -> None:
     for token in ("", "x", f"{dense.server.token}x", "\xff"):
         answer = dense.get(path, x_unmask_token=token)
         assert answer.status == 401 and "token" in answer.problem
-    body = json.dumps({"query": "song"}).encode()
+    body = json.dumps({"corpus": 1, "query": "song"}).encode()
     assert dense.ask("POST", "/api/search", body, x_unmask_token="").status == 401
 
 
@@ -97,7 +97,7 @@ def test_localhost_is_this_machine(dense: Client) -> None:
 )
 def test_another_page_may_not_use_ours(header: dict[str, str], dense: Client) -> None:
     assert dense.get("/api/state", **header).status == 403
-    body = json.dumps({"query": "song"}).encode()
+    body = json.dumps({"corpus": 1, "query": "song"}).encode()
     assert dense.ask("POST", "/api/search", body, **header).status == 403
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from typing import Any, get_args
 
@@ -64,8 +65,7 @@ def test_layers_are_named_by_their_number(pico: Callable[..., Embedder]) -> None
     assert routes(pico(family="qwen3-moe-first-dense"), TEXT).points == ("2", "3")
 
 
-@pytest.mark.parametrize("base", ["llama", "olmoe"])
-@pytest.mark.parametrize("router", get_args(RouterKind))
+@pytest.mark.parametrize(("router", "base"), zip(get_args(RouterKind), cycle(["llama", "olmoe"]), strict=False))
 def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, base: str, tokenizer: Any, tmp_path: Path) -> None:
     model = language_model(base)
     routing = Routing(router, top_k=2)

@@ -62,7 +62,7 @@ def test_no_two_labels_of_a_map_differ_in_their_colour_alone() -> None:
         const result = Array.from({{ length: STYLES }}, (_, at) => styleOf(at));"""
     )
     assert len({(look["colour"], look["shape"]) for look in looks}) == len(looks) == 24
-    assert len({look["shape"] for look in looks[:4]}) == 4
+    assert len({look["shape"] for look in looks[:8]}) == 8
 
 
 def test_a_label_without_a_look_of_its_own_has_a_shape_that_no_other_has() -> None:
@@ -185,11 +185,11 @@ def test_a_routing_bears_the_letters_of_the_designs_that_were_asked_for() -> Non
 MAP = f"""
 const {{ mapView }} = await import({module("map.js")});
 const waits = [];
-const corpus = {{ name: "c", texts: 2, rows: 2, snippets: ["a", "b"], labels: null, label_names: [] }};
+const corpus = {{ number: 1, name: "c", texts: 2, rows: 2, snippets: ["a", "b"], labels: null, label_names: [] }};
 const json = (path) => (path === "/api/corpus" ? corpus : new Promise((done) => waits.push(done)));
 globalThis.fetch = async (path) => ({{ ok: true, json: () => json(path) }});
 const section = new Part("section");
-const view = mapView(section, {{ corpus, model: "m" }});
+const view = mapView(section, {{ corpus, model: "m", limits: {{ upload: 9 }} }});
 const named = (name) => section.find((part) => part.attributes.class === name);
 const settle = async (answer, at = 0) => {{ await pause(); waits.splice(at, 1)[0](answer); await pause(); }};
 const READY = {{ ready: true, points: [[0, 0], [0.5, 0]], share: 1, dim: 2, cut: 0 }};
@@ -217,7 +217,7 @@ def test_a_map_is_hidden_while_another_design_waits() -> None:
         first.value = "own";
         view.designsChanged();
         await pause();
-        result.push(board.hidden, named("problem").textContent);
+        result.push(board.hidden, named("problem").text);
         view.hide();"""
     )
     assert found[:4] == [False, True, True, True] and found[4].startswith("Write design A")
@@ -250,7 +250,7 @@ def test_a_late_refusal_of_a_design_that_was_left_changes_nothing() -> None:
         globalThis.fetch = refused;
         view.designsChanged();
         await refuse();
-        result.push(board.hidden, named("problem").textContent);
+        result.push(board.hidden, named("problem").text);
         view.hide();"""
     )
     assert found == [False, True, False, True, True, "No."]

@@ -6,6 +6,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -21,11 +22,23 @@ from unmask.serving.gate import note
 from unmask.serving.protocol import ApiError
 from unmask.ui import reports as report_pages
 from unmask.ui import requests, routing_view, similarities, tokens
+from unmask.ui.corpus import read_corpus
 from unmask.ui.corpus_map import CorpusMap
-from unmask.ui.door import FAILED
+from unmask.ui.door import FAILED, UPLOADS
 from unmask.ui.reports import Report
-from unmask.ui.requests import Body, CompareRequest, MapRequest, NeighboursRequest, SearchRequest, TextRequest, parse
-from unmask.ui.work import Stop, Worker
+from unmask.ui.requests import (
+    Body,
+    CompareRequest,
+    CorpusRequest,
+    MapRequest,
+    NearestRequest,
+    NeighboursRequest,
+    SearchRequest,
+    TextRequest,
+    parse,
+)
+from unmask.ui.uploads import Uploads
+from unmask.ui.work import Stop, Value, Worker
 from unmask.ui.workbench import Workbench
 
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
@@ -37,7 +50,7 @@ class Page:
     def __init__(self, workbench: Workbench, corpus_map: CorpusMap | None = None, reports: Sequence[Report] = ()) -> None:
         """Read the files of the page. Nothing computes yet."""
         self.workbench, self.corpus_map, self.reports = workbench, corpus_map, list(reports)
-        self.worker, self.key = Worker(), secrets.token_urlsafe(24)
+        self.worker, self.key, self.uploads = Worker(), secrets.token_urlsafe(24), Uploads()
         self._files = _page_files()
 
     def close(self) -> None:
@@ -45,6 +58,7 @@ class Page:
         self.worker.close()
         if self.corpus_map:
             self.corpus_map.close()
+        self.uploads.close()
 
     def api(self) -> FastAPI:
         """The application without its door."""
@@ -56,16 +70,23 @@ class Page:
             ("/{name:path}", self.file),
         ):
             api.add_api_route(path, route, methods=["GET"], response_model=None)
-        posts = {
+        posts: dict[str, Callable[..., Any]] = {
             "/api/similarities": self._computed(CompareRequest, self._similarities),
             "/api/tokens": self._computed(TextRequest, self._tokens),
             "/api/routing": self._computed(TextRequest, self._routing),
-            "/api/map": _looked_up(MapRequest, lambda given: self._there().get(given.design)),
-            "/api/neighbours": _looked_up(NeighboursRequest, lambda given: self._there().neighbours(given.design, given.place)),
-            "/api/search": _looked_up(SearchRequest, lambda given: self._there().search(given.query)),
+            "/api/map": _looked_up(MapRequest, lambda given: self._map(given).get(given.design, given.layout)),
+            "/api/neighbours": _looked_up(
+                NeighboursRequest, lambda given: self._map(given).neighbours(given.design, given.place)
+            ),
+            "/api/search": _looked_up(SearchRequest, lambda given: self._map(given).search(given.query)),
+            "/api/nearest": self._computed(
+                NearestRequest, lambda given, stop: self._map(given).nearest(given.design, given.query, stop)
+            ),
+            "/api/corpus": self.open_corpus,
+            "/api/reports": self.open_report,
         }
-        for path, route in posts.items():
-            api.add_api_route(path, route, methods=["POST"], response_model=None)
+        for path, answer in posts.items():
+            api.add_api_route(path, answer, methods=["POST"], response_model=None)
         api.add_exception_handler(ApiError, _told)
         api.add_exception_handler(HTTPException, _no_such_path)
         api.add_exception_handler(Exception, _failed)
@@ -73,13 +94,18 @@ class Page:
 
     async def state(self) -> Response:
         """The model, its designs, the limits, and what there is to look at."""
-        corpus = self.corpus_map.corpus if self.corpus_map else None
         return _json(
             self.workbench.about
             | {
-                "limits": {"texts": requests.MOST_TEXTS, "tokens": tokens.MOST_TOKENS, "routed": routing_view.MOST_TOKENS},
+                "limits": {
+                    "texts": requests.MOST_TEXTS,
+                    "tokens": tokens.MOST_TOKENS,
+                    "routed": routing_view.MOST_TOKENS,
+                    "upload": UPLOADS.body_bytes,
+                },
+                "dense": routing_view.is_dense(self.workbench.base.backbone),
                 "no_routing": routing_view.why_no_routing(self.workbench.base.backbone),
-                "corpus": {"texts": len(corpus.texts), "rows": corpus.rows, "name": corpus.name} if corpus else None,
+                "corpus": self.corpus_map.summary if self.corpus_map else None,
                 "reports": report_pages.as_json(self.reports, self.key),
                 "version": __version__,
             }
@@ -87,7 +113,34 @@ class Page:
 
     async def corpus(self) -> Response:
         """Beginnings and labels of the texts of the corpus."""
-        return _json(self._there().about())
+        if self.corpus_map is None:
+            raise ApiError(404, _NO_CORPUS)
+        return _json(self.corpus_map.about())
+
+    async def open_corpus(self, request: Request) -> Response:
+        """Show the map of a file that the browser sent. The query names the file, the column of its texts and perhaps that of labels."""
+        query, body = request.query_params, await request.body()
+
+        def read() -> CorpusMap:
+            name = query.get("name", "")
+            with self.uploads.saved(name, body) as file:
+                corpus = read_corpus(file, query.get("column") or "text", query.get("label") or None)
+            number = self.corpus_map.number + 1 if self.corpus_map else 1
+            return CorpusMap(self.workbench, replace(corpus, name=name), number)
+
+        opened, before = await _in_thread(read), self.corpus_map
+        self.corpus_map = opened
+        if before:
+            before.close()
+        return _json(opened.summary)
+
+    async def open_report(self, request: Request) -> Response:
+        """List a report that the browser sent. The query names its file."""
+        name, body = request.query_params.get("name", ""), await request.body()
+        if len(self.reports) >= report_pages.MOST_REPORTS:
+            raise ApiError(400, f"The page lists {report_pages.MOST_REPORTS} reports already, which is the most it can.")
+        self.reports.append(await _in_thread(lambda: self.uploads.add_report(name, body)))
+        return _json(report_pages.as_json(self.reports, self.key))
 
     async def file(self, name: str) -> Response:
         """A file of the page."""
@@ -139,10 +192,15 @@ class Page:
                 found[alike] = [name], routing_view.routes(embedder, given.text)
         return routing_view.as_json(self.workbench.base.backbone, list(found.values()))
 
-    def _there(self) -> CorpusMap:
+    def _map(self, given: CorpusRequest) -> CorpusMap:
         if self.corpus_map is None:
-            raise ApiError(404, "There is no corpus. Start the page with one: `unmask ui -m MODEL --corpus FILE`.")
+            raise ApiError(404, _NO_CORPUS)
+        if given.corpus != self.corpus_map.number:  # a place in one corpus is another text in the other
+            raise ApiError(409, "Another file was opened in another tab. Reload the page.")
         return self.corpus_map
+
+
+_NO_CORPUS = "There is no corpus. Open a file in the Map tab, or start the page with one: `unmask ui -m MODEL --corpus FILE`."
 
 
 def _looked_up(kind: type[Body], work: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -150,12 +208,17 @@ def _looked_up(kind: type[Body], work: Callable[[Any], Any]) -> Callable[..., An
 
     async def route(request: Request) -> Response:
         given = parse(kind, await request.body())
-        try:
-            return _json(await run_in_threadpool(work, given))
-        except UnmaskError as error:
-            raise ApiError(400, str(error)) from None
+        return _json(await _in_thread(lambda: work(given)))
 
     return route
+
+
+async def _in_thread(work: Callable[[], Value]) -> Value:
+    try:
+        result: Value = await run_in_threadpool(work)
+        return result
+    except UnmaskError as error:
+        raise ApiError(400, str(error)) from None
 
 
 def _page_files() -> dict[str, tuple[bytes, str]]:

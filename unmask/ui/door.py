@@ -39,6 +39,9 @@ HEADERS = {
 
 _HTTP = 80  # a browser leaves this port out of `Host` and `Origin`
 FAILED = "The page failed on this request."
+UPLOAD_PATHS = ("/api/corpus", "/api/reports")
+UPLOADS = Limits(body_bytes=64 * 2**20, bodies_bytes=128 * 2**20)
+"""For files that the browser sends to these paths."""
 LIMITS = Limits(body_bytes=2**20, bodies_bytes=8 * 2**20, requests=32, connections=64)
 
 
@@ -90,7 +93,8 @@ class Door:
         self._traffic.requests += 1
         body = bytearray()
         try:
-            await read_body(body, dict(scope["headers"]), receive, LIMITS, self._traffic)
+            limits = UPLOADS if scope["path"] in UPLOAD_PATHS else LIMITS
+            await read_body(body, dict(scope["headers"]), receive, limits, self._traffic)
             await self._app(scope, replay(bytes(body), receive), send)
         finally:
             self._traffic.requests -= 1

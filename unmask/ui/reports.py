@@ -41,12 +41,13 @@ POLICY = (
 
 @dataclass(frozen=True)
 class Report:
-    """A page. files: what may be asked for below it, by name."""
+    """A page. files: what may be asked for below it, by name. shown: what the list says of where it is."""
 
     file: Path
     title: str
     changed: datetime
     files: dict[str, Path] = field(default_factory=dict)
+    shown: str = ""
 
 
 def find_reports(folders: Sequence[Path]) -> list[Report]:
@@ -79,7 +80,7 @@ def as_json(reports: Iterable[Report], key: str) -> list[dict[str, Any]]:
         {
             "address": f"/reports/{key}/{number}/",
             "title": report.title,
-            "file": str(report.file),
+            "file": report.shown or str(report.file),
             "changed": report.changed.isoformat(timespec="minutes"),
         }
         for number, report in enumerate(reports)
@@ -113,6 +114,14 @@ def _children(folder: Path) -> tuple[list[Path], list[Path]]:
             elif entry.name.endswith(".html") and entry.is_file(follow_symlinks=False):
                 files.append(Path(entry.path))
     return sorted(folders), files
+
+
+def read_report(page: Path, shown: str) -> Report:
+    """A single report without the files beside it. Raises UnmaskError for a file that this program has not written."""
+    title = _title(page)
+    if title is None:
+        raise UnmaskError(f"'{shown}' is not a report of unmask. Choose the HTML file that `unmask report` wrote.")
+    return Report(page, title, datetime.now(UTC), shown=shown)
 
 
 def _title(page: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
@@ -36,23 +36,37 @@ class TextRequest(Body):
     text: Text
 
 
-class MapRequest(Body):
+class CorpusRequest(Body):
+    """A question about the corpus. corpus: which of those opened so far, from 1."""
+
+    corpus: StrictInt
+
+
+class MapRequest(CorpusRequest):
     """The map of the corpus under a design."""
 
     design: Name
+    layout: Literal["pca", "t-sne"] = "pca"
 
 
-class NeighboursRequest(Body):
+class NeighboursRequest(CorpusRequest):
     """The neighbours of a text of the corpus under a design."""
 
     design: Name
     place: StrictInt
 
 
-class SearchRequest(Body):
+class SearchRequest(CorpusRequest):
     """Texts of the corpus that contain a string."""
 
     query: Annotated[StrictStr, Field(max_length=1000)]
+
+
+class NearestRequest(CorpusRequest):
+    """Texts of the corpus that are most similar to a query under a design."""
+
+    design: Name
+    query: Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 
 
 Wanted = TypeVar("Wanted", bound=Body)

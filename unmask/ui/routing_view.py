@@ -20,7 +20,7 @@ from unmask.io.array_types import NDArray
 from unmask.mixture.gating import gates
 from unmask.mixture.model import MixtureModel
 from unmask.models.decoder import model_lock
-from unmask.models.routers import why_no_routers
+from unmask.models.routers import expert_blocks, why_no_routers
 
 MOST_TOKENS = 200
 _TOP = 10
@@ -43,6 +43,11 @@ class Routes:
     weights: Float[NDArray[np.float32], "token point choice"]
     applied: bool
     mean: Float[NDArray[np.float32], "point expert"]
+
+
+def is_dense(backbone: Backbone) -> bool:
+    """Whether a model has no experts at all, as opposed to experts whose router cannot be read."""
+    return not backbone.routers and not any(expert_blocks(backbone.model))
 
 
 def why_no_routing(backbone: Backbone) -> str | None:

@@ -1,5 +1,4 @@
 // Requests to the program behind this page. An error holds the sentence that the program says.
-import { shown } from "./dom.js";
 
 export class Refused extends Error {}
 
@@ -21,12 +20,18 @@ async function answer(path, { headers = {}, ...options }) {
     throw new Refused("The program behind this page has stopped. Start `unmask ui` again.");
   }
   const content = await response.json();
-  if (!response.ok) throw new Refused(shown(content.error.message));
+  if (!response.ok) throw new Refused(content.error.message);
   return content;
 }
 
 export function get(path) {
   return answer(path, {});
+}
+
+/** Send a file. options: of the query; its name is added. */
+export function upload(path, file, options = {}) {
+  const query = new URLSearchParams({ ...options, name: file.name });
+  return answer(path + "?" + query, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file });
 }
 
 export function post(path, body, signal) {

@@ -57,7 +57,7 @@ function showAnswer(box, answer, texts) {
 
   function point(row, column) {
     tables.forEach((table) => table.mark(row, column));
-    const cosines = answer.designs.map((design) => decimal(design.cosines[row][column], 4) + " under " + shown(design.name));
+    const cosines = answer.designs.map((design) => decimal(design.cosines[row][column], 4) + " under " + shown(brief(design.name, 40)));
     detail.replaceChildren(
       element("b", {}, row + 1 + " and " + (column + 1)),
       ": ",
@@ -71,7 +71,7 @@ function showAnswer(box, answer, texts) {
     heading.replaceChildren("Nearest to text " + (row + 1));
     near.replaceChildren(...answer.designs.map((design, place) => neighbours(design, place, row, texts, answer.designs[1 - place])));
     near.before(heading, subject);
-    subject.replaceChildren(quoted(texts[row]));
+    subject.replaceChildren(quoted(brief(texts[row], 400)));
   }
 
   const subject = element("p", { class: "subject" });
@@ -97,7 +97,7 @@ function matrix(design, place, texts, digits, point, select) {
       const itself = at === other;
       return element("td", { class: itself ? "itself" : "h" + level(value, low, high), data: { row: at, column: other } }, itself ? "–" : decimal(value, digits));
     });
-    const name = element("th", { scope: "row" }, button, quoted(brief(texts[at], 60), { title: brief(texts[at], 200) }));
+    const name = element("th", { scope: "row" }, element("div", { class: "text" }, button, quoted(brief(texts[at], 100), { title: brief(texts[at], 400) })));
     return { line: element("tr", {}, name, ...cells), cells };
   });
   const table = element("table", { class: "heat", "aria-label": "Cosine of every two texts under " + design.name }, element("thead", {}, head), element("tbody", {}, ...rows.map((row) => row.line)));
@@ -131,7 +131,7 @@ function neighbours(design, place, row, texts, other) {
         "li",
         {},
         element("span", { class: "value" }, decimal(design.cosines[row][at], 3)),
-        quoted(texts[at]),
+        quoted(brief(texts[at], 160), { title: brief(texts[at], 600) }),
         elsewhere === rank ? null : element("span", { class: "moved" }, ordinal(elsewhere + 1) + " under " + "AB"[1 - place]),
       ),
     );

@@ -1,8 +1,9 @@
 // The two designs that all views use.
 import { Refused } from "./api.js";
-import { byId, element, shown } from "./dom.js";
+import { brief, byId, element, shown } from "./dom.js";
 
 const OWN = "own";
+const NAME = 80; // characters: a prompt in a design can be long
 const LETTERS = ["A", "B"];
 let fields = [];
 
@@ -19,7 +20,7 @@ export function badge(place, name) {
     "span",
     { class: "badge" },
     element("b", { class: "letter", "aria-hidden": "true" }, LETTERS[place]),
-    element("span", { class: "name" }, shown(name)),
+    element("span", { class: "name", title: name.length > NAME ? name : null }, shown(brief(name, NAME))),
   );
 }
 

@@ -37,6 +37,27 @@ export function quoted(text, options = {}) {
   return element("bdi", { class: "quoted", ...options }, shown(text));
 }
 
+/** A message of the program: what it sets between backticks is code. Ones without a partner stay as they are. */
+export function message(text) {
+  const parts = text.split("`");
+  return parts.length % 2 ? parts.map((part, at) => (at % 2 ? element("code", {}, shown(part)) : shown(part))) : [shown(text)];
+}
+
+/** Show a message of the program in a box, or hide the box. */
+export function setProblem(box, text) {
+  box.hidden = text === "";
+  box.replaceChildren(...message(text));
+}
+
+/** Buttons of which one is pressed. options: pairs of value and label. press: shows which one is. */
+export function choiceOf(name, options, change) {
+  const buttons = options.map(([value, label]) => element("button", { type: "button", "aria-pressed": "false", on: { click: () => change(value) } }, label));
+  return {
+    box: element("div", { class: "choice", role: "group", "aria-label": name }, ...buttons),
+    press: (value) => buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(options[at][0] === value))),
+  };
+}
+
 /** The beginning of a text, for places with little room. */
 export function brief(text, most = 80) {
   const whole = text.replace(/\s+/g, " ").trim();
@@ -68,7 +89,7 @@ export function several(number, what) {
   return count(number) + "\u00a0" + what + (number === 1 ? "" : "s");
 }
 
-/** How dark a cell is, from 0 to 9. */
+/** How strong the colour of a cell is, from 0 to 9. */
 export function level(value, low, high) {
   return high > low ? Math.round((9 * (value - low)) / (high - low)) : 0;
 }

@@ -1,6 +1,6 @@
 // The form of a view: a text, a button that computes, and a button that stops. A new request ends the one before it.
 import { Refused, post } from "./api.js";
-import { element } from "./dom.js";
+import { element, setProblem } from "./dom.js";
 
 let forms = 0;
 
@@ -34,7 +34,7 @@ export function askForm({ path, label, hint, rows, value, action, body, show }) 
     const mine = (running = new AbortController());
     const began = performance.now();
     asked = true;
-    problem.hidden = true;
+    setProblem(problem, "");
     stop.hidden = false;
     status.textContent = "Computing …";
     result.setAttribute("aria-busy", "true");
@@ -48,8 +48,7 @@ export function askForm({ path, label, hint, rows, value, action, body, show }) 
       if (running !== mine) return;
       status.textContent = error.name === "AbortError" ? "Stopped" : "";
       if (error instanceof Refused) {
-        problem.textContent = error.message;
-        problem.hidden = false;
+        setProblem(problem, error.message);
         result.replaceChildren();
       } else if (error.name !== "AbortError") throw error;
     } finally {

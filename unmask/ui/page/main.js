@@ -2,18 +2,18 @@
 import { Refused, get, takeToken } from "./api.js";
 import { compareView } from "./compare.js";
 import { setUpDesigns } from "./designs.js";
-import { byId, several, shown } from "./dom.js";
+import { byId, setProblem, several, shown } from "./dom.js";
 import { mapView } from "./map.js";
 import { reportsView } from "./reports.js";
 import { routingView } from "./routing.js";
 import { tokensView } from "./tokens.js";
 
 const VIEWS = { compare: compareView, tokens: tokensView, routing: routingView, map: mapView, reports: reportsView };
-const NAMES = Object.keys(VIEWS);
+let names = Object.keys(VIEWS); // of the views that this model has
 const views = {};
 
 function show(name, focus) {
-  for (const other of NAMES) {
+  for (const other of names) {
     const selected = other === name;
     const tab = byId("tab-" + other);
     byId(other).hidden = !selected;
@@ -27,14 +27,14 @@ function show(name, focus) {
 }
 
 function setUpTabs() {
-  NAMES.forEach((name, at) => {
+  names.forEach((name, at) => {
     const tab = byId("tab-" + name);
     tab.addEventListener("click", () => show(name, false));
     tab.addEventListener("keydown", (event) => {
-      const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: NAMES.length - 1 }[event.key];
+      const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: names.length - 1 }[event.key];
       if (to === undefined) return;
       event.preventDefault();
-      show(NAMES[(to + NAMES.length) % NAMES.length], true);
+      show(names[(to + names.length) % names.length], true);
     });
   });
 }
@@ -46,19 +46,20 @@ async function open() {
     byId("model").textContent = shown(state.model);
     byId("facts").textContent = [
       several(state.layers, "layer"),
-      state.routers ? several(state.routers, "router") : "dense",
+      state.dense ? "dense" : several(state.routers, "router"),
       state.dtype + " on " + state.device,
       "texts of at most " + several(state.max_length, "token"),
     ].join(" · ");
-    setUpDesigns(state, () => NAMES.forEach((name) => views[name].designsChanged && views[name].designsChanged()));
-    for (const name of NAMES) views[name] = VIEWS[name](byId(name), state);
+    if (state.dense) names = names.filter((name) => name !== "routing"); // an empty view helps nobody
+    byId("tab-routing").hidden = state.dense;
+    setUpDesigns(state, () => names.forEach((name) => views[name].designsChanged && views[name].designsChanged()));
+    for (const name of names) views[name] = VIEWS[name](byId(name), state);
     setUpTabs();
     const wanted = location.hash.slice(1);
-    show(NAMES.includes(wanted) ? wanted : "compare", false);
+    show(names.includes(wanted) ? wanted : "compare", false);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    byId("problem").textContent = error.message;
-    byId("problem").hidden = false;
+    setProblem(byId("problem"), error.message);
   }
 }
 

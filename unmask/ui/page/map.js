@@ -1,24 +1,51 @@
 // Map: the texts of a corpus as points, with a list beside it that says the same.
 import { Refused, get, post } from "./api.js";
 import { badge, chosen } from "./designs.js";
-import { brief, count, decimal, element, quoted, several, shown } from "./dom.js";
+import { brief, choiceOf, count, decimal, element, quoted, setProblem, several, shown } from "./dom.js";
+import { fileForm } from "./file_form.js";
 import { MapCanvas, REST, STYLES, addShape, styleOf } from "./map_canvas.js";
 
 const PLAIN = { colour: "--accent", shape: "circle" };
 const LISTED = 100;
 const POLL = 400; // milliseconds
+const PAUSE = 300; // milliseconds without a key, after which a search by meaning begins
+const LAYOUTS = { pca: "PCA", "t-sne": "t-SNE" };
+const SEARCHES = { words: "words in a text", meaning: "a sentence or a topic" };
 
 export function mapView(section, state) {
-  if (!state.corpus) {
-    section.append(
-      element("h2", {}, "Map of a corpus"),
-      element("p", { class: "intro" }, "No corpus was given. Start the page with a file of texts:"),
-      element("p", {}, element("code", {}, "unmask ui -m " + shown(state.model) + " --corpus texts.jsonl")),
-    );
-    return {};
+  let view = null;
+  const form = fileForm({
+    path: "/api/corpus",
+    label: "File of texts (txt, jsonl, csv, tsv or parquet)",
+    fields: [
+      ["column", "Column of the texts", "text", ""],
+      ["label", "Column of labels", "", "none"],
+    ],
+    action: "Open",
+    limit: state.limits.upload,
+    remedy: "unmask ui -m MODEL --corpus FILE",
+    done: (corpus) => {
+      draw(corpus);
+      view.show();
+    },
+  });
+
+  function draw(corpus) {
+    if (view) view.hide();
+    section.replaceChildren();
+    view = corpus && new MapView(section, { ...state, corpus });
+    if (view) section.append(element("details", { class: "other" }, element("summary", {}, "Open another file"), form));
+    else {
+      section.append(
+        element("h2", {}, "Map of a corpus"),
+        element("p", { class: "intro" }, "Open a file of texts to see them as points, or start the page with ", element("code", {}, "unmask ui -m " + shown(state.model) + " --corpus texts.jsonl"), "."),
+        form,
+      );
+    }
   }
-  const view = new MapView(section, state);
-  return { show: () => view.show(), hide: () => view.hide(), designsChanged: () => view.designsChanged() };
+
+  draw(state.corpus);
+  return { show: () => view && view.show(), hide: () => view && view.hide(), designsChanged: () => view && view.designsChanged() };
 }
 
 class MapView {
@@ -26,7 +53,10 @@ class MapView {
     this.state = state;
     this.open = false;
     this.place = 0; // of the design: A or B
-    this.matches = null; // places that the search found
+    this.layout = "pca";
+    this.by = "words"; // what the search goes by
+    this.matches = null; // places that the search found, in its order
+    this.cosines = null; // of the places that a search by meaning found
     this.only = new Set(); // labels that are shown
     this.asking = 0; // number of the latest selection: answers to earlier ones come too late
     this.build(section);
@@ -35,6 +65,9 @@ class MapView {
   build(section) {
     const { corpus } = this.state;
     this.choice = element("div", { class: "choice", role: "group", "aria-label": "Design of the map" });
+    this.layouts = choiceOf("Layout of the map", Object.entries(LAYOUTS), (layout) => this.chooseLayout(layout));
+    this.layouts.press(this.layout);
+    this.searches = choiceOf("Search by", Object.keys(SEARCHES).map((by) => [by, by]), (by) => this.chooseSearch(by));
     this.status = element("span", { role: "status" });
     this.done = element("span");
     this.bar = element("progress", { hidden: true, "aria-label": "Texts that are embedded" });
@@ -49,14 +82,15 @@ class MapView {
       zoom("\u2212", "Zoom out", () => this.drawing.zoomBy(1 / 1.5)),
       zoom("⤢", "Show everything", () => { this.drawing.reset(); this.drawing.changed(); }),
     );
-    this.search = element("input", { type: "search", id: "map-search", placeholder: "words in a text", spellcheck: "false", on: { input: () => this.find() } });
+    this.search = element("input", { type: "search", id: "map-search", spellcheck: "false", on: { input: () => this.find() } });
+    this.search.value = "";
     this.legend = element("div", { class: "labels" });
     this.heading = element("h3", {});
     this.list = element("ol", { class: "texts", tabindex: "-1" });
     this.selection = element("div", { class: "selection", hidden: true });
     const sampled = corpus.rows > corpus.texts ? count(corpus.texts) + " of " + several(corpus.rows, "text") + ", drawn at random" : several(corpus.texts, "text");
     section.append(
-      element("div", { class: "bar-top" }, element("div", {}, element("h2", {}, shown(corpus.name)), element("p", { class: "facts" }, sampled)), this.choice),
+      element("div", { class: "bar-top" }, element("div", {}, element("h2", {}, shown(corpus.name)), element("p", { class: "facts" }, sampled)), element("div", { class: "choices" }, this.choice, this.layouts.box)),
       this.bar,
       element("p", { class: "status" }, this.status, this.done),
       this.problem,
@@ -64,13 +98,14 @@ class MapView {
         "div",
         { class: "board", hidden: true },
         element("div", { class: "drawn" }, this.canvas, tools, this.tip),
-        element("div", { class: "beside" }, element("div", { class: "search" }, element("label", { for: "map-search" }, "Search"), this.search), this.legend, this.selection, this.heading, this.list),
+        element("div", { class: "beside" }, element("div", { class: "search" }, element("label", { for: "map-search" }, "Search by"), this.searches.box, this.search), this.legend, this.selection, this.heading, this.list),
       )),
       (this.note = element("p", { class: "note" })),
     );
     this.drawing = new MapCanvas(this.canvas, { hovered: (place) => this.hovered(place), selected: (place) => this.select(place), moved: () => this.listTexts() });
     this.drawing.styles = (place) => this.look(place);
     this.drawing.faded = (place) => !this.wanted(place);
+    this.chooseSearch(this.by);
   }
 
   show() {
@@ -86,6 +121,19 @@ class MapView {
   designsChanged() {
     this.began = null;
     if (this.open) this.poll();
+  }
+
+  chooseLayout(layout) {
+    this.layout = layout;
+    this.layouts.press(layout);
+    this.poll();
+  }
+
+  chooseSearch(by) {
+    this.by = by;
+    this.searches.press(by);
+    this.search.setAttribute("placeholder", SEARCHES[by]);
+    this.find();
   }
 
   /** The buttons that choose the design. They are made again only for other designs: a new button has no focus. */
@@ -106,21 +154,22 @@ class MapView {
 
   async poll() {
     clearTimeout(this.timer);
-    this.problem.hidden = true;
+    setProblem(this.problem, "");
     let name; // of the design that is asked for
+    const { layout } = this;
     try {
       const names = chosen();
       this.place = Math.min(this.place, names.length - 1);
       this.drawChoice(names);
       name = names[this.place];
-      if (name !== this.shownDesign) this.clear();
+      if (name !== this.shownDesign || layout !== this.shownLayout) this.clear();
       this.corpus = this.corpus || (await get("/api/corpus"));
-      const answer = await post("/api/map", { design: name });
-      if (name !== chosen()[this.place] || !this.open) return;
-      if (answer.ready) this.ready(name, answer);
+      const answer = await post("/api/map", { corpus: this.state.corpus.number, design: name, layout });
+      if (this.isLeft(name, layout) || !this.open) return;
+      if (answer.ready) this.ready(name, layout, answer);
       else this.progress(answer);
     } catch (error) {
-      if (name !== undefined && this.isLeft(name)) return;
+      if (name !== undefined && this.isLeft(name, layout)) return;
       this.complain(error);
       this.clear();
       this.bar.hidden = true;
@@ -128,10 +177,10 @@ class MapView {
     }
   }
 
-  /** Whether another design is chosen than this one. Not while the user writes one: there is no other design yet. */
-  isLeft(name) {
+  /** Whether another design or layout is chosen than this one. Not while the user writes a design: there is no other one yet. */
+  isLeft(name, layout) {
     try {
-      return name !== chosen()[this.place];
+      return name !== chosen()[this.place] || layout !== this.layout;
     } catch {
       return false;
     }
@@ -141,13 +190,13 @@ class MapView {
   clear() {
     this.shownDesign = null;
     this.board.hidden = this.note.hidden = true;
+    if (this.cosines) this.matches = this.cosines = null; // those of another design
     this.hideSelection();
   }
 
   complain(error) {
     if (!(error instanceof Refused)) throw error;
-    this.problem.textContent = error.message;
-    this.problem.hidden = false;
+    setProblem(this.problem, error.message);
   }
 
   /** Say how the work gets on. status: a screen reader reads it out when it changes, so it changes rarely. done: changes often, silently. */
@@ -157,6 +206,12 @@ class MapView {
   }
 
   progress(answer) {
+    this.timer = setTimeout(() => this.poll(), POLL);
+    if (answer.stage === "t-sne") {
+      this.bar.hidden = true;
+      this.tell("t-SNE is placing " + several(answer.total, "text") + " …");
+      return;
+    }
     this.began = this.began || [performance.now(), answer.done];
     const [since, before] = this.began;
     const left = answer.done > before ? ((performance.now() - since) / (answer.done - before)) * (answer.total - answer.done) : null;
@@ -165,21 +220,24 @@ class MapView {
     this.bar.max = answer.total;
     this.bar.value = answer.done;
     this.tell("Embedding " + several(answer.total, "text"), ": " + count(answer.done) + " done" + told);
-    this.timer = setTimeout(() => this.poll(), POLL);
   }
 
-  ready(name, answer) {
-    this.tell(this.bar.hidden ? "" : "The map is ready.");
+  ready(name, layout, answer) {
+    this.tell(this.status.textContent && "The map is ready.");
     this.bar.hidden = true;
-    if (this.shownDesign === name) return;
+    if (this.shownDesign === name && this.shownLayout === layout) return;
     this.shownDesign = name;
+    this.shownLayout = layout;
     this.board.hidden = this.note.hidden = false;
     this.note.textContent =
-      "The two axes are the first principal components of the vectors (PCA). They hold " + Math.round(100 * answer.share) + " % of their variance, so texts that are close here may be far apart. " +
+      (layout === "pca"
+        ? "The two axes are the first principal components of the vectors (PCA). They hold " + Math.round(100 * answer.share) + " % of their variance, so texts that are close here may be far apart. "
+        : "t-SNE keeps near neighbours together. The axes, the distances between groups and the sizes of groups mean nothing. ") +
       "Neighbours are those in all " + several(answer.dim, "dimension") + "." + (answer.cut ? " " + several(answer.cut, "text") + " cut to the limit of tokens." : "");
     this.drawLegend();
     this.drawing.setPoints(answer.points);
     if (this.selected !== undefined) this.select(this.selected);
+    if (this.by === "meaning") this.find(); // under this design
     this.listTexts();
   }
 
@@ -212,23 +270,33 @@ class MapView {
     if (rest > 0) this.legend.append(element("span", { class: "note" }, several(rest, "more label") + " as grey bars"));
   }
 
-  async find() {
+  /** Search for what the field holds. An answer counts only if nothing else was asked for meanwhile. */
+  find() {
+    clearTimeout(this.pause);
+    if (this.finding) this.finding.abort();
+    this.finding = new AbortController();
+    const { signal } = this.finding;
     const query = this.search.value.trim();
     if (query === "") {
-      this.matches = null;
-      this.refresh();
-      return;
-    }
-    let answer;
+      this.matches = this.cosines = null;
+      if (this.shownDesign) this.refresh();
+    } else if (this.by === "words") this.ask("/api/search", { query }, signal);
+    else this.pause = setTimeout(() => this.ask("/api/nearest", { query, design: this.shownDesign }, signal), PAUSE);
+  }
+
+  async ask(path, body, signal) {
+    if (!this.shownDesign) return; // the search is repeated when the map is ready
+    this.heading.textContent = "Searching …";
     try {
-      answer = await post("/api/search", { query });
+      const answer = await post(path, { corpus: this.state.corpus.number, ...body }, signal);
+      if (signal.aborted) return;
+      this.matches = new Set(answer.places);
+      this.cosines = answer.cosines ? new Map(answer.places.map((place, at) => [place, answer.cosines[at]])) : null;
+      setProblem(this.problem, "");
+      this.refresh();
     } catch (error) {
-      this.complain(error);
-      return;
+      if (!signal.aborted) this.complain(error);
     }
-    if (query !== this.search.value.trim()) return;
-    this.matches = new Set(answer.places);
-    this.refresh();
   }
 
   refresh() {
@@ -237,10 +305,13 @@ class MapView {
   }
 
   listTexts() {
-    const { frame } = this.drawing;
-    const places = this.drawing.points.map((_, place) => place).filter((place) => this.wanted(place) && (this.matches !== null || this.drawing.inView(place, frame)));
-    this.heading.textContent = several(places.length, "text") + (this.matches === null ? " in view" : " found") + (places.length > LISTED ? ", the first " + LISTED + ":" : "");
-    this.list.replaceChildren(...places.slice(0, LISTED).map((place) => this.item(place)));
+    const { frame, points } = this.drawing;
+    const places = this.matches
+      ? [...this.matches].filter((place) => this.wanted(place))
+      : points.map((_, place) => place).filter((place) => this.wanted(place) && this.drawing.inView(place, frame));
+    const what = this.cosines ? " nearest in meaning, by cosine" : this.matches ? " found" : " in view";
+    this.heading.textContent = several(places.length, "text") + what + (places.length > LISTED ? ", the first " + LISTED + ":" : "");
+    this.list.replaceChildren(...places.slice(0, LISTED).map((place) => this.item(place, this.cosines ? decimal(this.cosines.get(place), 2) : undefined)));
   }
 
   item(place, value) {
@@ -259,7 +330,7 @@ class MapView {
     if (place === null) return;
     const [x, y] = this.drawing.at(place);
     const label = this.labelOf(place);
-    this.tip.replaceChildren(quoted(this.corpus.snippets[place] || "(empty)"), label === null ? "" : element("span", { class: "label" }, shown(this.corpus.label_names[label])));
+    this.tip.replaceChildren(quoted(this.corpus.snippets[place] || "(empty)"), label === null ? "" : element("span", { class: "label" }, shown(brief(this.corpus.label_names[label]))));
     const [width] = this.drawing.size;
     this.tip.style.left = Math.max(0, Math.min(x + 12, width - this.tip.offsetWidth - 4)) + "px";
     this.tip.style.top = y + 14 + "px";
@@ -268,7 +339,7 @@ class MapView {
   async select(place) {
     const asking = ++this.asking;
     try {
-      const answer = await post("/api/neighbours", { design: this.shownDesign, place });
+      const answer = await post("/api/neighbours", { corpus: this.state.corpus.number, design: this.shownDesign, place });
       if (asking !== this.asking) return;
       this.selected = place;
       this.drawing.chosen = place;
@@ -279,7 +350,7 @@ class MapView {
       this.selection.replaceChildren(
         element("div", { class: "top" }, element("h3", {}, "Selected"), element("button", { type: "button", class: "quiet", on: { click: () => this.unselect() } }, "Clear")),
         element("p", { class: "whole", tabindex: "0", dir: "auto" }, shown(answer.text, "\n\t") || "(empty)"),
-        label === null ? "" : element("p", { class: "label" }, swatch(this.look(place)), shown(this.corpus.label_names[label])),
+        label === null ? "" : element("p", { class: "label" }, swatch(this.look(place)), shown(brief(this.corpus.label_names[label]))),
         element("h3", {}, "Its neighbours, by cosine"),
         element("ol", { class: "texts" }, ...answer.neighbours.map((one) => this.item(one.place, decimal(one.cosine, 2)))),
       );

@@ -1,10 +1,9 @@
 // The drawn part of the map: points that can be zoomed, moved and pointed at.
 
-const SHAPES = ["circle", "square", "triangle", "diamond"];
+const SHAPES = ["circle", "square", "triangle", "diamond", "plus", "star", "flipped", "cross"];
 const COLOURS = 6;
-export const STYLES = SHAPES.length * COLOURS;
-const ROUND = 12; // after so many labels, colours and shapes in turn meet again; then the shapes move on by one
-const LOOKS = Array.from({ length: STYLES }, (_, label) => ({ colour: "--p" + (label % COLOURS), shape: SHAPES[(label + Math.floor(label / ROUND)) % SHAPES.length] }));
+export const STYLES = 24; // then colours and shapes in turn meet again
+const LOOKS = Array.from({ length: STYLES }, (_, label) => ({ colour: "--p" + (label % COLOURS), shape: SHAPES[label % SHAPES.length] }));
 /** How points look whose label has no look of its own. */
 export const REST = { colour: "--muted", shape: "bar" };
 
@@ -13,6 +12,16 @@ export function styleOf(label) {
   return LOOKS[label];
 }
 
+/** Corners of shapes around 0, in units of their size. */
+const CORNERS = {
+  triangle: [[0, -1.2], [1.1, 0.8], [-1.1, 0.8]],
+  flipped: [[0, 1.2], [1.1, -0.8], [-1.1, -0.8]],
+  diamond: [[0, -1.3], [1.1, 0], [0, 1.3], [-1.1, 0]],
+  plus: [[-0.4, -1.2], [0.4, -1.2], [0.4, -0.4], [1.2, -0.4], [1.2, 0.4], [0.4, 0.4], [0.4, 1.2], [-0.4, 1.2], [-0.4, 0.4], [-1.2, 0.4], [-1.2, -0.4], [-0.4, -0.4]],
+  star: Array.from({ length: 10 }, (_, at) => [Math.sin((at * Math.PI) / 5), -Math.cos((at * Math.PI) / 5)].map((one) => one * (at % 2 ? 0.6 : 1.4))),
+};
+CORNERS.cross = CORNERS.plus.map(([x, y]) => [(x - y) * Math.SQRT1_2, (x + y) * Math.SQRT1_2]);
+
 /** Add a shape to the path of a context. */
 export function addShape(context, shape, x, y, size) {
   if (shape === "circle") {
@@ -20,16 +29,7 @@ export function addShape(context, shape, x, y, size) {
     context.arc(x, y, size, 0, 2 * Math.PI);
   } else if (shape === "square") context.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
   else if (shape === "bar") context.rect(x - 1.2 * size, y - 0.4 * size, 2.4 * size, 0.8 * size);
-  else if (shape === "triangle") {
-    context.moveTo(x, y - 1.2 * size);
-    context.lineTo(x + 1.1 * size, y + 0.8 * size);
-    context.lineTo(x - 1.1 * size, y + 0.8 * size);
-  } else {
-    context.moveTo(x, y - 1.3 * size);
-    context.lineTo(x + 1.1 * size, y);
-    context.lineTo(x, y + 1.3 * size);
-    context.lineTo(x - 1.1 * size, y);
-  }
+  else CORNERS[shape].forEach(([right, down], at) => context[at ? "lineTo" : "moveTo"](x + right * size, y + down * size));
   context.closePath();
 }
 

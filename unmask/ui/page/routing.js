@@ -1,11 +1,11 @@
 // Routing: which experts each token goes to, layer by layer.
 import { badge, chosen } from "./designs.js";
-import { decimal, element, legend, level, rove, several, shown } from "./dom.js";
+import { decimal, element, legend, level, message, rove, several, shown } from "./dom.js";
 import { askForm } from "./form.js";
 
 export function routingView(section, state) {
   if (state.no_routing) {
-    section.append(element("h2", {}, "Routing"), element("p", { class: "intro" }, shown(state.no_routing)));
+    section.append(element("h2", {}, "Routing"), element("p", { class: "intro" }, ...message(state.no_routing)));
     return {};
   }
   const view = askForm({
@@ -77,7 +77,7 @@ export function drawn(route, names, expert) {
   return [
     element("h2", {}, "Experts of each token"),
     element("p", { class: "under" }, ...route.names.map((name) => badge(Math.max(0, names.indexOf(name)), name))),
-    element("p", { class: "intro" }, applied + "; the darker, the larger the weight. Tokens in grey are before the embedded part. " + several(route.number, "expert") + " at each of " + several(route.points.length, "routing point") + "."),
+    element("p", { class: "intro" }, applied + "; the stronger the colour, the larger the weight. Tokens in grey are before the embedded part. " + several(route.number, "expert") + " at each of " + several(route.points.length, "routing point") + "."),
     legend("0", decimal(high, 2), route.applied ? "weight" : "probability"),
     element(
       "div",

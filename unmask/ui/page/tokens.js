@@ -26,7 +26,7 @@ function showAnswer(box, answer) {
   const panels = answer.designs.map((design, place) => panel(answer.pieces, design, place, (at) => panels.forEach((one) => one.point(at))));
   box.replaceChildren(
     element("h2", {}, "Tokens that carry the vector"),
-    element("p", { class: "intro" }, "The darker a token, the farther the vector moves without it. The number is 1 − cosine of the two vectors: 0 if nothing changes."),
+    element("p", { class: "intro" }, "The stronger the colour of a token, the farther the vector moves without it. The number is 1 − cosine of the two vectors: 0 if nothing changes."),
     element("div", { class: "pair" }, ...panels.map((one) => one.box)),
   );
 }
