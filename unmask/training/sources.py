@@ -86,7 +86,7 @@ def _judged(folder: Path, split: str) -> Rows:
             continue
         query = _look_up(judgements, line, row, "query-id", queries)
         document = _look_up(judgements, line, row, "corpus-id", documents)
-        others = {column: value for column, value in query.items() if column != "text"}
+        others = {column: value for column, value in query.items() if column not in ("_id", "text")}
         yield line, {**others, "anchor": query.get("text"), "positive": titled(document)}
 
 
@@ -96,7 +96,8 @@ def _passages(folder: Path, split: str) -> Rows:
     questions = folder / "queries.jsonl"
     for line, row in read_rows(questions):
         passage = _look_up(questions, line, row, "passage_id", passages)
-        yield line, {**row, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
+        others = {column: value for column, value in row.items() if column not in ("_id", "query", "text", "passage_id")}
+        yield line, {**others, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
 
 
 def _by_id(file: Path) -> dict[str, Row]:
@@ -138,7 +139,7 @@ def _starter_pairs() -> Rows:
     folder = next(folder for folder in starter_folders() if folder.name == "sts")
     for line, row in read_rows(folder / "test.jsonl"):
         if row["score"] >= _MEANS_THE_SAME:
-            yield line, row
+            yield line, {"sentence1": row["sentence1"], "sentence2": row["sentence2"]}
 
 
 def _starter_labels() -> Rows:
