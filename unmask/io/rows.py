@@ -58,6 +58,11 @@ def has_rows(file: Path) -> bool:
     return ending in READERS and not (ending in COLUMNAR and file.suffix.lower() in COMPRESSIONS)
 
 
+def has_no_columns(file: Path) -> bool:
+    """Whether each line of a file is a text, so that no column of it can be named."""
+    return row_ending(file) == ".txt"
+
+
 def require_rows(file: Path) -> None:
     """Raise UnmaskError for a file whose ending is not that of a file of rows."""
     if has_rows(file):
