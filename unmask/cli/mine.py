@@ -20,7 +20,8 @@ def mine(
     pairs: Annotated[
         str,
         typer.Argument(
-            help="Training pairs: a jsonl, csv, tsv or parquet file, a folder of queries and documents, or hub:REPO[:CONFIG]."
+            help="Training pairs: a file (jsonl, json, csv, tsv, parquet, feather), a folder of queries and documents, or "
+            "hub:REPO[:CONFIG]."
         ),
     ],
     model: Model,
