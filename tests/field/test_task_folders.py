@@ -89,4 +89,5 @@ def test_a_limit_for_all_starter_tasks(tmp_path: Path) -> None:
         resolve_tasks(["starter#1"])
     with pytest.raises(UnmaskError, match="Unknown starter task 'stss'"):
         resolve_tasks(["starter:stss#8"])
-    assert [task.size for task in resolve_tasks(["starter:sts#8"])] == [8]
+    [sts] = resolve_tasks(["starter:sts#8"])
+    assert isinstance(sts, LocalTask) and sts.size == 8
