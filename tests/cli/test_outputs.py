@@ -51,6 +51,7 @@ NOT_READ = {
     "title_column",
     "to",
     "tokens",
+    "where",
 }
 # paths that are read; any other path is an output
 READ_PATHS = {

@@ -436,7 +436,7 @@ SUMMARY = {"summary": "a", "score": 1}
         ("classification", {"text": ["a"]}, "column 'text': expected str, found list"),
         ("classification", {"label": 1.5}, "column 'label': expected str or int, found float '1.5'"),
         ("clustering", {"label": None}, "column 'label': expected str or int, found NoneType"),
-        ("retrieval", {"_id": 7}, "column '_id': expected str, found int '7'"),
+        ("retrieval", {"_id": 7.5}, "column '_id': expected str or int, found float '7.5'"),
         ("retrieval", {"_id": "d1"}, "column '_id': 'd1' comes twice"),
         ("retrieval", {"text": None}, "column 'text': expected str, found NoneType"),
         ("retrieval", {"title": 5}, "column 'title': expected str, found int '5'"),
@@ -469,6 +469,9 @@ def test_a_malformed_row_is_named_by_file_line_and_column(
     assert expected in message
 
 
+_EXPECTED = {"word-level": "list", "retrieval": "str or int"}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_column_is_named_with_the_columns_that_there_are(kind: str, tmp_path: Path) -> None:
     name, rows = next(iter(FILES[kind]().items()))
@@ -476,7 +479,7 @@ def test_a_missing_column_is_named_with_the_columns_that_there_are(kind: str, tm
     del rows[1][column]
     write_task(tmp_path, kind)
     write_rows(tmp_path / name, rows)
-    assert f"{name}, line 2: column '{column}' ({'list' if kind == 'word-level' else 'str'}) is missing; there is" in refusal(
+    assert f"{name}, line 2: column '{column}' ({_EXPECTED.get(kind, 'str')}) is missing; there is" in refusal(
         tmp_path, f":{kind}"
     )
 
@@ -512,7 +515,6 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ("q0\td99\t1", "column 'corpus-id': no document 'd99' in"),
         ("q99\td0\t1", "column 'query-id': no query 'q99' in"),
         ("q0\td0\tgood", "column 'score': expected a number, found 'good'"),
         ("q0\td0\t0.5", "column 'score': expected a whole number, found 0.5"),

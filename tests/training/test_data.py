@@ -272,7 +272,8 @@ REAL_PAIRS: list[tuple[str, dict[str, Any], int, int]] = [
     ("sickr/train.jsonl", {"where": {"entailment": "ENTAILMENT"}}, 2, 1284),
     ("scifact", {"where": {"split": "train"}}, 2, 916),
     ("pubmed_qa/all.jsonl", {"columns": {"anchor": "context", "positive": "continuation"}}, 2, 1000),
-    ("boolq/dev.jsonl", {}, 2, 3270),
+    ("boolq/dev.jsonl", {"where": {"label": ["yes", "no"]}}, 2, 3270),
+    ("stsb/train.jsonl", {"where": {"score": {"at_least": 4}}}, 2, 1393),
 ]
 
 

@@ -145,7 +145,7 @@ def test_labels_are_known_by_their_columns_or_named(read: Read) -> None:
     numbered = [{"sentence": row["text"], "intent": int(row["label"][-1]), "text": "other"} for row in ROWS]
     named = read(numbered, columns={"text": "sentence", "label": "intent"})
     assert drawn(named) == drawn(read(ROWS))
-    pairs = read([{"query": "q", "answer": "a", "text": "t", "label": 1}])
+    pairs = read([{"query": "q", "answer": "a", "text": "t", "label": 1}], where={"label": 1})
     assert drawn(pairs) == {("q", "a")} and not pairs.examples[0].classes, "columns of a pair come first"
     with pytest.raises(UnmaskError, match=r'\{text = "...", label = "..."\} for texts with labels'):
         read([{"text": "a", "intent": "x"}])
@@ -159,7 +159,9 @@ def test_labels_of_a_pair_are_no_classes(read: Read) -> None:
     with pytest.raises(UnmaskError, match=r'not that of labels.*columns = \{text = "premise", label = "label"\}'):
         read(inference, columns={"text": "premise"})
     assert read(inference, columns={"text": "premise", "label": "label"}).examples[0].classes
-    assert not read(inference).examples[0].classes
+    with pytest.raises(UnmaskError, match=r"the column 'label' of .* may say that a pair does not match"):
+        read(inference)
+    assert not read(inference, where={"label": "label 0"}).examples[0].classes
     both = [{"text": "t", **row} for row in inference]
     with pytest.raises(UnmaskError, match="none of these pairs of columns"):
         read(both, columns={"negative": "hypothesis"})

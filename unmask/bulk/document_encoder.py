@@ -59,7 +59,7 @@ class Encoded:
 
 
 class DocumentEncoder:
-    """Encodes documents with the options of a job.
+    """Encodes documents with the options of a job. dim: dimensions of a vector; layout: what a file of vectors holds.
 
     Raises UnmaskError for options that the embedder cannot serve. In a folder of vectors, the bits of a vector do not depend on the number
     of cores, so that any machine can do any shard.
@@ -71,6 +71,7 @@ class DocumentEncoder:
         list(embedder.prompts.tokenize(["a " * embedder.max_length], job.instruction))  # is there room for a text?
         if job.chunking:
             check_chunking(embedder.backbone, embedder.prompts, [embedder.design], job.chunking, job.instruction)
+        self.dim = width * 8 if job.precision == "binary" else width  # a byte holds eight
         self.layout = Layout(width, dtype, job.keep, chunked=job.chunking is not None, sparse=embedder.design.is_sparse)
 
     def encode(self, documents: Sequence[Document], progress: Callable[[Counts], None] | None = None) -> Encoded:

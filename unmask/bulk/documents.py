@@ -59,6 +59,7 @@ def dead_letter(row: int, line: int, told: str, text: str) -> DeadLetter:
 
 def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | None = None) -> Iterator[Document | DeadLetter]:
     """The rows of a file from a start on, each a document or a dead letter. Of two equal ids, the second is a dead letter."""
+    job = job.for_file(file)
     longest = LONGEST if job.to_folder else None
     items = islice(read_items(file, start, longest=longest, columns=job.columns), rows)
     seen: set[str] = set()

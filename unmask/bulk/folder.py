@@ -28,6 +28,7 @@ from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
 from unmask.io.files import is_own, make_own, only_run_in, remove
 from unmask.io.records import Record
+from unmask.io.rows import has_no_columns
 from unmask.io.terminal import complain, counted, progress_bar, say
 
 _SAVED_EVERY = 60.0  # seconds, while files are read
@@ -81,8 +82,15 @@ def check_folder(job: Job, *, prune: bool = False) -> list[Path]:
     prune: as in `embed_folder`.
     """
     files = job.files()
-    for file in files:
+    texts = [file for file in files if has_no_columns(file)]
+    tables = [file for file in files if not has_no_columns(file)]
+    for file in tables or texts:
         require_columns(file, job.columns)
+    if tables and texts and (job.id_column or job.keep):
+        say(
+            f"{counted(len(texts), '.txt file')} without columns, such as {texts[0]}: ids are FILE:NUMBER there, and columns to keep are "
+            "empty."
+        )
     _require_ours(job.output)
     _require_given(files, job, prune)
     require_any_row(files, job)  # before the folder is made: a run with nothing to embed leaves none

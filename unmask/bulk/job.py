@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from unmask.encoding.chunking import Chunking
 from unmask.errors import UnmaskError
 from unmask.io.files import check_output
 from unmask.io.rows import field as value_of
-from unmask.io.rows import read_rows
+from unmask.io.rows import has_no_columns, read_rows
 from unmask.io.sources import find_files
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ class Job:
     def columns(self) -> list[str]:
         """The columns that are read."""
         return [self.column, *([self.id_column] if self.id_column else []), *self.keep]
+
+    def for_file(self, file: Path) -> Job:
+        """The job with the columns of one of its files: in a .txt, each line is a text, whatever columns the other files have."""
+        return replace(self, column="text", id_column=None) if has_no_columns(file) else self
 
     def files(self) -> list[Path]:
         """The files to read. Raises UnmaskError for mistakes in the job that can be seen without reading the files through."""

@@ -22,7 +22,7 @@ _SHARED = ("model.fingerprint", "design", "prompt", "max_length", "alpha", "fit"
 
 
 def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
-    """Everything that the vectors depend on beside the texts, as JSON. dim: dimensions of what is written."""
+    """Everything that the vectors depend on beside the texts, as JSON. dim: dimensions of a vector."""
     identity = identity_of_loaded(embedder.backbone.model)
     return {
         "model": asdict(embedder.source) | {"fingerprint": identity.revision, "identity": identity.as_json()},

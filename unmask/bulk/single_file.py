@@ -22,6 +22,7 @@ from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, only_writer_of, remove, sync
+from unmask.io.rows import has_no_columns
 from unmask.io.seals import hash_file
 from unmask.io.terminal import progress_bar
 
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """A file of texts when it was checked: its rows, and its checksum."""
+    """A file of texts when it was checked: its rows, and its checksum. name: what the manifest calls it."""
 
     file: Path
     rows: int
     sha256: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,19 @@ class Done:
     loss: PrecisionLoss | None = None
 
 
-def check_file(job: Job) -> Given:
-    """Read every row, and find mistakes before a model is loaded. Raises UnmaskError, with file, line and column."""
+def check_file(job: Job, name: str | None = None) -> Given:
+    """Read every row, and find mistakes before a model is loaded. Raises UnmaskError, with file, line and column.
+
+    name: what the manifest calls the file; its path if not given.
+    """
     [file] = job.files()
-    require_columns(file, job.keep)  # a name that no row has would be a column of nulls
+    # a name that no row has would be a column of nulls; of a file without columns, the reader would take the lines
+    require_columns(file, job.columns if has_no_columns(file) else job.keep)
     digest = hash_file(file)
     rows = sum(1 for _ in _documents(file, job))
     if not rows:
         raise UnmaskError(f"{file} holds no row.")
-    return Given(file, rows, digest)
+    return Given(file, rows, digest, name or str(file))
 
 
 def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done:
@@ -87,14 +93,14 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
             warn_of_cuts(cut, counts.rows, embedder.max_length)
         sync(scratch)
         loss = mean_loss(losses)
-        manifest = _manifest(embedder, job, given, counts, layout.dim) | {
+        manifest = _manifest(embedder, job, given, counts, encoder.dim) | {
             "precision_loss": loss.as_json() if loss else None,
             "output": {"file": str(job.output), "sha256": hash_file(scratch)},
         }
         described.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         sync(described)
         remove(job.manifest)  # then the vectors come, and the new manifest last
-    return Done(counts.vectors, layout.dim, loss)
+    return Done(counts.vectors, encoder.dim, loss)
 
 
 def _encoded(encoder: DocumentEncoder, given: Given, job: Job) -> Iterator[Encoded]:
@@ -116,7 +122,7 @@ def _documents(file: Path, job: Job) -> Iterator[Document]:
 def _manifest(embedder: Embedder, job: Job, given: Given, counts: Counts, dim: int) -> dict[str, Any]:
     return {
         **describe(embedder, job, dim),
-        "input": {"file": str(given.file), "sha256": given.sha256},
+        "input": {"file": given.name, "sha256": given.sha256},
         "texts": counts.vectors,
         "truncated": counts.truncated,
         "tokens": counts.tokens,

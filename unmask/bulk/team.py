@@ -48,7 +48,7 @@ class Member:
         embedder, fit_file = load_with_kept_fit(arguments, job.output, check=lambda fitted: DocumentEncoder(fitted, job))
         self._encoder = DocumentEncoder(embedder, job)
         self._places = Places(job.output)
-        self.description = describe(embedder, job, self._encoder.layout.dim) | {"fit_file": fit_file}
+        self.description = describe(embedder, job, self._encoder.dim) | {"fit_file": fit_file}
 
     def embed(self, shard: Shard, key: str, progress: Progress) -> ShardRecord:
         """The record of a shard, which is embedded unless somebody else was faster.

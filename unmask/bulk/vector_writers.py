@@ -129,6 +129,8 @@ def _jsonl(file: Path, layout: Layout) -> Iterator[Write]:
 
 
 def _dense(vectors: NDArray[Any]) -> Iterator[dict[str, Any]]:
+    if vectors.dtype.kind in "iu":
+        return ({"vector": vector.tolist()} for vector in vectors)
     return ({"vector": [float(str(value)) for value in vector]} for vector in vectors)
 
 

@@ -35,7 +35,7 @@ from unmask.cli.train import recipes, train
 from unmask.cli.ui import ui
 from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError, not_installed
-from unmask.io.terminal import complain, show_messages, visible
+from unmask.io.terminal import complain, escape_unencodable, show_messages, visible
 
 
 class Commands(Group):
@@ -124,6 +124,7 @@ def main() -> None:
     """Run the command line: exit code 2 and one sentence for a user's mistake, no traceback."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it is while this module is imported (unmask/__main__.py)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    escape_unencodable()
     os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar is enough, and it is ours
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +18,8 @@ from unmask.io.terminal import counted, say, tell_result
 Texts = Annotated[
     list[Path],
     typer.Argument(
-        help="Files, folders or quoted patterns ('data/*.jsonl'): txt (one text per line), jsonl, csv, tsv or parquet. All but parquet "
-        "may be compressed: .gz, .bz2, .xz, .zst."
+        help="Files, folders or quoted patterns ('data/*.jsonl'): txt (one text per line), jsonl, json, csv, tsv, parquet or feather. "
+        "Texts may be compressed: .gz, .bz2, .xz, .zst. '-' reads standard input: JSON lines, or one text per line."
     ),
 ]
 Output = Annotated[
@@ -100,18 +101,27 @@ def embed(
     from unmask.bulk.job import SHARD_ROWS, EmbedderArguments, Job
     from unmask.bulk.on_ray import OnRay
     from unmask.bulk.single_file import check_file, embed_file
+    from unmask.bulk.stdin import STDIN, spooled_stdin
     from unmask.bulk.team import Team, ThisProcess
     from unmask.bulk.workers import Workers
+    from unmask.errors import UnmaskError
 
     kept = tuple(name for part in keep.split(",") if (name := part.strip()))
     size = shard_rows or SHARD_ROWS
     job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, size, chunk, overlap, late)
     arguments = EmbedderArguments(model, design, asdict(options), fit_on)
+    from_stdin = STDIN in texts
+    if from_stdin and (len(texts) > 1 or job.to_folder):
+        raise UnmaskError(
+            "'-' (standard input) goes into one file of vectors: give no other input, and -o FILE.parquet, .npy or .jsonl."
+        )
     if not job.to_folder:
         refuse_given(context, _OF_A_FOLDER, "is for a folder of vectors: give -o a name without an ending.")
         arguments.check()
-        given = check_file(job)
-        done = embed_file(arguments.load(), job, given)
+        with spooled_stdin() if from_stdin else nullcontext() as spooled:
+            job = replace(job, inputs=(spooled,)) if spooled else job
+            given = check_file(job, "-" if spooled else None)
+            done = embed_file(arguments.load(), job, given)
         tell_result(
             {
                 "output": str(output),

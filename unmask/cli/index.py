@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def index(
-    texts: Annotated[list[Path], typer.Argument(help="Files, folders or quoted patterns: txt, jsonl, csv, tsv, parquet.")],
+    texts: Annotated[
+        list[Path], typer.Argument(help="Files, folders or quoted patterns: txt, jsonl, json, csv, tsv, parquet, feather.")
+    ],
     model: Model,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the index. An index that is there is updated.")

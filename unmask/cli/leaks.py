@@ -10,7 +10,7 @@ import typer
 
 from unmask.cli.options import AsJson
 from unmask.io.paths import expanded
-from unmask.io.terminal import tell_json
+from unmask.io.terminal import say, tell_json
 
 if TYPE_CHECKING:
     from unmask.tasks.kinds.kind import TextsAndPairs
@@ -48,6 +48,8 @@ def leaks(
     reports = []
     for path in train:
         data = read_whole(_label(path), DataSource(path=path), Path())
+        if data.unread:
+            say(f"{data.name}: columns not searched: {', '.join(data.unread)}")
         reports.append(find_leaks(data, texts, threshold, pairs))
     if as_json:
         content = [{"path": path, **_as_json(report)} for path, report in zip(train, reports, strict=True)]

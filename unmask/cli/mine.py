@@ -20,7 +20,8 @@ def mine(
     pairs: Annotated[
         str,
         typer.Argument(
-            help="Training pairs: a jsonl, csv, tsv or parquet file, a folder of queries and documents, or hub:REPO[:CONFIG]."
+            help="Training pairs: a file (jsonl, json, csv, tsv, parquet, feather), a folder of queries and documents, or "
+            "hub:REPO[:CONFIG]."
         ),
     ],
     model: Model,
@@ -51,6 +52,13 @@ def mine(
         typer.Option(min=0, max=2, help="Keep a negative only if it is less similar than the positive by at least this much."),
     ] = 0.0,
     skip: Annotated[int, typer.Option(min=0, max=MOST_TEXTS, help="Skip this many texts at the top of each ranking.")] = 0,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=VALUE",
+            help="Use only rows with this value, such as label=1, score={at_least=4} or label=['yes','no']. Repeat for several columns.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many pairs, sampled with --seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed of the sample.")] = 0,
     instruction: Annotated[
@@ -63,21 +71,32 @@ def mine(
     options: ModelOptions,
 ) -> None:
     """Find hard negatives for training pairs: texts that the model ranks high for an anchor, but that do not match it."""
+    from pydantic import ValidationError
+
     from unmask.embedder import Embedder
     from unmask.encoding.words import without_surrogates
-    from unmask.errors import UnmaskError
+    from unmask.errors import UnmaskError, first_problem
     from unmask.io.files import atomic, only_writer_of
     from unmask.saving.folder import read_saved
     from unmask.training.data import DataSource, read_pairs
     from unmask.training.mining import Mining, read_corpus
     from unmask.training.mining import mine as run
+    from unmask.training.recipe import parse_setting
 
     if output.suffix != ".jsonl":
         raise UnmaskError(f"Triples are written as jsonl, so '{output}' would not be read again; name it .jsonl.")
     how = Mining(negatives, skip, ratio or None, margin)
-    source = DataSource(
-        path=pairs, instruction=instruction, document_instruction=document_instruction, limit=limit, negatives=0
-    )
+    try:
+        source = DataSource(
+            path=pairs,
+            instruction=instruction,
+            document_instruction=document_instruction,
+            limit=limit,
+            where={column: value for condition in where or () for column, value in parse_setting(condition).items()},
+            negatives=0,
+        )
+    except ValidationError as error:
+        raise UnmaskError(f"--where: {first_problem(error)}.") from error
     data = read_pairs(Path(pairs).stem, source, Path(), seed)
     more = read_corpus(corpus, source) if corpus else None
     if not design and not read_saved(model, options.revision, options.adapter, named=False):
@@ -100,6 +119,7 @@ def mine(
         }
     )
     left = "".join(f"; {count} {reason}" for reason, count in triples.skipped.items())
+    left += f"; columns not read: {', '.join(triples.unread)}" if triples.unread else ""
     say(f"{len(triples.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.")
     likes = (
         f"{mined.positive:.3f} with its positive, {mined.negative:.3f} with its negatives, {mined.anything:.3f} with any text"

@@ -15,7 +15,7 @@ import typer
 from unmask.cli.lesson_options import showing
 from unmask.cli.outputs import Command, Group, models_named, refuse_inside_models
 from unmask.errors import UnmaskError
-from unmask.io.terminal import say, tell_json, tell_result
+from unmask.io.terminal import say, tell, tell_json, tell_result
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -187,7 +187,12 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
     for stage, sets in checked.items():
         for dataset in sets:
             left = ", ".join(f"{count} {reason}" for reason, count in dataset.skipped.items())
-            print(f"{stage}: {dataset.name}: {len(dataset.examples)} {dataset.kind}" + (f" (left out: {left})" if left else ""))
+            unread = ", ".join(dataset.unread)
+            tell(
+                f"{stage}: {dataset.name}: {len(dataset.examples)} {dataset.kind}"
+                + (f" (left out: {left})" if left else "")
+                + (f" (columns not read: {unread})" if unread else "")
+            )
     print("ok")
 
 

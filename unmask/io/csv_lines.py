@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from unmask.io.lines import SHOWN, BadLine, Lines
+from unmask.io.lines import SHOWN, BadLine, Lines, not_utf8
+from unmask.io.text_files import peek
 
+_QUOTED = re.compile('"[^"]*"')
+_DECLARED = re.compile("sep=(.)", re.IGNORECASE)
 _ESCAPED = re.compile("[\udc80-\udcff]")
 
 
@@ -46,13 +49,20 @@ class CsvLines(Lines):
     """Lines for a csv reader. bad: the first bad line of a record.
 
     In place of a line that is too long, the reader is given a short one that leaves it in the same state. Bytes that are not UTF-8 are
-    given as surrogates.
+    given as surrogates. quoted: whether fields may be quoted; delimiter: a comma, unless the header has none and has a semicolon or a tab.
     """
 
-    delimiter = ","
+    delimiter, quoted = ",", True
     bad: BadLine | None = None
     _last: str | None = None
     _inside = _escaped = False
+
+    def detect_delimiter(self) -> None:
+        """Set the delimiter by the header. Nothing has been read yet."""
+        head = peek(self._stream).decode("utf-8", "replace").lstrip("\ufeff\r\n")
+        header = _QUOTED.sub("", re.split("[\r\n]", head, maxsplit=1)[0])
+        declared = _DECLARED.fullmatch(header)
+        self.delimiter = declared[1] if declared else next((mark for mark in ",;\t" if mark in header), ",")
 
     def begin_record(self) -> None:
         """Note that the next line begins a record."""
@@ -60,6 +70,8 @@ class CsvLines(Lines):
 
     def finish_record(self) -> None:
         """Skip what is left of a record that the reader gave up. An open quote runs to the end of the file."""
+        if not self.quoted:
+            return
         quotes = Quotes(self.delimiter, self._inside)
         line = self._last
         while line is not None:
@@ -73,7 +85,7 @@ class CsvLines(Lines):
         if self._escaped and self.bad is None and (found := _ESCAPED.search(line)):
             byte = begin + len(line[: found.start()].encode())
             text = line[:SHOWN].encode("utf-8", "surrogateescape").decode(errors="replace")
-            self.bad = BadLine(self.number, f" is not UTF-8 text (line {self.number}, byte {byte}).", text)
+            self.bad = BadLine(self.number, not_utf8(self.number, byte), text)
         return line
 
     def _undecodable(self, raw: bytes, error: UnicodeDecodeError) -> str:
@@ -86,12 +98,15 @@ class CsvLines(Lines):
             quotes.read(block.decode("latin-1"))
             size += len(block)
         self.bad = self.bad or self._long_line(raw, size)
-        stand_in = "x\n" if quotes.inside == self._inside else '"\n'
+        stand_in = "x\n" if quotes.inside == self._inside or not self.quoted else '"\n'
         self.offset += size - len(stand_in)
         return stand_in
 
 
 class TsvLines(CsvLines):
-    """Lines of a table with tabs."""
+    """Lines of a table with tabs. Its fields are not quoted: a quote is a character like any other."""
 
-    delimiter = "\t"
+    delimiter, quoted = "\t", False
+
+    def detect_delimiter(self) -> None:
+        """It is a tab."""

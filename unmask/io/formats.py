@@ -1,22 +1,27 @@
 """Formats: how each kind of file becomes rows. A row that cannot be read is a fault, and the rows after it are read.
 
-A format reads from any row on, without parsing what lies before, and says where every n-th row begins. Memory holds one row of a text
-file, and of a parquet file 1 024 rows, or fewer if they are large.
+A format reads from any row on, and says where every n-th row begins. Memory holds one row of a text file, and of a parquet file 1 024
+rows, or fewer if they are large. Only a JSON array is held in memory whole and parsed from its beginning.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from unmask.io.compressed import DAMAGE, is_damage, open_unpacked
+from unmask.io.compressed import DAMAGE, is_damage
 from unmask.io.csv_lines import CsvLines, TsvLines
-from unmask.io.lines import BadLine, Lines, Start
+from unmask.io.lines import SHOWN, BadLine, Lines, Start, UnlimitedLines
+from unmask.io.terminal import counted, say
+from unmask.io.text_files import explain_binary, open_text
 
 Row = dict[str, Any]
 _BATCH = 1024
@@ -63,13 +68,25 @@ class TextFormat:
 
     def read(self, file: Path, start: Start, longest: int | None, columns: Sequence[str] | None) -> Iterator[Item]:
         """Rows and faults. A file whose rest cannot be unpacked ends with a fault."""
-        with closing(open_unpacked(file)) as stream:
-            yield from _to_the_damage(self.lines(stream, longest), start, True, self.items)
+        try:
+            stream = open_text(file)
+        except BadLine as bad:
+            yield bad.line, Fault(bad.told, bad.text)
+            return
+        with closing(stream):
+            lines = self.lines(stream, longest)
+            yield from _to_the_damage(lines, start, True, self.items)
+            if not start.row:
+                _report(file, lines.notes)
 
     def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
         """Where every n-th row begins, and the number of rows."""
         starts, rows = [], 0
-        with closing(open_unpacked(file)) as stream:
+        try:
+            stream = open_text(file)
+        except BadLine:
+            return [Start()], 1  # which reads as one fault
+        with closing(stream):
             lines = self.lines(stream, longest)
             here = Start()
             for _ in _to_the_damage(lines, here, False, self.items):
@@ -77,7 +94,18 @@ class TextFormat:
                     starts.append(here)
                 rows += 1
                 here = Start(rows, lines.number, lines.offset)
+            _report(file, lines.notes)
         return starts, rows
+
+
+def _report(file: Path, notes: Sequence[str]) -> None:
+    for note in notes:
+        _say_once(f"{file}: {note}")
+
+
+@cache
+def _say_once(message: str) -> None:
+    say(message)
 
 
 def _to_the_damage(lines: Lines, start: Start, parsed: bool, items: Items) -> Iterator[Item]:
@@ -116,23 +144,114 @@ def _jsonl(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
 
 def _object(number: int, line: str) -> Row | Fault:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_unique)
+    except _RepeatedKeyError as error:
+        return Fault(f", line {number}: {error}", line)
     except json.JSONDecodeError as error:
         return Fault(f", line {number}, column {error.colno}: no JSON: {error.msg}.", line)
     except RecursionError:
         return Fault(f", line {number}: lists or objects lie too deep in each other.", line)
     except ValueError as error:  # a number of thousands of digits
         return Fault(f", line {number}: no JSON: {error}.", line)
-    if not isinstance(row, dict):
-        return Fault(f", line {number}: expected a JSON object, found {type(row).__name__}.", line)
+    return _as_row(number, row, line)
+
+
+def _as_row(number: int, value: Any, text: str) -> Row | Fault:
+    if not isinstance(value, dict):
+        return Fault(f", line {number}: expected a JSON object, found {type(value).__name__}.", text)
+    return value
+
+
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice; Python's parser keeps the last without saying so."""
+
+
+def _unique(items: list[tuple[str, Any]]) -> Row:
+    row = dict(items)
+    if len(row) < len(items):
+        raise _RepeatedKeyError(
+            f"a JSON object has the key '{_repeated_name([key for key, _ in items])}' twice. Keep one of them."
+        )
     return row
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NOT_AN_ARRAY = (
+    "expected an array of objects ([{...}, ...]) or one object per line. If the rows are the values of a key, extract them: "
+    "jq -c '.KEY[]' FILE.json > FILE.jsonl"
+)
+
+
+def _json(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
+    """The objects of an array, or JSON lines under the name of JSON."""
+    everything = _json_rows(_each_line(lines, Start()))
+    yield from islice(everything, start.row, None)
+
+
+def _json_rows(lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
+    for number, line in lines:
+        if isinstance(line, Fault):
+            yield number, line
+        elif line.lstrip().startswith("["):
+            yield from _array(number, line, lines)
+        elif line.strip():
+            row = _object(number, line)
+            if isinstance(row, Fault) and line.lstrip().startswith("{"):
+                yield number, Fault(f", line {number}: {_NOT_AN_ARRAY}.", line)
+                return
+            yield number, row
+
+
+def _array(first: int, line: str, lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
+    parts = [line]
+    for number, more in lines:
+        if isinstance(more, Fault):
+            yield number, more
+            return
+        parts.append(more)
+    text, number, counted_to = "".join(parts), first, 0
+    position = _SPACE.match(text).end() + 1  # type: ignore[union-attr]
+    separator = ""
+    while True:
+        position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
+        number, counted_to = number + text.count("\n", counted_to, position), position
+        if text[position : position + 1] == "]":
+            if text[position + 1 :].strip():
+                yield number, Fault(f", line {number}: more text follows the end of the array.", text[position + 1 :])
+            return
+        if separator:
+            if text[position : position + 1] != separator:
+                yield number, Fault(f", line {number}: no JSON: expected ',' or ']'.", text[position : position + SHOWN])
+                return
+            position = _SPACE.match(text, position + 1).end()  # type: ignore[union-attr]
+            number, counted_to = number + text.count("\n", counted_to, position), position
+        separator = ","
+        item: Row | Fault
+        try:
+            value, end = _STRICT.raw_decode(text, position)
+            item = _as_row(number, value, text[position : position + SHOWN])
+        except _RepeatedKeyError as error:
+            item = Fault(f", line {number}: {error}", text[position : position + SHOWN])
+            _, end = _LENIENT.raw_decode(text, position)
+        except (ValueError, RecursionError) as error:
+            reason = "lists or objects lie too deep in each other" if isinstance(error, RecursionError) else f"no JSON: {error}"
+            yield number, Fault(f", line {number}: {reason}.", text[position : position + SHOWN])
+            return
+        yield number, item
+        position = end
+
+
+_STRICT, _LENIENT = json.JSONDecoder(object_pairs_hook=_unique), json.JSONDecoder()
 
 
 def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
     limit = min(_FIELD, lines.longest or _FIELD)
     csv.field_size_limit(limit)
-    reader = csv.reader(lines, delimiter=lines.delimiter, strict=True)
+    lines.detect_delimiter()
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if lines.quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=lines.delimiter, strict=True, quoting=quoting)
     header, reading = None, True
+    spanning, escaped = list[int](), list[int]()
     while reading:
         begin = lines.number + 1
         lines.begin_record()
@@ -140,6 +259,7 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
         try:
             cells = next(reader)
         except StopIteration:
+            lines.notes = _notes(lines.delimiter, spanning, escaped)
             return
         except csv.Error as error:
             lines.finish_record()
@@ -149,8 +269,13 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
         if fault is not None:
             yield begin, fault
             reading = header is not None  # without a header, the rest says nothing
+        elif header is None and cells == ["sep=", ""]:  # Excel's own first line
+            continue
         elif cells and header is None:
-            if twice := _name_of_two(cells):
+            if not lines.quoted and all(_is_quoted(name) for name in cells):
+                yield begin, Fault(f", line {begin}: {_QUOTED_TSV}", lines.delimiter.join(cells))
+                return
+            if twice := _repeated_name(cells):
                 told = f", line {begin}: the header has two columns '{twice}'. Rename one of them."
                 yield begin, Fault(told, lines.delimiter.join(cells))
                 return
@@ -158,15 +283,43 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
             if start.row:
                 lines.go_to(start)
         elif header is not None and len(cells) == len(header):
+            if lines.number > begin:
+                spanning.append(begin)
+            if not lines.quoted and any(_is_quoted(cell) and '""' in cell[1:-1] for cell in cells):
+                escaped.append(begin)
             yield lines.number, dict(zip(header, cells, strict=True))
         elif cells:
-            told = f", line {lines.number}: expected {len(header or ())} columns."
+            hint = f" {_QUOTED_TSV}" if not lines.quoted and any(cell.startswith('"') for cell in cells) else ""
+            told = f", line {lines.number}: expected {len(header or ())} columns, found {len(cells)}.{hint}"
             yield lines.number, Fault(told, lines.delimiter.join(cells))
 
 
-def _name_of_two(header: Sequence[str]) -> str | None:
-    """A name that two columns have. Columns without a name do not count: programs write such columns at the end of a line."""
-    return next((name for place, name in enumerate(header) if name and name in header[:place]), None)
+_QUOTED_TSV = "Fields of a .tsv are not quoted. If those of this file are, rename it to .csv (tabs are recognised there)."
+
+
+def _is_quoted(cell: str) -> bool:
+    return len(cell) > 1 and cell[0] == cell[-1] == '"'
+
+
+def _notes(delimiter: str, spanning: Sequence[int], escaped: Sequence[int]) -> list[str]:
+    """What may have been read otherwise than it was meant."""
+    notes = []
+    if spanning:
+        what = counted(len(spanning), "record")
+        notes.append(
+            f"{what} with line breaks inside quotes, the first in line {spanning[0]}. Check it if a text begins with a quote."
+        )
+    if escaped:
+        what = counted(len(escaped), "row")
+        notes.append(
+            f'{what} with fields such as "a ""b"" c", the first in line {escaped[0]}, whose quotes are kept. {_QUOTED_TSV}'
+        )
+    return notes
+
+
+def _repeated_name(names: Sequence[str]) -> str | None:
+    """A name that occurs twice. Columns without a name do not count: programs write such columns at the end of a line."""
+    return next((name for index, name in enumerate(names) if name and name in names[:index]), None)
 
 
 def _told(error: csv.Error, limit: int) -> str:
@@ -188,8 +341,11 @@ class Parquet:
             with pq.ParquetFile(
                 file, buffer_size=_BUFFER
             ) as table:  # without a buffer, a column of a row group is read at once
-                names = set(table.schema_arrow.names)
-                known = list(columns) if columns is not None and names.issuperset(columns) else None
+                names = table.schema_arrow.names
+                if fault := _fault_of_names(names):
+                    yield 1, fault
+                    return
+                known = list(columns) if columns is not None and set(names).issuperset(columns) else None
                 groups, skip = _groups_from(table, start.row)
                 for batch in _batches(table, groups, known):
                     for item in _rows(batch, number - skip):
@@ -199,9 +355,7 @@ class Parquet:
                         number += 1
                         yield number, item
         except (pa.ArrowException, OSError) as error:
-            if getattr(error, "errno", None) and not isinstance(error, pa.ArrowException):
-                raise
-            yield number + 1, Fault(f" cannot be read as a parquet file: {str(error).rstrip('.')}.")
+            yield number + 1, _columnar_fault(file, "parquet", error)
 
     def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
         """Where every n-th row begins, and the number of rows."""
@@ -209,10 +363,82 @@ class Parquet:
         import pyarrow.parquet as pq
 
         try:
-            rows = pq.read_metadata(file).num_rows
+            metadata = pq.read_metadata(file)
+            if _fault_of_names(metadata.schema.to_arrow_schema().names):
+                return [Start()], 1  # which reads as one fault
         except (pa.ArrowException, OSError):
-            return [Start()], 1  # which reads as one fault
-        return [Start(row, row, 0) for row in range(0, rows, every)], rows
+            return [Start()], 1
+        return _starts_of(metadata.num_rows, every)
+
+
+class Feather:
+    """Feather files and other files of Arrow's IPC format, streams included (as `datasets` saves them). Lines are row numbers."""
+
+    def read(self, file: Path, start: Start, longest: int | None, columns: Sequence[str] | None) -> Iterator[Item]:
+        """Rows and faults. A file that cannot be read further ends with a fault."""
+        import pyarrow as pa
+
+        number = 0
+        try:
+            for batch in _record_batches(file):
+                if fault := _fault_of_names(batch.schema.names):
+                    yield 1, fault
+                    return
+                if columns is not None and set(batch.schema.names).issuperset(columns):
+                    batch = batch.select(list(columns))
+                for first in range(max(0, start.row - number), batch.num_rows, _BATCH):
+                    part = batch.slice(first, _BATCH)
+                    yield from enumerate(_rows(part, number + first), start=number + first + 1)
+                number += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            yield number + 1, _columnar_fault(file, "feather", error)
+
+    def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
+        """Where every n-th row begins, and the number of rows."""
+        import pyarrow as pa
+
+        rows = 0
+        try:
+            for batch in _record_batches(file):
+                if _fault_of_names(batch.schema.names):
+                    return [Start()], 1  # which reads as one fault
+                rows += batch.num_rows
+        except (pa.ArrowException, OSError):
+            rows += 1  # the fault at its end
+        return _starts_of(rows, every)
+
+
+def _record_batches(file: Path) -> Iterator[Any]:
+    import pyarrow as pa
+
+    with pa.memory_map(str(file)) as source:
+        try:
+            reader = pa.ipc.open_file(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            yield from pa.ipc.open_stream(source)
+        else:
+            yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+
+
+def _starts_of(rows: int, every: int) -> tuple[list[Start], int]:
+    return [Start(row, row, 0) for row in range(0, rows, every)], rows
+
+
+def _fault_of_names(names: Sequence[str]) -> Fault | None:
+    twice = _repeated_name(names)
+    return Fault(f": two columns are called '{twice}'. Rename one of them.") if twice else None
+
+
+def _columnar_fault(file: Path, kind: str, error: Exception) -> Fault:
+    """The reason why pyarrow cannot read a file. Raises the error if it comes from the system."""
+    import pyarrow as pa
+
+    if getattr(error, "errno", None) and not isinstance(error, pa.ArrowException):
+        raise error
+    with file.open("rb") as stream:
+        told = explain_binary(stream.read(64), expected=kind)
+    return Fault(told or f" cannot be read as a {kind} file: {str(error).rstrip('.')}.")
 
 
 def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
@@ -245,9 +471,10 @@ def _root(column: Any) -> str:
 
 def _rows(batch: Any, before: int) -> list[Row | Fault]:
     """The rows of a batch; one by one if a value in it cannot be read."""
+    batch = _with_known_zones(batch)
     try:
         return list(batch.to_pylist())
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, KeyError):
         return [_row(batch, place, before + place + 1) for place in range(batch.num_rows)]
 
 
@@ -257,14 +484,40 @@ def _row(batch: Any, place: int, number: int) -> Row | Fault:
         return row
     except UnicodeDecodeError:
         return Fault(f", line {number}: a string is not UTF-8.")
-    except (ValueError, OverflowError) as error:  # a date that Python does not have, such as one of the year 0
+    except (ValueError, OverflowError, KeyError) as error:  # a date that Python does not have, such as one of the year 0
         return Fault(f", line {number}: a value cannot be read: {error}.")
+
+
+def _with_known_zones(batch: Any) -> Any:
+    """The batch with times in UTC where Python does not know their zone, such as Spark's "GMT+2" or "Local": the same instants."""
+    import pyarrow as pa
+
+    for index, column in enumerate(batch.schema):
+        if pa.types.is_timestamp(column.type) and column.type.tz and not _is_known_zone(column.type.tz):
+            values = batch.column(index).cast(pa.timestamp(column.type.unit, "UTC"))
+            batch = batch.set_column(index, column.name, values)
+    return batch
+
+
+@cache
+def _is_known_zone(zone: str) -> bool:
+    import pyarrow as pa
+
+    try:
+        pa.lib.string_to_tzinfo(zone)
+    except (ValueError, KeyError, OSError):
+        return False
+    return True
 
 
 FORMATS: dict[str, Format] = {
     ".jsonl": TextFormat(_jsonl),
+    ".ndjson": TextFormat(_jsonl),
+    ".json": TextFormat(_json, UnlimitedLines),
     ".csv": TextFormat(_delimited, CsvLines),
     ".tsv": TextFormat(_delimited, TsvLines),
     ".parquet": Parquet(),
+    ".feather": Feather(),
+    ".arrow": Feather(),
     ".txt": TextFormat(_txt),
 }

@@ -38,13 +38,15 @@ class BadLine(Exception):
 class Lines(Iterator[str]):
     """Lines with their line breaks. number, offset: of lines and bytes that were read.
 
-    longest: most bytes of a line; None takes any. Raises BadLine for a longer line, and for one that is not UTF-8.
+    longest: most bytes of a line; None takes any. notes: what the reader of the lines wants to report at their end. Raises BadLine for a
+    longer line, and for one that is not UTF-8.
     """
 
     def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
         """Begin at the start of the stream."""
         self._stream, self.longest = stream, longest
         self._pieces: deque[str] = deque()
+        self.notes: list[str] = []
         self.number = self.offset = 0
 
     def go_to(self, start: Start) -> None:
@@ -92,7 +94,7 @@ class Lines(Iterator[str]):
 
     def _undecodable(self, raw: bytes, error: UnicodeDecodeError) -> str:
         """What is read in place of a line that is not UTF-8. Raises BadLine; a subclass may not."""
-        told = f" is not UTF-8 text (line {self.number + 1}, byte {self.offset + error.start})."
+        told = not_utf8(self.number + 1, self.offset + error.start)
         self._pass(len(raw))
         raise BadLine(self.number, told, raw[:SHOWN].decode(errors="replace")) from error
 
@@ -114,6 +116,18 @@ class Lines(Iterator[str]):
     def _discard(self, size: int) -> None:
         while size > 0 and (block := self._stream.read(min(size, _BLOCK))):
             size -= len(block)
+
+
+class UnlimitedLines(Lines):
+    """Lines of any length: an array of JSON often stands on one line, and its rows have limits of their own."""
+
+    def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
+        super().__init__(stream)
+
+
+def not_utf8(line: int, byte: int) -> str:
+    """What follows the name of a file in an error."""
+    return f" is not UTF-8 text (line {line}, byte {byte}). Save it as UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8."
 
 
 def _size(piece: str) -> int:

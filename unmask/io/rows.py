@@ -1,4 +1,4 @@
-"""Rows: reading tables of text (jsonl, csv, tsv, parquet, txt, compressed or not) with errors that name file, line and column."""
+"""Rows: reading tables of text (JSON, csv, tsv, parquet, feather, txt, compressed or not) with errors that name file, line and column."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from unmask.io.lines import Start
 
 READERS: Sequence[str] = tuple(FORMATS)
 """Endings of files of rows."""
+COLUMNAR: Sequence[str] = (".parquet", ".feather", ".arrow")
+"""Those that are compressed inside."""
+_REMEDIES = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save the sheet as 'CSV UTF-8'."),
+    **dict.fromkeys((".pkl", ".pickle"), "Reading a pickle may run code: load it yourself and write a parquet file."),
+    **dict.fromkeys((".pdf", ".docx", ".html"), "Extract its text first, for instance one paragraph a line to a .txt file."),
+}
 _BEGINNING = Start()
 
 
 def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Row]]:
     """Yield (line number, row) of a file by its ending; in a .txt each line is a row {"text": line}.
 
-    Rows are read as they are asked for. All but parquet may be compressed (`a.jsonl.gz`). columns: those that are needed; a parquet file
-    that has them all yields no others. Raises UnmaskError with file and line for a row that does not parse, and for an ending that is
-    not known.
+    Rows are read as they are asked for. All but COLUMNAR formats may be compressed (`a.jsonl.gz`). columns: those that are needed; a
+    columnar file that has them all yields no others. Raises UnmaskError with file and line for a row that does not parse, and for an
+    ending that is not known.
     """
     for line, item in read_items(file, columns=columns):
         if isinstance(item, Fault):
@@ -48,19 +55,24 @@ def find_starts(file: Path, every: int, *, longest: int | None = None) -> tuple[
 def has_rows(file: Path) -> bool:
     """Whether the ending of a file is that of a file of rows."""
     ending = row_ending(file)
-    return ending in READERS and not (ending == ".parquet" and file.suffix.lower() in COMPRESSIONS)
+    return ending in READERS and not (ending in COLUMNAR and file.suffix.lower() in COMPRESSIONS)
+
+
+def has_no_columns(file: Path) -> bool:
+    """Whether each line of a file is a text, so that no column of it can be named."""
+    return row_ending(file) == ".txt"
 
 
 def require_rows(file: Path) -> None:
     """Raise UnmaskError for a file whose ending is not that of a file of rows."""
     if has_rows(file):
         return
-    if row_ending(file) == ".parquet":
-        raise UnmaskError(f"'{file}': a parquet file is compressed inside, so it is not read from '{file.suffix}'. Unpack it.")
-    raise UnmaskError(
-        f"'{file}': files of rows end with {', '.join(READERS)}, not '{row_ending(file)}'. "
-        f"All but parquet may be compressed: {', '.join(COMPRESSIONS)}."
-    )
+    if (ending := row_ending(file)) in COLUMNAR:
+        raise UnmaskError(
+            f"'{file}': a {ending[1:]} file is compressed inside, so it is not read from '{file.suffix}'. Unpack it."
+        )
+    remedy = _REMEDIES.get(ending, f"All but {', '.join(COLUMNAR)} may be compressed: {', '.join(COMPRESSIONS)}.")
+    raise UnmaskError(f"'{file}': files of rows end with {', '.join(READERS)}, not '{ending}'. {remedy}")
 
 
 def field(file: Path, line: int, row: Row, column: str, kind: type | tuple[type, ...] = str) -> Any:

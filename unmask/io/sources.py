@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from unmask.errors import UnmaskError
-from unmask.io.compressed import COMPRESSIONS
+from unmask.io.compressed import COMPRESSIONS, row_ending
 from unmask.io.paths import expanded
-from unmask.io.rows import READERS, has_rows, require_rows
+from unmask.io.rows import COLUMNAR, READERS, has_rows, require_rows
+from unmask.io.terminal import counted, say
 
 
 def find_files(given: Sequence[str | Path], output: Path | None = None) -> list[Path]:
     """The files that names, folders and patterns (`data/*.jsonl`, `data/**/*.parquet`) stand for, sorted, none of them twice.
 
-    A folder, named or matched, stands for all files of rows below it. Links and hidden files in it are left out; a link that is itself
-    named or matched is followed.
+    A folder, named or matched, stands for all files of rows below it. Links, hidden files and .json files in it are left out (many .json
+    files hold settings); a link or .json file that is itself named or matched is read.
     output: a file or folder that the command writes; it is left out, with everything below it. Raises UnmaskError for a name or pattern
     that nothing matches, for a named folder without a file of rows, for a folder that cannot be read, and for a file with another ending.
     """
@@ -93,8 +94,10 @@ def _in_folder(folder: Path) -> list[Path]:
         if links:  # a snapshot of the Hugging Face hub, say: what its links lead to has no ending
             pattern = f"{folder}/**/*{links[0].suffix}"
             more = f" It holds links to files, which are not followed. Give them by name, or by a quoted pattern: '{pattern}'."
+        elif any(folder.rglob("*.json")):
+            more = f" Its .json files may be settings. Give those of rows by name, or by a quoted pattern: '{folder}/*.json'."
         raise UnmaskError(
-            f"'{folder}' holds no file of rows. Such files end with {', '.join(READERS)}, and those of lines may be compressed "
+            f"'{folder}' holds no file of rows. Such files end with {', '.join(READERS)}; all but {', '.join(COLUMNAR)} may be compressed "
             f"({', '.join(COMPRESSIONS)}).{more}"
         )
     return files
@@ -102,10 +105,14 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def _files_and_links(folder: Path) -> tuple[list[Path], list[Path]]:
     """The files of rows below a folder, and the links to such files."""
-    files, links = list[Path](), list[Path]()
+    files, links, json_files = list[Path](), list[Path](), list[Path]()
     for above, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(above, name) for name in names if not name.startswith(".")):
             if has_rows(path) and path.is_file():
-                (links if path.is_symlink() else files).append(path)
+                (links if path.is_symlink() else json_files if row_ending(path) == ".json" else files).append(path)
+    if files and json_files:
+        say(
+            f"{folder}: {counted(len(json_files), '.json file')} left out, such as {json_files[0]}. Name them if they hold rows."
+        )
     return files, links

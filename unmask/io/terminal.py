@@ -6,6 +6,7 @@ and no control character in them reaches the terminal.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -61,6 +62,13 @@ def _shown(character: str) -> str:
     if character in _FILLERS or (unicodedata.category(character) in _HIDDEN and character not in _JOINERS):
         return character.encode("unicode_escape").decode("ascii")
     return character
+
+
+def escape_unencodable() -> None:
+    r"""Write characters that the encoding of standard output lacks as escapes (`\u2026`), instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def counted(number: int, what: str) -> str:
@@ -153,13 +161,13 @@ def tell_wrapped(text: str, indent: str) -> None:
 
 
 def tell_json(content: Any, width: int = 0) -> None:
-    """Print a result as JSON on standard output. What `visible` would escape is written with an escape of JSON.
+    """Print a result as JSON on standard output. What `visible` would escape, or the encoding cannot write, is an escape of JSON.
 
     width: what fits into this many columns stands on one line, for people. With 0 every value has a line.
     """
     whole = _laid_out(content, width) if width else json.dumps(content, indent=2, ensure_ascii=False)
     lines = whole.split("\n")
-    print("\n".join(line if visible(line) == line else _escaped(line) for line in lines))
+    print("\n".join(line if visible(line) == line and _is_encodable(line) else _escaped(line) for line in lines))
 
 
 def _laid_out(value: Any, width: int, indent: int = 0, taken: int = 0) -> str:
@@ -192,7 +200,16 @@ def _filled(parts: list[str], width: int) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    return "".join(character if _shown(character) == character else json.dumps(character)[1:-1] for character in line)
+    plain = (character if _shown(character) == character and _is_encodable(character) else None for character in line)
+    return "".join(json.dumps(given)[1:-1] if kept is None else kept for given, kept in zip(line, plain, strict=True))
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def console(stderr: bool = False, **options: Any) -> Console:

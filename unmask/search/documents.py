@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from unmask.encoding.vector_store import key_of
 from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
 from unmask.io.compressed import row_ending
-from unmask.io.rows import Row, field, read_rows
+from unmask.io.rows import Row, field, has_no_columns, read_rows
 from unmask.io.sources import find_files
 from unmask.search.filters import ColumnType, is_int64
 
@@ -165,7 +165,11 @@ def read_documents(corpus: Corpus) -> Iterator[Document]:
     sources = [(file, read_rows(file)) for file in corpus.files]
     if corpus.rows:
         sources.append((Path("documents"), enumerate(corpus.rows, start=1)))
+    lines_only = all(has_no_columns(file) for file, _ in sources)
+    whole = corpus
     for file, rows in sources:
+        # beside files with columns, the lines of a .txt are its texts, whatever columns are named
+        corpus = replace(whole, text="text", title="", id=None) if has_no_columns(file) and not lines_only else whole
         column, first = corpus.id, 0
         for line, row in rows:
             found = None if column else next((name for name in _IDS if name in row), None)
@@ -174,10 +178,10 @@ def read_documents(corpus: Corpus) -> Iterator[Document]:
                     f"{file}, line {first}: column '{found}' is missing, and line {line} has it. Give every document an id, or none."
                 )
             column, first = column or found, first or line
-            titled = titled or corpus.title in row
+            titled = titled or whole.title in row
             yield _document(file, line, row, corpus, column)
     if row and not titled:
-        raise UnmaskError(f"--title-column: no row has the column '{corpus.title}'; the last one has {', '.join(row)}.")
+        raise UnmaskError(f"--title-column: no row has the column '{whole.title}'; the last one has {', '.join(row)}.")
 
 
 def _line_id(file: Path, line: int) -> str:

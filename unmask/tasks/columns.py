@@ -101,12 +101,17 @@ def some(read: ColumnReader) -> ColumnReader:
     return check
 
 
+def identifier(file: Path, line: int, row: Row, column: str) -> str:
+    """An id. In JSON and parquet it may be a whole number, which files of judgements hold as text."""
+    return str(field(file, line, row, column, (str, int)))
+
+
 def new_id() -> ColumnReader:
-    """A string that no row above it has."""
+    """An id that no row above it has."""
     seen: set[str] = set()
 
     def check(file: Path, line: int, row: Row, column: str) -> str:
-        name = text(file, line, row, column)
+        name = identifier(file, line, row, column)
         if name in seen:
             raise _wrong(file, line, column, f"'{name}' comes twice")
         seen.add(name)
@@ -120,7 +125,7 @@ def id_of(what: str, table: list[Row], home: Path) -> ColumnReader:
     known = {row["_id"] for row in table}
 
     def check(file: Path, line: int, row: Row, column: str) -> str:
-        name = text(file, line, row, column)
+        name = identifier(file, line, row, column)
         if name not in known:
             raise _wrong(file, line, column, f"no {what} '{name}' in {home}")
         return name

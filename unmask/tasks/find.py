@@ -31,6 +31,8 @@ def find_task(spec: str) -> Task:
     folder = expanded(path)
     if folder.is_dir():
         return _read_folder(open_folder(folder), kind, limit)
+    if folder.is_file() and folder.parent.name == "qrels":  # a split of BEIR's own layout
+        return _read_folder(open_folder(folder.parent.parent, split=f"qrels_{folder.stem}"), kind, limit)
     if folder.is_file():
         opened = open_folder(folder.parent, split=folder.stem)
         if (read := opened.file(folder.stem)) not in (folder, None):
@@ -170,22 +172,21 @@ def _below(root: Path, name: str) -> str:
 
 
 def starter_specs(spec: str) -> list[str]:
-    """The folders that `starter` (all starter tasks), `starter:NAME` or `starter:NAME#limit` stands for; nothing for other specs.
+    """The folders that `starter` (all starter tasks) and `starter:NAME` stand for, each with the `#limit` of the spec, if any.
 
+    Nothing for other specs.
     Raises UnmaskError for an unknown starter task.
     """
     from unmask.starter import starter_folders
 
-    stem, _, rest = spec.partition(":")
+    plain, mark, limit = spec.partition("#")
+    stem, _, name = plain.partition(":")
     if stem != "starter":
         return []
     folders = {folder.name: str(folder) for folder in starter_folders()}
-    if not rest:
-        return list(folders.values())
-    name, mark, limit = rest.partition("#")
-    if name not in folders:
+    if name and name not in folders:
         raise unknown("starter task", name, folders)
-    return [f"{folders[name]}{mark}{limit}"]
+    return [f"{folder}{mark}{limit}" for folder in ([folders[name]] if name else folders.values())]
 
 
 def resolve_tasks(specs: Sequence[str]) -> list[Task]:

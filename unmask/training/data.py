@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -15,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field
+from unmask.tasks import columns as task_columns
 from unmask.training.folding import text_key
 from unmask.training.positives import Positives, several_positives
 from unmask.training.sources import open_source, refuse_split, titled_documents
@@ -29,14 +32,84 @@ PARTNERS: Final[dict[str, tuple[str, ...]]] = {
 }
 _ROLES: Final = ("text", "label", "anchor", "positive", "negative", "negatives")
 
+# Words in the name of a column, or values of it, that say whether or how much the texts of a pair match. A column of pairs that has them
+# turns some rows into the opposite of training pairs.
+_VERDICT_NAMES: Final = frozenset(
+    (
+        "label",
+        "labels",
+        "gold",
+        "score",
+        "scores",
+        "similarity",
+        "relatedness",
+        "entailment",
+        "contradiction",
+        "duplicate",
+        "paraphrase",
+        "relevance",
+        "relevant",
+        "rating",
+        "grade",
+        "judgment",
+        "judgement",
+        "match",
+        "correct",
+        "equivalent",
+        "equivalence",
+        "verdict",
+        "stance",
+        "quality",
+        "answerable",
+        "impossible",
+        "target",
+        "class",
+    )
+)
+_VERDICT_VALUES: Final = frozenset(
+    (
+        "entailment",
+        "contradiction",
+        "neutral",
+        "not_entailment",
+        "duplicate",
+        "not_duplicate",
+        "paraphrase",
+        "not_paraphrase",
+        "supports",
+        "support",
+        "refutes",
+        "refute",
+        "yes",
+        "no",
+        "true",
+        "false",
+    )
+)
+_NEGATIVE_NAME: Final = re.compile(r"(?:^|[^a-z])(?:neg|negs|negative|negatives)(?![a-z])|[Nn]eg(?:ative)?s?$")
+_FEW, _SHORT = 20, 40  # a column that names classes has few different texts, and short ones
+
+Value = str | int | float | bool
+
+
+class AtLeast(BaseModel):
+    """A condition on a column of numbers: `where = { score = { at_least = 4 } }`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_least: float
+
+
+Condition = Value | tuple[Value, ...] | AtLeast
+
 
 class DataSource(BaseModel):
     """One [data.NAME] table of a recipe: where rows come from, which rows to use, and what their columns mean.
 
-    path: a file (jsonl, parquet, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG], starter:reference,
-    starter:pairs or starter:labels. columns: from our name of a column to that of the file. split: of the hub, or of a folder's
-    judgements. where: use only rows with these values. negatives: most negatives of an example; if not given, all columns, or one of a
-    list or of other labels.
+    path: a file (jsonl, json, parquet, feather, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG],
+    starter:reference, starter:pairs or starter:labels. columns: from our name of a column to that of the file. split: of the hub, or of
+    a folder's judgements. where: use only rows in which these columns have a value, one of several values, or at least a number.
+    negatives: most negatives of an example; if not given, all columns, or one of a list or of other labels.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,7 +120,7 @@ class DataSource(BaseModel):
     instruction: str | None = None
     document_instruction: str | None = None
     limit: int | None = Field(default=None, ge=1)
-    where: dict[str, str | int | float | bool] = {}
+    where: dict[str, Condition] = {}
     negatives: int | None = Field(default=None, ge=0)
 
     @field_validator("columns")
@@ -80,7 +153,7 @@ class DataSet:
 
     revision: hash of their texts and classes. skipped: reason -> rows left out. positives: of the anchors of pairs that have several, all
     that the source names, also in rows that are not among the examples. plain: of the documents with a title of a folder, the key of title
-    and text -> the key of the text.
+    and text -> the key of the text. unread: columns of the file that nothing was read from.
     """
 
     name: str
@@ -92,6 +165,7 @@ class DataSet:
     skipped: dict[str, int]
     positives: Positives = dataclass_field(default_factory=dict)
     plain: Mapping[str, str] = dataclass_field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +201,8 @@ def sentences_of(name: str, source: DataSource, file: Path, table: Sequence[tupl
                     skipped["repeated"] += 1
                 else:
                     seen[text] = Example(line, (text,))
-    return data_set(name, "sentences", ("text",), list(seen.values()), source, seed, skipped, file)
+    found = data_set(name, "sentences", ("text",), list(seen.values()), source, seed, skipped, file)
+    return replace(found, unread=unread_columns(source, table, columns))
 
 
 def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -135,16 +210,23 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
 
     Left out and counted: anchors equal to their positive, repeated rows, rows without a positive or with too few negatives, and rows
     with a negative that another row names as a positive of the same anchor. Raises UnmaskError with file and line for a text that is
-    missing, empty or not a string, for a negative equal to its positive, and for a column that is named and not read.
+    missing, empty or not a string, for a negative equal to its positive, for a column that is named and not read, and for one that is not
+    named and may say that a pair does not match.
     """
     file, table = read_table(source, root)
     return pairs_of(name, source, file, table, seed)
 
 
-def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
-    """As `read_pairs`, of rows that are read."""
+def pairs_of(
+    name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int, *, as_matches: bool = True
+) -> DataSet:
+    """As `read_pairs`, of rows that are read. as_matches: whether training takes both texts of a pair for a match."""
     roles = _pair_roles(file, table)
     _require_read(name, source, file, roles)
+    unread = unread_columns(source, table, (roles.anchor, roles.positive, *roles.negatives))
+    if as_matches:
+        _refuse_unread_verdicts(name, source, file, table, unread)
+        _refuse_unread_negatives(name, source, file, table, unread)
     wanted = _wanted(source, roles)
     positives = several_positives(_named_pairs(file, table, roles))
     skipped: Counter[str] = Counter()
@@ -159,14 +241,15 @@ def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[in
                 seen[texts] = Example(line, texts)
     named = ["negative"] if wanted == 1 else [f"negative_{number}" for number in range(1, wanted + 1)]
     found = data_set(name, "pairs", ("anchor", "positive", *named), list(seen.values()), source, seed, skipped, file)
-    return replace(found, positives=positives)
+    return replace(found, positives=positives, unread=unread)
 
 
 def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
-    """The pairs of a source, or its sentences if it has a text column."""
+    """The pairs of a source, or its sentences if it has a text column. The texts of a pair need not match."""
     file, table = read_table(source, root)
-    kind = sentences_of if _text_columns(file, source, table) == ("text",) else pairs_of
-    return kind(name, source, file, table, seed)
+    if _text_columns(file, source, table) == ("text",):
+        return sentences_of(name, source, file, table, seed)
+    return pairs_of(name, source, file, table, seed, as_matches=False)
 
 
 def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
@@ -185,7 +268,8 @@ def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
     most = max(len(example.texts) for example in examples)
     columns = ("anchor", "positive", *("negative" for _ in range(2, most)))
     plain = _without_titles(file, examples)
-    return DataSet(name, "pairs", columns, examples, source, content_hash(columns, examples), {}, plain=plain)
+    unread = unread_columns(source, table, (roles.anchor, roles.positive, *roles.negatives))
+    return DataSet(name, "pairs", columns, examples, source, content_hash(columns, examples), {}, plain=plain, unread=unread)
 
 
 def data_set(
@@ -233,10 +317,11 @@ def read_table(source: DataSource, root: Path) -> tuple[Path, list[tuple[int, Ro
     if not table:
         raise UnmaskError(f"{file} holds no row.")
     for column, value in source.where.items():
-        kept = [(line, row) for line, row in table if _same(_value(file, line, row, column), value)]
+        kept = [(line, row) for line, row in table if _satisfies(file, line, row, column, value)]
         if not kept:
             there = ", ".join(sorted({repr(row[column])[:40] for _, row in table})[:5])
-            raise UnmaskError(f"{file}: no row is left with {column} = {value!r}; that column holds {there}.")
+            condition = f">= {value.at_least:g}" if isinstance(value, AtLeast) else f"= {value!r}"
+            raise UnmaskError(f"{file}: no row is left with {column} {condition}; that column holds {there}.")
         table = kept
     if source.columns:
         table = [(line, _renamed(file, line, row, source.columns)) for line, row in table]
@@ -247,6 +332,13 @@ def _value(file: Path, line: int, row: Row, column: str) -> object:
     if column not in row:
         raise UnmaskError(f"{file}, line {line}: column '{column}' is missing; there is {', '.join(row)}.")
     return row[column]
+
+
+def _satisfies(file: Path, line: int, row: Row, column: str, condition: Condition) -> bool:
+    value = _value(file, line, row, column)
+    if isinstance(condition, AtLeast):
+        return task_columns.number(file, line, row, column) >= condition.at_least
+    return any(_same(value, wanted) for wanted in (condition if isinstance(condition, tuple) else (condition,)))
 
 
 def _same(value: object, wanted: str | float | bool) -> bool:
@@ -303,6 +395,82 @@ def _pair_roles(file: Path, table: Sequence[tuple[int, Row]]) -> _Roles:
     numbered = (column for column in there if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
     columns = sorted(numbered, key=lambda column: int(column.removeprefix("negative_")))
     return _Roles(*columns_of_pair, ("negative",) if "negative" in there else tuple(columns))
+
+
+def unread_columns(source: DataSource, table: Sequence[tuple[int, Row]], read: Iterable[str]) -> tuple[str, ...]:
+    """The columns that are neither read nor named in `where`, in the order of the file."""
+    known = {*read, *source.where}
+    return tuple(column for column in dict.fromkeys(name for _, row in table for name in row) if column and column not in known)
+
+
+def _refuse_unread_verdicts(
+    name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], unread: Sequence[str]
+) -> None:
+    """Raise UnmaskError if an unread column may say that the texts of a pair do not match, and `where` names no such column."""
+    if any(_is_verdict(column, _values(table, column)) for column in source.where):
+        return
+    for column in unread:
+        values = _values(table, column)
+        if _is_verdict(column, values):
+            there = sorted(set(map(str, values)))
+            shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+            raise UnmaskError(
+                f"data set '{name}': the column '{column}' of {file} ({shown}) may say that a pair does not match, and all rows would be "
+                f"trained as pairs that match. Choose rows by it: {_example_of_where(column, values)} in a recipe, or --where with unmask "
+                "mine. A list keeps several values."
+            )
+
+
+def _values(table: Sequence[tuple[int, Row]], column: str) -> list[Any]:
+    return [row[column] for _, row in table if row.get(column) not in (None, "")]
+
+
+def _is_verdict(column: str, values: Sequence[Any]) -> bool:
+    if not values or not all(isinstance(value, Value) for value in values):
+        return False  # a list of scores belongs to several texts
+    if any(isinstance(value, bool) for value in values):
+        return True
+    texts = {value.casefold() for value in values if isinstance(value, str)}
+    names_classes = len(texts) <= _FEW and all(len(text) <= _SHORT for text in texts)
+    if texts & _VERDICT_VALUES and names_classes:
+        return True
+    words = {word.casefold() for word in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", column)}
+    return bool(words & _VERDICT_NAMES) and (names_classes or all(map(_is_number, texts)))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _example_of_where(column: str, values: Sequence[Any]) -> str:
+    numbers = [float(value) for value in values if _is_number(str(value))]
+    if len(numbers) == len(values) and len(set(numbers)) > 2:
+        return f"where = {{ {column} = {{ at_least = {max(numbers):g} }} }}"
+    value = next((value for value in values if str(value).casefold() in _MATCHING), values[0])
+    return f"where = {{ {column} = {json.dumps(value)} }}"
+
+
+_MATCHING: Final = frozenset({"1", "true", "yes", "entailment", "duplicate", "paraphrase", "supports", "support"})
+
+
+def _refuse_unread_negatives(
+    name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], unread: Sequence[str]
+) -> None:
+    """Raise UnmaskError if an unread column looks like negatives, unless the source wants none."""
+    if source.negatives == 0:
+        return
+    for column in unread:
+        kinds = {type(entry) for value in _values(table, column) for entry in (value if isinstance(value, list) else [value])}
+        if _NEGATIVE_NAME.search(column) and kinds & {str, dict}:
+            role = "negatives" if any(isinstance(value, list) for value in _values(table, column)) else "negative"
+            raise UnmaskError(
+                f"data set '{name}': the column '{column}' of {file} looks like negatives and is not read. Name it, such as columns = "
+                f'{{ {role} = "{column}" }} (negative_1, negative_2 and so on for several columns), or set negatives = 0.'
+            )
 
 
 def _require_read(name: str, source: DataSource, file: Path, roles: _Roles) -> None:

@@ -10,13 +10,23 @@ import random
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row
 from unmask.tasks import columns
-from unmask.training.data import DataSet, DataSource, Example, data_set, pair_columns, pairs_of, read_table, text_of
+from unmask.training.data import (
+    DataSet,
+    DataSource,
+    Example,
+    data_set,
+    pair_columns,
+    pairs_of,
+    read_table,
+    text_of,
+    unread_columns,
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,8 @@ def _labelled_pairs(name: str, source: DataSource, file: Path, table: Sequence[t
     wanted = 1 if source.negatives is None else source.negatives
     negatives = ["negative"] if wanted == 1 else [f"negative_{number}" for number in range(1, wanted + 1)]
     examples = list(_examples(name, rows, wanted, seed, skipped))
-    return data_set(name, "pairs", ("anchor", "positive", *negatives), examples, source, seed, skipped, file)
+    found = data_set(name, "pairs", ("anchor", "positive", *negatives), examples, source, seed, skipped, file)
+    return replace(found, unread=unread_columns(source, table, ("text", "label")))
 
 
 def _distinct(file: Path, table: Sequence[tuple[int, Row]], skipped: Counter[str]) -> list[_Labelled]:

@@ -145,6 +145,7 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -
         say(
             f"  {data.name}: {len(rest.examples)} {data.kind}"
             + "".join(f", {n} {why} left out" for why, n in rest.skipped.items())
+            + (f" (columns not read: {', '.join(rest.unread)})" if rest.unread else "")
         )
         kept.append(rest)
         seen[data.name] = DataSetRecord(

@@ -10,7 +10,8 @@ from typing import Any, Final
 from unmask.errors import UnmaskError, first_line, unknown
 from unmask.io.files import inside
 from unmask.io.paths import expanded
-from unmask.io.rows import Row, field, read_rows
+from unmask.io.rows import Row, read_rows
+from unmask.io.terminal import counted, say
 from unmask.models.digests import digest_of_file
 from unmask.tasks import columns
 
@@ -44,7 +45,7 @@ def digest_of_source(path: str, split: str, root: Path) -> str | None:
     place = root / expanded(path)
     if not place.is_dir():
         return digest_of_file(place)
-    names = {name for needed in FOLDERS for name in needed} | {f"qrels_{split}.tsv"}
+    names = {name for needed in FOLDERS for name in needed} | {f"qrels_{split}.tsv", f"qrels/{split}.tsv"}
     digests = [f"{name} {digest_of_file(place / name)}" for name in sorted(names) if (place / name).is_file()]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:32]
 
@@ -56,7 +57,8 @@ def refuse_split(path: str, split: str, root: Path) -> None:
         return
     raise UnmaskError(
         f"'{path}' has no splits, so split = \"{split}\" would change nothing. Leave it out. Only a data set of the hub and a folder "
-        "with judgements (qrels_train.tsv) have splits; rows with a certain value are chosen by where = {COLUMN = VALUE}."
+        "with judgements (qrels_train.tsv or qrels/train.tsv) have splits; rows with a certain value are chosen by where = "
+        "{COLUMN = VALUE}."
     )
 
 
@@ -80,14 +82,30 @@ def _judged(folder: Path, split: str) -> Rows:
     """
     documents = _by_id(folder / "corpus.jsonl")
     queries = _by_id(folder / "queries.jsonl")
-    judgements, score = inside(folder, f"qrels_{split}.tsv"), columns.judged_once(columns.number)
+    judgements, score = _judgements(folder, split), columns.judged_once(columns.number)
+    rows, absent = 0, list[tuple[int, str]]()
     for line, row in read_rows(judgements):
         if score(judgements, line, row, "score") <= 0:
             continue
         query = _look_up(judgements, line, row, "query-id", queries)
-        document = _look_up(judgements, line, row, "corpus-id", documents)
-        others = {column: value for column, value in query.items() if column != "text"}
+        if (name := columns.identifier(judgements, line, row, "corpus-id")) not in documents:
+            absent.append((line, name))
+            continue
+        rows += 1
+        document = documents[name]
+        others = {column: value for column, value in query.items() if column not in ("_id", "text")}
         yield line, {**others, "anchor": query.get("text"), "positive": titled(document)}
+    if absent:
+        line, name = absent[0]
+        told = f"{judgements}, line {line}, column 'corpus-id': nothing has the id '{name}'"
+        if not rows:
+            raise UnmaskError(f"{told}.")
+        say(f"{told}; {counted(len(absent), 'judgement')} of documents that are not in the corpus left out.")
+
+
+def _judgements(folder: Path, split: str) -> Path:
+    flat, nested = inside(folder, f"qrels_{split}.tsv"), inside(folder / "qrels", f"{split}.tsv")
+    return nested if nested.is_file() and not flat.is_file() else flat
 
 
 def _passages(folder: Path, split: str) -> Rows:
@@ -96,15 +114,16 @@ def _passages(folder: Path, split: str) -> Rows:
     questions = folder / "queries.jsonl"
     for line, row in read_rows(questions):
         passage = _look_up(questions, line, row, "passage_id", passages)
-        yield line, {**row, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
+        others = {column: value for column, value in row.items() if column not in ("_id", "query", "text", "passage_id")}
+        yield line, {**others, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
 
 
 def _by_id(file: Path) -> dict[str, Row]:
-    return {str(field(file, line, row, "_id", (str, int))): row for line, row in read_rows(file)}
+    return {columns.identifier(file, line, row, "_id"): row for line, row in read_rows(file)}
 
 
 def _look_up(file: Path, line: int, row: Row, column: str, table: dict[str, Row]) -> Row:
-    name = str(field(file, line, row, column, (str, int)))
+    name = columns.identifier(file, line, row, column)
     if name not in table:
         raise UnmaskError(f"{file}, line {line}, column '{column}': nothing has the id '{name}'.")
     return table[name]
@@ -138,7 +157,7 @@ def _starter_pairs() -> Rows:
     folder = next(folder for folder in starter_folders() if folder.name == "sts")
     for line, row in read_rows(folder / "test.jsonl"):
         if row["score"] >= _MEANS_THE_SAME:
-            yield line, row
+            yield line, {"sentence1": row["sentence1"], "sentence2": row["sentence2"]}
 
 
 def _starter_labels() -> Rows:

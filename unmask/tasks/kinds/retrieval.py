@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
+from unmask.errors import UnmaskError
 from unmask.io.rows import Row
-from unmask.io.terminal import say
+from unmask.io.terminal import counted, say
 from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
 from unmask.tasks.columns import ColumnReader, read_columns
@@ -23,7 +27,7 @@ class Retrieval(TextKind):
 
     name = "retrieval"
     heading = "retr"
-    layout = "corpus.jsonl (_id, title, text), queries.jsonl (_id, text), qrels_test.tsv (query-id, corpus-id, score)"
+    layout = "corpus.jsonl (_id, title, text), queries.jsonl (_id, text), qrels_test.tsv or qrels/test.tsv (query-id, corpus-id, score)"
     metric = "nDCG@10"
     example: ClassVar[dict[str, Row]] = {
         "corpus.jsonl": {"_id": "d1", "title": "Guitars", "text": "A guitar has six strings."},
@@ -47,11 +51,12 @@ class Retrieval(TextKind):
         queries = read_columns(queries_file, {"_id": columns.new_id(), "text": columns.text})
         judged: dict[str, ColumnReader] = {
             "query-id": columns.id_of("query", queries, queries_file),
-            "corpus-id": columns.id_of("document", corpus, corpus_file),
+            "corpus-id": columns.identifier,
             "score": columns.judged_once(columns.gain),
         }
-        split = (folder.settings.split or "test").removeprefix("qrels_")  # `FOLDER/qrels_dev.tsv` names the file, not the split
-        qrels = read_columns(folder.table(f"qrels_{split}"), judged)
+        judgements = _judgements_of(folder)
+        qrels = read_columns(judgements, judged)
+        _check_judged_documents(folder, judgements, corpus_file, {row["_id"] for row in corpus}, qrels)
         answered = {row["query-id"] for row in qrels if row["score"] > 0}
         unanswered = {row["query-id"] for row in qrels} - answered
         if answered and unanswered:
@@ -98,7 +103,7 @@ class Retrieval(TextKind):
                 title, text = row.get("title", ""), row["text"].strip()
                 joined = f"{title} {row['text']}".strip()
                 texts.append((joined, text) if title and text else joined)
-        relevant = [row for row in data["qrels"] if row["score"] > 0]
+        relevant = [row for row in data["qrels"] if row["score"] > 0 and ("corpus", row["corpus-id"]) in places]
         return texts, [(places["queries", row["query-id"]], places["corpus", row["corpus-id"]]) for row in relevant]
 
     def whole_texts(self, part_texts: int, part: Data, whole: Data) -> int:
@@ -127,6 +132,32 @@ class Retrieval(TextKind):
     def items(self, scored: ScoredSubset) -> Items | None:
         """Queries: the measure of each."""
         return ranked_items(scored)
+
+
+def _judgements_of(folder: TaskFolder) -> Path:
+    """The judgements of a folder's split: `qrels_test.tsv`, or `qrels/test.tsv` in BEIR's own layout, in any format of rows."""
+    split = (folder.settings.split or "test").removeprefix("qrels_")  # `FOLDER/qrels_dev.tsv` names the file, not the split
+    flat, nested = folder.file(f"qrels_{split}"), replace(folder, path=folder.path / "qrels").file(split)
+    if flat and nested:
+        raise UnmaskError(f"'{flat}' and '{nested}' both hold judgements of one split. Keep one of the two.")
+    return nested or folder.table(f"qrels_{split}")
+
+
+def _check_judged_documents(folder: TaskFolder, judgements: Path, corpus: Path, known: set[str], qrels: Sequence[Row]) -> None:
+    """Report judged documents that the corpus lacks, as in BEIR's ArguAna. Raises UnmaskError if it lacks all relevant ones.
+
+    Their judgements are kept: trec_eval, BEIR and mteb count them as relevant documents that were not retrieved.
+    """
+    absent = dict.fromkeys(row["corpus-id"] for row in qrels if row["corpus-id"] not in known)
+    if not absent:
+        return
+    example = next(iter(absent))
+    if not any(row["corpus-id"] in known and row["score"] > 0 for row in qrels):
+        raise UnmaskError(f"{judgements}: no relevant document is in {corpus}; there is no document '{example}', for instance.")
+    say(
+        f"{folder.path.name}: {counted(len(absent), 'judged document')}, such as '{example}', not in the corpus. They count as documents "
+        "that were not retrieved, as in BEIR."
+    )
 
 
 def _holds_its_queries(data: Data) -> bool:
