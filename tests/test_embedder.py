@@ -200,6 +200,8 @@ def test_what_is_no_list_of_texts_is_refused_before_anything_is_computed(
     ("options", "said"),
     [
         ({"dim": 65}, r"dim must be between 1 and 64, not 65\."),
+        ({"dim": 8.0}, r"dim must be a whole number between 1 and 64, not 8\.0\."),
+        ({"dim": True}, "dim must be a whole number"),
         ({"dim": 0}, r"dim must be between 1 and 64, not 0\."),
         ({"dim": -1}, r"dim must be between 1 and 64, not -1\."),
         ({"precision": "int4"}, "Unknown precision 'int4'"),

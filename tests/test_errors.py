@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from unmask.errors import (
     UnmaskError,
-    first_line,
+    cause_of,
     first_problem,
     in_one_sentence,
     not_installed,
@@ -105,10 +105,21 @@ def test_a_package_that_no_extra_installs_is_no_mistake_of_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "line"), [("one\ntwo", "one"), ("\n one \n", "one"), ("", "ValueError"), (" \n", "ValueError")]
+    ("error", "message"),
+    [
+        (ValueError("Error(s) in loading:\n\tsize mismatch"), "Error(s) in loading: size mismatch"),
+        (KeyError("su"), "KeyError: 'su'"),
+        (RuntimeError(" \n"), "RuntimeError"),
+        (Exception("no variant"), "Exception: no variant"),
+    ],
 )
-def test_of_an_error_its_first_line_is_told_or_its_class(said: str, line: str) -> None:
-    assert first_line(ValueError(said)) == line
+def test_the_cause_in_a_librarys_message_is_kept(error: Exception, message: str) -> None:
+    assert cause_of(error) == message
+
+
+def test_a_long_message_of_a_library_keeps_its_beginning_and_its_end() -> None:
+    shown = cause_of(ValueError("first " + "x" * 5000 + " last"))
+    assert shown.startswith("first ") and shown.endswith(" last") and len(shown) < 700
 
 
 @pytest.mark.parametrize("value", [0, -5, 3.5, "64", True])

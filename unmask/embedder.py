@@ -33,7 +33,7 @@ from unmask.io.threads import lock_of
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.digests import digest_of_tensors
 from unmask.models.loading import Source, dtype_name
-from unmask.models.source import short_name
+from unmask.models.source import as_adapters, short_name
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ class Embedder:
         """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
         require_counts(max_length=max_length, batch_tokens=batch_tokens)
         self.tokenizer, self.design, self.source, self.instructions = tokenizer, design, source, dict(instructions or {})
-        self.prompts = tokenizer_of(tokenizer, design.prompt, backbone.within_positions(max_length))
+        self.prompts = tokenizer_of(tokenizer, design.prompt, backbone.within_positions(max_length), backbone.vocabulary)
         if self.instructions and not self.prompts.takes_instruction:
             raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")
         # others may read the backbone that was given, so it stays as it is
@@ -124,7 +124,7 @@ class Embedder:
         model: str | Path,
         design: str | Design | None = None,
         *,
-        adapter: str | Path | None = None,
+        adapter: str | Path | Sequence[str | Path] | None = None,
         merge: bool = False,
         revision: str | None = None,
         dtype: str = "auto",
@@ -138,14 +138,15 @@ class Embedder:
         """Load an embedder from a hub id, a folder (a model, a PEFT adapter or a saved embedder) or a bundled name.
 
         design: a preset, a readable name or a Design; by default that of a saved embedder (model or adapter), else `prompteol`. The design
-        of a model that sentence-transformers saved must be named. The other arguments are those of Source and Embedder. Raises UnmaskError,
-        saying what was tried, and AttentionError for a model that does not attend as the design says.
+        of a model that sentence-transformers saved must be named. adapter: one PEFT adapter, or several that were trained on top of each
+        other, the lowest first; several are merged into the weights in this order. The other arguments are those of Source and Embedder.
+        Raises UnmaskError, saying what was tried, and AttentionError for a model that does not attend as the design says.
         """
         from unmask.saving.folder import EmbedderParts, read_saved
 
-        adapter = None if adapter is None else str(adapter)
-        source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
-        saved = read_saved(source.model, revision, adapter, named=bool(design))
+        adapters = as_adapters(adapter)
+        source = Source(str(model), revision, adapters, merge, dtype, device, attn_implementation, trust_remote_code)
+        saved = read_saved(source.model, revision, adapters, named=bool(design))
         if saved is None:
             parsed = as_design(design or DEFAULT_DESIGN)
             loaded = EmbedderParts(*load_any_decoder(source), parsed, source, None, None)

@@ -33,9 +33,22 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UnmaskError:
     return UnmaskError(f"Unknown {kind} {quoted}.{hint} Allowed: {', '.join(names)}.")
 
 
-def first_line(error: Exception) -> str:
-    """The first line of what an error says, or its class."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+_LONGEST_CAUSE = 600
+"""Most characters of a library's message that are shown."""
+
+
+def cause_of(error: BaseException) -> str:
+    """A library's complete error message on one line, with the exception class where the message alone explains nothing ("'su'").
+
+    Libraries often put the reason in the second line or at the end, so a long message loses its middle.
+    """
+    message = " ".join(str(error).split())
+    if not message or not isinstance(error, OSError | ValueError | RuntimeError | ImportError):
+        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if len(message) > _LONGEST_CAUSE:
+        half = _LONGEST_CAUSE // 2
+        message = f"{message[:half].rstrip()} ... {message[-half:].lstrip()}"
+    return message
 
 
 def require_counts(**given: int | None) -> None:

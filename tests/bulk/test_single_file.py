@@ -214,7 +214,7 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
     found = manifest_of(file)
     assert found["model"]["model"] == str(folder)
     assert found["model"]["fingerprint"] == digest_of_folder(folder)
-    assert found["model"]["adapter"] is None
+    assert found["model"]["adapters"] == []
     assert found["design"] == "causal/eol/last"
     assert found["prompt"] == 'This sentence : "{text}" means in one word:"'
     assert found["attention"] == loaded.backbone.proof.summary
@@ -299,7 +299,7 @@ def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[st
     embedder = Embedder.from_pretrained(pico_folder("llama"), "mean", adapter=str(tmp_path / "adapter"), device="cpu")
     embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
     found = manifest_of(tmp_path / "vectors.npy")["model"]
-    assert found["adapter"] == str(tmp_path / "adapter")
+    assert found["adapters"] == [str(tmp_path / "adapter")]
     parts = {"weights": digest_of_folder(pico_folder("llama")), "adapter": digest_of_folder(tmp_path / "adapter")}
     assert found["identity"] == parts and found["fingerprint"] not in parts.values()
 

@@ -502,7 +502,7 @@ def test_the_reference_texts_are_a_condition_of_designs_that_are_fitted_on_them(
     [
         {"max_length": 64},
         {"source": Source("other")},
-        {"source": Source("x", adapter="a")},
+        {"source": Source("x", adapters=("a",))},
         {"source": Source("x", attn_implementation="eager")},
     ],
 )
@@ -591,7 +591,7 @@ def test_a_saved_adapter_over_a_base_is_measured_as_it_was_saved(folder: Path, t
     alone, over = (
         ComparisonPlan(source, designs, tasks[:1], None, reference_texts()[20:40])
         for source in (
-            Source(str(tmp_path / "saved"), device="cpu"), Source(str(folder), adapter=str(tmp_path / "saved"), device="cpu")
+            Source(str(tmp_path / "saved"), device="cpu"), Source(str(folder), adapters=(str(tmp_path / "saved"),), device="cpu")
         )
     )  # fmt: skip
     assert (over.limit, over.source.dtype, over.is_fitted(next(iter(designs.values())))) == (7, "float32", True)
@@ -614,10 +614,10 @@ def test_a_change_of_the_data_is_another_measurement(folder: Path, encoded: list
 
 def test_the_weights_of_a_model_and_its_adapter_both_name_it(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    alone, adapted = model_revision(Source(str(folder))), model_revision(Source(str(folder), adapter=str(tmp_path)))
+    alone, adapted = model_revision(Source(str(folder))), model_revision(Source(str(folder), adapters=(str(tmp_path),)))
     assert len(adapted) == len(alone) == 16 and adapted != alone
     (tmp_path / "adapter_model.bin").write_bytes(b"weights")
-    assert model_revision(Source(str(folder), adapter=str(tmp_path))) not in (alone, adapted)
+    assert model_revision(Source(str(folder), adapters=(str(tmp_path),))) not in (alone, adapted)
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -97,5 +97,5 @@ def test_code_of_a_base_that_a_folder_names_runs_if_it_is_listed(
         runs_code(Source(adapter, trust_remote_code=True))
     monkeypatch.setenv(TRUSTED, str(coded))
     assert runs_code(Source(adapter, trust_remote_code=True)) and not runs_code(Source(adapter))
-    assert runs_code(Source(str(coded), adapter=adapter, trust_remote_code=True))
+    assert runs_code(Source(str(coded), adapters=(adapter,), trust_remote_code=True))
     assert not runs_code(Source(str(pico_folder("llama")), trust_remote_code=True))

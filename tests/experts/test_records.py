@@ -94,10 +94,10 @@ def test_a_base_that_was_retrained_is_noticed_by_all_who_use_its_experts(base: P
     for use in uses:
         with pytest.raises(UnmaskError, match=CHANGED):
             use()
-    named = Source(str(base), adapter=str(folder), dtype="float32")  # whoever names the base means it
+    named = Source(str(base), adapters=(str(folder),), dtype="float32")  # whoever names the base means it
     assert load_mixture(folder, named)[0].source.model == str(base)
     assert load_any_language_model(named) and load_any_language_model(
-        Source(str(base), adapter=str(experts / "sums"), dtype="float32")
+        Source(str(base), adapters=(str(experts / "sums"),), dtype="float32")
     )
 
 

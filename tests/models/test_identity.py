@@ -205,7 +205,7 @@ def test_retraining_the_base_makes_another_model_of_an_adapter(adapter: Path, ba
 
 
 def test_adapter_and_merge_each_make_another_model(adapter: Path, base: Path) -> None:
-    on = {"adapter": str(adapter)}
+    on: dict[str, Any] = {"adapters": (str(adapter),)}
     assert len({revision(base), revision(adapter), revision(base, **on), revision(base, merge=True, **on)}) == 4
     assert revision(base, merge=True) == revision(base)  # nothing is merged
     before = revision(base, **on)
@@ -295,7 +295,7 @@ def test_what_leaves_the_weights_alone_leaves_the_model_itself_and_hashes_nothin
     embedder.save_pretrained(tmp_path / "saved")
     embedder.backbone.model.to(torch.float64)
     assert identity_of_loaded(embedder.backbone.model) == identity_of(Source(str(model)))
-    merged = Source(str(base), adapter=str(adapter), merge=True)
+    merged = Source(str(base), adapters=(str(adapter),), merge=True)
     decoder = Embedder.from_pretrained(base, "mean", adapter=str(adapter), merge=True, **DESIGN).backbone.model
     assert identity_of_loaded(decoder) == identity_of(merged)
 
@@ -366,10 +366,10 @@ def test_what_other_programs_download_beside_an_adapter_does_not_count(
     adapter: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unmask.models.source.hub_folder", lambda *_: adapter)
-    sources = (Source("owner/adapter"), Source(str(base), adapter="owner/adapter"))
+    sources = (Source("owner/adapter"), Source(str(base), adapters=("owner/adapter",)))
     (adapter / "README.md").unlink(missing_ok=True)
     before = [identity_of(source).revision for source in sources]
-    assert before == [revision(adapter), revision(base, adapter=str(adapter))], "as a folder with the same files"
+    assert before == [revision(adapter), revision(base, adapters=(str(adapter),))], "as a folder with the same files"
     (adapter / "tokenizer.json").write_text("{}")
     assert [identity_of(source).revision for source in sources] == before
     retrain(adapter, "adapter_model.safetensors")
@@ -424,7 +424,7 @@ def test_a_relative_base_is_saved_as_absolute(
     Embedder.from_pretrained("base", "mean", adapter="adapter", **DESIGN).save_pretrained("saved")
     assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
     settings = read_settings(str(tmp_path / "saved"))
-    assert settings is not None and (settings.source, settings.adapter) == (str(base), str(adapter))
+    assert settings is not None and (settings.source, settings.adapters) == (str(base), (str(adapter),))
     monkeypatch.chdir("/")
     assert Embedder.from_pretrained(tmp_path / "saved", device="cpu").encode(["a"]).shape == (1, 64)
 

@@ -16,6 +16,7 @@ from unmask.errors import UnmaskError
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import HeadMissing, Source
 from unmask.models.output_layer import find_output_layer
+from unmask.models.source import as_adapters
 
 MakeFolder = Callable[..., Path]
 IDS = torch.tensor([[5, 9, 77, 300, 21]])
@@ -45,8 +46,10 @@ def folder_of(tokenizer: Any, tmp_path: Path) -> MakeFolder:
     return make
 
 
-def loaded(folder: Path, **options: Any) -> Any:
-    return load_any_decoder(Source(str(folder), **{"dtype": "float32", "device": "cpu", **options}))[0].eval()
+def loaded(folder: Path, adapter: str | None = None, **options: Any) -> Any:
+    return load_any_decoder(
+        Source(str(folder), adapters=as_adapters(adapter), **{"dtype": "float32", "device": "cpu", **options})
+    )[0].eval()
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

@@ -127,7 +127,7 @@ def test_an_adapter_that_lacks_a_file_is_not_completed_from_the_hub(
     monkeypatch.chdir(tmp_path)
     for module in ("peft.config", "peft.utils.save_and_load"):
         monkeypatch.setattr(f"{module}.hf_hub_download", lambda *_, **__: pytest.fail("the hub was asked"))
-    sources = [Source(base, adapter="models/lora", device="cpu")]
+    sources = [Source(base, adapters=("models/lora",), device="cpu")]
     if lacking == "adapter_model.safetensors":
         sources.append(Source("models/lora", device="cpu"))
     for source in sources:
@@ -141,7 +141,7 @@ def test_the_revision_that_was_saved_is_the_one_that_is_loaded(tmp_path: Path) -
     (older / "unmask.json").write_text(json.dumps({"revision": "beef"}))
     for folder, expected in ((pinned, "c0ffee"), (older, "beef")):
         base = below(folder, Source(str(folder)))
-        assert base is not None and (base.model, base.revision, base.adapter) == ("owner/name", expected, None)
+        assert base is not None and (base.model, base.revision, base.adapters) == ("owner/name", expected, ())
     given = below(pinned, Source(str(pinned), revision="mine"))
     assert given is not None and given.revision == "mine"
 

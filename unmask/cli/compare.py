@@ -85,7 +85,7 @@ def compare(
     """Compare designs on tasks. Prints a ranked table, paired tests, and what to use for each kind of task."""
     from unmask.evaluation.compare import compare as run
     from unmask.evaluation.compare import forget_vectors, unscored
-    from unmask.evaluation.reference_rows import compare_reference, unscored_reference
+    from unmask.evaluation.reference_rows import compare_reference, require_runnable, unscored_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.seed_means import mean_over_seeds
     from unmask.io.files import only_run_in, write_json
@@ -96,15 +96,19 @@ def compare(
     tasks = resolve_tasks(task)
     plans = [_plan(name, designs, tasks, fit_on, options) for name in dict.fromkeys(model)]
     baseline = _checked_baseline(baseline, plans, reference or [], tasks)
-    for name in (*model, *(reference or [])):
+    for name in model:
         resolve(name)
+    trusted = options.trust_remote_code
+    for name in reference or []:
+        require_runnable(name, trusted)
     with only_run_in(output):
         store = ResultStore(output)
         results = [result for plan in plans for result in run(plan, store)]
-        results += [result for name in reference or [] for result in compare_reference(name, tasks, store)]
+        results += [result for name in reference or [] for result in compare_reference(name, tasks, store, trusted)]
         forget_vectors(store)
         failures = [failure for plan in plans for failure in unscored(plan, store)]
-        failures += [failure for name in reference or [] for failure in unscored_reference(name, tasks, store)]
+        for name in reference or []:
+            failures += unscored_reference(name, tasks, store, trusted)
         _tell_failures(failures, bool(results))
         results = mean_over_seeds(results)
         tested = _tested(results, store, baseline)

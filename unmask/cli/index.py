@@ -85,7 +85,7 @@ def index(
     if instructions and (saved := read_saved(model, options.revision, options.adapter)):
         instructions = {**saved.instructions, **instructions}  # an option changes one instruction, and the other stays
     corpus = Corpus.found(texts, output, column, title_column, id_column)
-    source = (model, options.revision, options.adapter)
+    source = (model, options.revision, tuple(options.adapter or ()))
     planned = Job(
         corpus, output, *source, store, precision, language, approximate, keep_missing, fit_on is not None, lexical, design
     ).check()

@@ -63,7 +63,13 @@ class ModelOptions:
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens in one batch. Default: chosen for the device.")
     ] = None
-    adapter: Annotated[str | None, typer.Option(help="PEFT adapter to load with the model: folder or hub id.")] = None
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="PEFT adapter to load with the model: folder or hub id. Repeat for adapters that were trained on top of each other, "
+            "the lowest first."
+        ),
+    ] = None
     revision: Annotated[str | None, typer.Option(help="Revision of the model on the hub: branch, tag or commit.")] = None
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16, float16, or auto: bfloat16 if the device is fast at it, else float32.")
@@ -73,7 +79,7 @@ class ModelOptions:
         bool,
         typer.Option(
             "--trust-remote-code",
-            help="Run the Python code that comes with the model you name. Code of other models runs only if UNMASK_TRUST_CODE_OF "
+            help="Run the Python code that comes with the models you name. Code of other models runs only if UNMASK_TRUST_CODE_OF "
             "lists them.",
         ),
     ] = False
@@ -85,7 +91,7 @@ class ModelOptions:
         return Source(
             model,
             self.revision,
-            self.adapter,
+            tuple(self.adapter or ()),
             dtype=self.dtype,
             device=self.device,
             trust_remote_code=self.trust_remote_code,

@@ -238,8 +238,8 @@ def _with_base(model: Path) -> Iterator[Path]:
     yield model
     with suppress(UnmaskError):  # loading says what is wrong with the base
         base = below(expanded(model), Source(""))
-        if base is not None and Path(base.model).is_absolute():  # neither a hub id nor a bundled model
-            yield Path(base.model)
+        if base is not None and Path(base.model).is_absolute() and Path(base.model) != model:  # no hub id or bundled model
+            yield from _with_base(Path(base.model))
 
 
 def _paths(name: str, value: Any) -> Iterator[Path]:

@@ -154,7 +154,7 @@ class Backbone:
         restore_rotary(model)  # a cast of the whole model has rounded them
         self.model = model.eval()
         self.layers = find_layers(model)
-        self._vocabulary = vocabulary_of(model)
+        self.vocabulary = vocabulary_of(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)  # first: a model that it refuses may not run at all
         with self.turn():
@@ -355,6 +355,7 @@ class Backbone:
                 by_layer.setdefault(read.layer, []).append(read)
             else:
                 routing[read] = []
+        self._require_embeddings(batch)
         batch = batch.to(self.device)
         stop = None if routing else max(by_layer)
         with self.turn(), ExitStack() as hooks:
@@ -378,9 +379,23 @@ class Backbone:
         with self.turn(), torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             yield
 
+    def _require_embeddings(self, batch: TokenBatch) -> None:
+        """Raise UnmaskError for a token that the model has no embedding of, before a GPU meets it: no later call there would work.
+
+        Prompts refuse such a text by name (`PromptTokenizer`). Probes tokenize in other ways.
+        """
+        if torch.jit.is_tracing() or batch.ids.device.type != "cpu":
+            return
+        beyond = batch.ids[batch.real & (batch.ids >= self.vocabulary)]
+        if len(beyond):
+            raise UnmaskError(
+                f"A text holds token {int(beyond[0])}, and the model has embeddings of tokens 0 to {self.vocabulary - 1}. Remove the token "
+                "from the text, or use the tokenizer that the model was trained with."
+            )
+
     def _forward(self, batch: TokenBatch) -> Tensor | None:
         # a tokenizer may pad with a token that the model has no embedding of
-        ids = batch.ids.where(batch.real | (batch.ids < self._vocabulary), 0)
+        ids = batch.ids.where(batch.real | (batch.ids < self.vocabulary), 0)
         inputs: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         before, real = 0, batch.real
         if batch.beginning is not None:

@@ -44,7 +44,8 @@ class LoadedModel:
 
     def prompt_tokenizer(self, prompt: Prompts, max_length: int | None = None) -> DesignTokenizer:
         """The tokenizer of a prompt, or of several. Its limit never exceeds the positions of the model."""
-        return tokenizer_of(self.tokenizer, prompt, self.backbone.within_positions(self.limit(max_length)))
+        limit = self.backbone.within_positions(self.limit(max_length))
+        return tokenizer_of(self.tokenizer, prompt, limit, self.backbone.vocabulary)
 
     @property
     def provenance(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,8 @@ def require_width(dim: int | None, width: int, precision: Precision) -> None:
     """Raise UnmaskError unless vectors of this width can be cut to `dim` and written in this precision."""
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
+    if dim is not None and (not isinstance(dim, Integral) or isinstance(dim, bool)):
+        raise UnmaskError(f"dim must be a whole number between 1 and {width}, not {dim!r}.")
     if dim is not None and not 1 <= dim <= width:
         raise UnmaskError(f"dim must be between 1 and {width}, not {dim}.")
     kept = dim or width

@@ -22,10 +22,12 @@ class SeveralPrompts:
     `PromptTokenizer` does.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_length: int) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_length: int, vocabulary: int | None = None
+    ) -> None:
         """Make a tokenizer for each prompt."""
         self.tokenizer, self.max_length = tokenizer, max_length
-        self.parts = tuple(PromptTokenizer(tokenizer, prompt, max_length) for prompt in prompts)
+        self.parts = tuple(PromptTokenizer(tokenizer, prompt, max_length, vocabulary) for prompt in prompts)
         self.name = name_of(tuple(prompts))
 
     @property
@@ -66,11 +68,13 @@ DesignTokenizer = PromptTokenizer | SeveralPrompts
 """What turns texts into the tokens that a design reads."""
 
 
-def tokenizer_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompts, max_length: int) -> DesignTokenizer:
-    """The tokenizer of one prompt, or of several."""
+def tokenizer_of(
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompts, max_length: int, vocabulary: int | None = None
+) -> DesignTokenizer:
+    """The tokenizer of one prompt, or of several. vocabulary: as PromptTokenizer has it."""
     if isinstance(prompt, str):
-        return PromptTokenizer(tokenizer, prompt, max_length)
-    return SeveralPrompts(tokenizer, prompt, max_length)
+        return PromptTokenizer(tokenizer, prompt, max_length, vocabulary)
+    return SeveralPrompts(tokenizer, prompt, max_length, vocabulary)
 
 
 def digest_of_tokens(prompts: DesignTokenizer) -> str:

@@ -134,13 +134,15 @@ def starts_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 class PromptTokenizer:
     """Turns texts into the tokens of one prompt.
 
-    name: of the prompt, as a design has it. max_length: most tokens of one text with its prompt. Raises UnmaskError if the prompt needs a
-    chat template or an end-of-sequence token, and the tokenizer has none.
+    name: of the prompt, as a design has it. max_length: most tokens of one text with its prompt. vocabulary: the number of tokens that the
+    model has an embedding of; None if that does not matter. Raises UnmaskError if the prompt needs a chat template or an end-of-sequence
+    token, and the tokenizer has none, and if ordinary texts have tokens that the model has no embedding of.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int, vocabulary: int | None = None) -> None:
         """Find the prompt and, for `chat:`, wrap it in the tokenizer's chat template."""
         _without_dropout(tokenizer)
+        self._without_embedding = _without_embedding(tokenizer, vocabulary)
         self.tokenizer, self.name = tokenizer, prompt
         self.chat = prompt.startswith(CHAT)
         self.max_length = max_length
@@ -199,8 +201,10 @@ class PromptTokenizer:
         become U+FFFD. Raises UnmaskError for anything but a string, for an instruction that the prompt does not take, and for a limit
         that leaves no room for the text.
         """
-        for ids, offsets, copies, rendered in self._rendered(texts, instruction):
-            yield self._span(ids, offsets, copies, rendered)
+        for place, (ids, offsets, copies, rendered) in enumerate(self._rendered(texts, instruction)):
+            text = self._span(ids, offsets, copies, rendered)
+            self._require_embeddings(text.ids, f"Text {place}")
+            yield text
 
     def own_tokens(self, texts: Sequence[TokenizedText]) -> list[list[int]]:
         """The tokens of each text's own words, each once, by id: every word in lower case and NFC, tokenized alone."""
@@ -238,6 +242,7 @@ class PromptTokenizer:
         places = [(first - begin, last - begin) for first, last in offsets]
         if start == len(ids):
             ids, places = [*ids, self._empty_text_token()], [*places, (0, len(text))]
+        self._require_embeddings(ids, "A text")
         return TokenizedText(tuple(ids), start), places
 
     def _rendered(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[list[int], Offsets, Offsets, str]]:
@@ -282,6 +287,14 @@ class PromptTokenizer:
         kept = (self.max_length - len(ids) + sum(stop - start for start, stop in own)) // len(own)
         cut = self._truncate(ids, own, kept)
         return replace(cut, kept=rendered[begin : min(end, offsets[min(own[-1][1], start + kept) - 1][1])])
+
+    def _require_embeddings(self, ids: Sequence[int], what: str) -> None:
+        if self._without_embedding and not self._without_embedding.keys().isdisjoint(ids):
+            token = next(self._without_embedding[one] for one in ids if one in self._without_embedding)
+            raise UnmaskError(
+                f"{what} holds the special token '{token}', which this model has no embedding of: its tokenizer has more tokens than the "
+                "model. Remove the token from the text."
+            )
 
     def _truncate(self, ids: list[int], spans: list[tuple[int, int]], kept: int) -> TokenizedText:
         if kept < 1:
@@ -360,6 +373,25 @@ def _swap(text: str, table: dict[str, str]) -> str:
     for old, new in table.items():
         text = text.replace(old, new)
     return text
+
+
+def _without_embedding(tokenizer: PreTrainedTokenizerBase, vocabulary: int | None) -> dict[int, str]:
+    """The special tokens, by id, that the model has no embedding of.
+
+    Raises UnmaskError if there are others: a tokenizer that has grown without its model makes them of ordinary texts.
+    """
+    if vocabulary is None or max([len(tokenizer) - 1, *tokenizer.added_tokens_decoder]) < vocabulary:
+        return {}
+    beyond = {place: token for token, place in tokenizer.get_vocab().items() if place >= vocabulary}
+    special = {place for place, token in tokenizer.added_tokens_decoder.items() if token.special}
+    if ordinary := sorted(beyond.keys() - special):
+        raise UnmaskError(
+            f"The tokenizer has {len(tokenizer)} tokens, and the model has embeddings of {vocabulary}: a text with "
+            f"'{beyond[ordinary[0]]}' could not be read ({len(ordinary)} such tokens). Use the tokenizer that the model was trained with, "
+            "or the adapter that was trained with this tokenizer. To keep tokens without training, call model.resize_token_embeddings of "
+            "transformers and save the model."
+        )
+    return beyond
 
 
 def _without_dropout(tokenizer: PreTrainedTokenizerBase) -> None:

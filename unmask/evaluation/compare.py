@@ -79,7 +79,7 @@ class ComparisonPlan:
     @cached_property
     def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
-        return read_saved(self.source.model, self.source.revision, self.source.adapter)
+        return read_saved(self.source.model, self.source.revision, self.source.adapters)
 
     def own_fit(self, design: Design) -> Fit | None:
         """The saved fit of a design, if the model is a saved embedder of this design."""
@@ -99,7 +99,7 @@ class ComparisonPlan:
         return Conditions(
             model=self.source.model,
             model_revision=revision,
-            adapter=self.source.adapter,
+            adapter=self.source.adapter_names,
             design=design.name,
             task=task.name,
             task_revision=task.revision,
@@ -246,7 +246,9 @@ def _fill(
     plan = planned.plan
     # all prompts first: what the tokenizer lacks is refused before anything is computed
     limit = backbone.within_positions(plan.limit)
-    prompts = {design.prompt: tokenizer_of(tokenizer, design.prompt, limit) for design in plan.designs.values()}
+    prompts = {
+        design.prompt: tokenizer_of(tokenizer, design.prompt, limit, backbone.vocabulary) for design in plan.designs.values()
+    }
     budget = plan.batch_tokens or default_batch_tokens(backbone)
     name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {reference_hash(plan.reference)}"
     name += " own code" * bool(plan.own_code)

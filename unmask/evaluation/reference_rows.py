@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.encoding.encode import Tally, Vectors
-from unmask.errors import UnmaskError, first_line
+from unmask.errors import UnmaskError, cause_of
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Failure, Result, ResultStore
 from unmask.io.terminal import say
@@ -18,6 +18,7 @@ from unmask.models.hub import hub_file
 from unmask.models.loading import Source, pick_device
 from unmask.models.progress_bars import without_loading_bars
 from unmask.models.provenance import hardware, versions
+from unmask.models.source import TRUSTED, code_of, is_trusted, require_own_code
 from unmask.saving.own_files import ST_CONFIG
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
@@ -28,18 +29,22 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result]:
-    """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks. What the store holds is not scored again."""
+def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Result]:
+    """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks. What the store holds is not scored again.
+
+    trust_remote_code: run the Python code that comes with the model. Raises UnmaskError if it needs such code and may not run it.
+    """
+    require_runnable(name, trust_remote_code)
     loaded: list[Any] = []
     results = []
-    for task, conditions in _conditions(name, tasks):
+    for task, conditions in _conditions(name, tasks, trust_remote_code):
         if is_of_words(task.kind):
             store.fail(does_not_apply(conditions, name, task, "the model gives vectors of texts, not of words"))
             continue
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
             # in float32, as the result says; its library would take the precision of the saved weights
-            loaded = loaded or [load_reference(name).float()]
+            loaded = loaded or [load_reference(name, trust_remote_code=trust_remote_code).float()]
 
             def give_up(error: Exception, conditions: Conditions = conditions, task: Task = task) -> None:
                 store.fail(failed(conditions, name, task, error))
@@ -54,15 +59,16 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> l
     return results
 
 
-def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Failure]:
+def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Failure]:
     """Why the model has no score on some of these tasks. Failures of earlier runs with other weights or data are left out."""
-    asked = {conditions.key for _, conditions in _conditions(name, tasks)}
+    asked = {conditions.key for _, conditions in _conditions(name, tasks, trust_remote_code)}
     return [failure for failure in store.failures if failure.conditions.key in asked]
 
 
-def _conditions(name: str, tasks: Sequence[Task]) -> Iterator[tuple[Task, Conditions]]:
+def _conditions(name: str, tasks: Sequence[Task], trust_remote_code: bool) -> Iterator[tuple[Task, Conditions]]:
     """Each task with the conditions of its result."""
     revision, own_prompts = model_revision(Source(name)), has_own_prompts(name)
+    own_code = bool(_code_of(name)) and (trust_remote_code or is_trusted(name))
     for task in tasks:
         yield (
             task,
@@ -74,6 +80,7 @@ def _conditions(name: str, tasks: Sequence[Task]) -> Iterator[tuple[Task, Condit
                 task_revision=task.revision,
                 max_length=0,
                 dtype="float32",
+                trust_remote_code=own_code or None,
                 own_prompts=own_prompts or None,
             ),
         )
@@ -124,19 +131,40 @@ def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Item
 
 
 @without_loading_bars()
-def load_reference(name: str, device: torch.device | None = None) -> SentenceTransformer:
+def load_reference(name: str, device: torch.device | None = None, trust_remote_code: bool = False) -> SentenceTransformer:
     """A sentence-transformers model: bundled name, folder or hub id. device: where it computes; by default its library chooses.
 
-    An embedder that unmask saved needs no trust in code: its module is ours. Raises UnmaskError if the model cannot be loaded.
+    An embedder that unmask saved needs no trust in code: its module is ours. Raises UnmaskError if the model cannot be loaded, or comes
+    with code that may not run: it defines the vectors of the model, and without it transformers may load another class in silence.
     """
     from sentence_transformers import SentenceTransformer
 
     model = resolve(name)
+    require_runnable(name, trust_remote_code)
+    trusted = trust_remote_code or is_trusted(name) or _is_saved_embedder(Path(model))
     where = None if device is None else str(device)
     try:
-        return SentenceTransformer(model, device=where, trust_remote_code=_is_saved_embedder(Path(model)))
-    except (OSError, ValueError) as error:
-        raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {first_line(error)}") from error
+        return SentenceTransformer(model, device=where, trust_remote_code=trusted)
+    except Exception as error:  # of any class, since files of users go through code of several libraries
+        raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {cause_of(error)}") from error
+
+
+def require_runnable(name: str, trust_remote_code: bool = False) -> None:
+    """Raise UnmaskError if a sentence-transformers model comes with Python code that the user has not allowed."""
+    code = _code_of(name)
+    if not code:
+        return
+    if not (trust_remote_code or is_trusted(name)):
+        raise UnmaskError(
+            f"'{name}' comes with Python code of its own, which defines its vectors, and the code may not run. Without it, another class "
+            f"would be loaded in its place. If you trust the code, give --trust-remote-code, or set {TRUSTED}={name}."
+        )
+    require_own_code(resolve(name), Source(name, trust_remote_code=True))
+
+
+def _code_of(name: str) -> set[str]:
+    path = resolve(name)
+    return set() if _is_saved_embedder(Path(path)) else code_of(path, None)
 
 
 def _is_saved_embedder(folder: Path) -> bool:

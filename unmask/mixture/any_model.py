@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 def load_any_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError."""
-    folder, adapter = places_of(source)
+    folder, adapters = places_of(source)
     if is_mixture(folder):
-        if adapter:
+        if adapters:
             raise UnmaskError(f"'{source.model}' is a mixture, and an adapter would change its base under its experts.")
-    elif not (adapter and is_mixture(Path(adapter))):
+    elif not any(is_mixture(Path(adapter)) for adapter in adapters):
         return load_decoder(source)
-    mixture, tokenizer = load_mixture(Path(adapter or folder), source)
+    mixture, tokenizer = load_mixture(_folder_of(source), source)
     return note_source(mixture.body, source, mixture.source), tokenizer
 
 
@@ -43,7 +43,7 @@ def load_any_language_model(source: Source) -> tuple[Any, PreTrainedTokenizerBas
         return mixture.model.eval(), tokenizer
     if is_adapter(folder):
         expert, own = read_expert(folder), own_tokenizer(folder, source)
-        model, tokenizer = load_language_model(replace(source, adapter=None) if source.adapter else base_of(folder, source))
+        model, tokenizer = load_language_model(replace(source, adapters=()) if source.adapters else base_of(folder, source))
         return merge_experts(model, [expert], "linear", weights=[1.0]).eval(), tokenizer if own is None else own
     model, tokenizer = load_language_model(source)
     return model.eval(), tokenizer
@@ -53,8 +53,13 @@ def tokenizer_of(source: Source) -> PreTrainedTokenizerBase:
     """The tokenizer that `load_any_language_model` gives, without the model: that in an expert's or mixture's folder, or its base's."""
     folder = _folder_of(source)
     own = own_tokenizer(folder, source)
-    return load_tokenizer(source if source.adapter else below(folder, source) or source) if own is None else own
+    return load_tokenizer(source if source.adapters else below(folder, source) or source) if own is None else own
 
 
 def _folder_of(source: Source) -> Path:
-    return Path(adapter_folder(source.adapter) if source.adapter else place_of(source))
+    if len(source.adapters) > 1:
+        raise UnmaskError(
+            f"Here a model takes one adapter or mixture, not {source.adapter_names}. Save them merged first "
+            "(Embedder.from_pretrained(MODEL, adapter=[...]).save_pretrained(FOLDER)), or give one."
+        )
+    return Path(adapter_folder(source.adapters[0]) if source.adapters else place_of(source))

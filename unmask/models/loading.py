@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -12,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from unmask.errors import UnmaskError, first_line
+from unmask.errors import UnmaskError, cause_of
 from unmask.io.paths import expanded
 from unmask.io.seals import check_seal
 from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
-from unmask.models.decoder import body_of
+from unmask.models.decoder import body_of, vocabulary_of
 from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
@@ -27,11 +30,16 @@ from unmask.models.source import (
     adapter_folder,
     adapter_weights,
     below,
+    find_value,
     is_adapter,
     is_mixture,
+    lasting_name,
+    missing_adapter,
+    own_classes,
     place_of,
     require_own_code,
     require_safetensors,
+    same_place,
 )
 
 if TYPE_CHECKING:
@@ -49,17 +57,17 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
     A mixture of ours is loaded by `unmask.mixture.any_model.load_any_decoder`, which calls this for every other model.
     """
-    path, base, adapter = _parts_of(source)
+    path, base, chain = _parts_of(source)
     device = pick_device(source.device)
-    own = own_tokenizer(Path(adapter), source) if adapter else None
+    own = next((own for adapter in reversed(chain) if (own := _tokenizer_beside(adapter, source)) is not None), None)
     tokenizer = _padding(_load(path, base, "tokenizer")) if own is None else own
-    model = _load(path, base, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
-    if not adapter and model.get_output_embeddings() is not None:  # AutoModel loads Llama 4 with its head
+    model = _load(path, base, "adapted" if chain else "decoder", pick_dtype(source.dtype, device))
+    if not chain and model.get_output_embeddings() is not None:  # AutoModel loads Llama 4 with its head
         model = model.get_decoder()
-    note_base_values(body_of(model) if adapter else model)
-    if adapter:
-        model = _adapt(model, adapter, source.merge)
-    note_source(_aligned(model.to(device)), source, replace(base, adapter=None, merge=False))
+    note_base_values(body_of(model) if chain else model)
+    if chain:
+        model = _adapt_all(model, chain, source.merge)
+    note_source(_aligned(model.to(device)), source, replace(base, adapters=(), merge=False))
     return note_base_weights(model), tokenizer
 
 
@@ -68,23 +76,54 @@ def load_output_embeddings(source: Source) -> nn.Module:
 
     Raises UnmaskError, also for a model that was saved without this layer.
     """
-    path, base, adapter = _parts_of(source)
+    path, base, chain = _parts_of(source)
     device = pick_device(source.device)
     model = _load(path, base, "language model", pick_dtype(source.dtype, device)).to(device)
-    if adapter:
-        _adapt(model, adapter, source.merge)
+    if chain:
+        _adapt_all(model, chain, source.merge)
     return model.get_output_embeddings()  # type: ignore[no-any-return]
 
 
-def _parts_of(source: Source) -> tuple[str, Source, str | None]:
-    """The path of the base model, its source, and the absolute folder of the adapter, if there is one."""
-    folder, adapter = places_of(source)
-    if not is_adapter(folder):
-        return str(folder), source, _with_weights(adapter) if adapter else None
-    if adapter:
-        raise UnmaskError(f"'{source.model}' is an adapter itself. Leave --adapter out, or name a base model.")
-    base = base_of(folder, source)
-    return _intact(resolve(base.model)), base, _with_weights(str(folder))
+@dataclass(frozen=True)
+class _Adapter:
+    """An adapter by the name that the user or another adapter's config gives, and its absolute folder."""
+
+    name: str
+    folder: str
+
+
+def _parts_of(source: Source) -> tuple[str, Source, list[_Adapter]]:
+    """The path of the base model, its source, and the adapters over it, lowest first.
+
+    The model may itself be an adapter whose base is an adapter, and so on. Raises UnmaskError.
+    """
+    folder, given = places_of(source)
+    chain = [_Adapter(name, _with_weights(adapter)) for name, adapter in zip(source.adapters, given, strict=True)]
+    base = source
+    while is_adapter(folder):
+        chain.insert(0, _Adapter(base.model, _with_weights(str(folder))))
+        _require_distinct(chain)
+        base = base_of(folder, base)
+        folder = Path(_intact(place_of(base)))
+    _require_distinct(chain)
+    _require_lower_adapter(source, base, chain)
+    return str(folder), base, chain
+
+
+def _require_distinct(chain: Sequence[_Adapter]) -> None:
+    folders = [os.path.realpath(adapter.folder) for adapter in chain]
+    if twice := [adapter.name for adapter, folder in zip(chain, folders, strict=True) if folders.count(folder) > 1]:
+        raise UnmaskError(f"The adapter '{twice[0]}' cannot lie over itself. Give each adapter once, from the lowest one up.")
+
+
+def _require_lower_adapter(source: Source, base: Source, chain: list[_Adapter]) -> None:
+    """Raise UnmaskError if an adapter's config is known to leave out another adapter; only warn if the user named the base."""
+    if len(chain) != 1 or (lacking := missing_adapter(chain[0].name, Path(chain[0].folder))) is None:
+        return
+    if not source.adapters:
+        raise UnmaskError(lacking)
+    if (named := below(Path(chain[0].folder), replace(source, model=chain[0].name))) and same_place(base.model, named.model):
+        warnings.warn(lacking, stacklevel=2)
 
 
 def _with_weights(adapter: str) -> str:
@@ -94,9 +133,9 @@ def _with_weights(adapter: str) -> str:
     return str(Path(adapter).absolute())
 
 
-def places_of(source: Source) -> tuple[Path, str | None]:
-    """The folders of a model and of its adapter, if it has one. Raises UnmaskError if one of them is damaged."""
-    return Path(_intact(place_of(source))), _intact(adapter_folder(source.adapter)) if source.adapter else None
+def places_of(source: Source) -> tuple[Path, tuple[str, ...]]:
+    """The folders of a model and of its adapters. Raises UnmaskError if one of them is damaged."""
+    return Path(_intact(place_of(source))), tuple(_intact(adapter_folder(adapter)) for adapter in source.adapters)
 
 
 def base_of(folder: Path, source: Source) -> Source:
@@ -121,7 +160,7 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
     Raises UnmaskError, also for a model that was saved without its head, unless the head is tied to the input embeddings.
     """
     path = _intact(place_of(source))
-    if source.adapter or is_adapter(Path(path)):
+    if source.adapters or is_adapter(Path(path)):
         raise UnmaskError("A language model is loaded without an adapter. Merge the adapter first.")
     device = pick_device(source.device)
     tokenizer = _padding(_load(path, source, "tokenizer"))
@@ -169,12 +208,19 @@ def own_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase | Non
 
     Of an adapter on the hub only a saved embedder is sure to be downloaded with its tokenizer. Raises UnmaskError.
     """
-    name = source.adapter or source.model
+    name = (source.model, *source.adapters)[-1]
     whole = is_mixture(folder) or (folder / "unmask.json").is_file() or Path(resolve(name)).is_dir()
     if not whole or not (folder / "tokenizer_config.json").is_file():
         return None
-    trusted = source.trust_remote_code and not source.adapter  # that covers the model only, not the adapter beside it
-    return _padding(_load(str(folder), replace(source, model=name, revision=None, trust_remote_code=trusted), "tokenizer"))
+    trusted = source.trust_remote_code and not source.adapters  # that covers the model only, not the adapter beside it
+    own = replace(source, model=name, adapters=(), revision=None, trust_remote_code=trusted)
+    return _padding(_load(str(folder), own, "tokenizer"))
+
+
+def _tokenizer_beside(adapter: _Adapter, source: Source) -> PreTrainedTokenizerBase | None:
+    """The tokenizer in the folder of one adapter of a chain. Only code of the model that the user names may run."""
+    trusted = source.trust_remote_code and adapter.name == source.model
+    return own_tokenizer(Path(adapter.folder), replace(source, model=adapter.name, adapters=(), trust_remote_code=trusted))
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -186,11 +232,15 @@ def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 
 @without_loading_bars()
 def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None) -> Any:
-    from safetensors import SafetensorError
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     common: dict[str, Any] = {"trust_remote_code": source.trust_remote_code, "revision": source.revision}
-    model_options = {"dtype": dtype, "use_safetensors": True, "attn_implementation": source.attn_implementation}
+    model_options = {
+        "dtype": dtype,
+        "use_safetensors": True,
+        "attn_implementation": source.attn_implementation,
+        "ignore_mismatched_sizes": True,  # transformers would raise without saying which, so they are refused below
+    }
     require_own_code(path, source)
     if what != "tokenizer":
         require_safetensors(path, source)
@@ -202,17 +252,103 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
                 # an adapter uses the module names of the causal language model; its head is dropped later
                 auto = AutoModel if what == "decoder" else AutoModelForCausalLM
                 loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
-    except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UnmaskError(_why(source.model, path, what, error)) from error
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of any class, since files of users go through code of several libraries
+        raise UnmaskError(_why(source.model, path, what, source, error)) from error
+    _note_own_code(loaded, path, source, what)
     if what == "tokenizer" and not loaded.is_fast:
         raise UnmaskError(
             f"The tokenizer of '{source.model}' is not a fast one, so it has no character offsets. unmask needs them."
         )
-    if what == "language model":
-        _refuse_random_head(source.model, loaded, report["missing_keys"])
     if what != "tokenizer":
-        _refuse_random_weights(source.model, loaded, report["missing_keys"], headed=what != "decoder")
+        body = loaded if what == "decoder" else body_of(loaded)
+        weights = _weights_within(loaded, body)  # a missing head does not matter to a decoder: it is dropped
+        _refuse_other_shapes(
+            source.model, _weights_within(loaded, loaded) if what == "language model" else weights, body, report
+        )
+        if what == "language model":
+            _refuse_random_head(source.model, loaded, report["missing_keys"])
+        _refuse_random_weights(source.model, weights, report["missing_keys"])
+        _refuse_surplus(source.model, body, report["unexpected_keys"])
     return loaded
+
+
+def _weights_within(loaded: Any, part: Any) -> dict[str, Any]:
+    """The weights of a part of a model, by their names in the model. A weight that is shared has several."""
+    own = {id(weight) for weight in part.parameters()}
+    return {name: weight for name, weight in _named(loaded) if id(weight) in own}
+
+
+def _named(model: Any) -> Iterator[tuple[str, Any]]:
+    """All weights, those that are shared under each of their names."""
+    yield from model.named_parameters(remove_duplicate=False)
+
+
+def _note_own_code(loaded: Any, path: str, source: Source, what: str) -> None:
+    """Warn if a model or a tokenizer comes with code of its own and transformers has loaded its own class instead.
+
+    What is saved then belongs to that class, so its config must not name the code.
+    """
+    if type(loaded).__module__.partition(".")[0] == "transformers_modules":
+        return
+    parts = ("AutoTokenizer",) if what == "tokenizer" else ("AutoModel", "AutoModelForCausalLM", "AutoConfig")
+    own = own_classes(path, source.revision)
+    if named := [name for part in parts for name in own.get(part, [])]:
+        warnings.warn(
+            f"'{source.model}' comes with Python code of its own ({named[0]}), which was not run: {type(loaded).__name__} of transformers "
+            "was loaded instead. If that code computes anything else, these are not the vectors of its authors. If you trust the "
+            "code, run it with --trust-remote-code (in Python: trust_remote_code=True).",
+            stacklevel=2,
+        )
+        (loaded.init_kwargs if what == "tokenizer" else vars(loaded.config)).pop("auto_map", None)
+
+
+def _refuse_other_shapes(name: str, weights: dict[str, Any], body: Any, report: dict[str, Any]) -> None:
+    """Raise UnmaskError if weights have another shape in the files than by the config."""
+    wrong = sorted(entry for entry in report["mismatched_keys"] if entry[0] in weights)
+    if not wrong:
+        return
+    key, in_file, by_config = wrong[0][0], tuple(wrong[0][1]), tuple(wrong[0][2])
+    is_vocabulary = weights[key] is body.get_input_embeddings().weight and in_file[1:] == by_config[1:]
+    restore = f"Set vocab_size in config.json to {in_file[0]}" if is_vocabulary else "Restore the config.json of these weights"
+    raise UnmaskError(
+        f"'{name}' could not be loaded: its weights do not fit its config.json. {key} has shape {in_file} in the file and {by_config} by "
+        f"the config ({len(wrong)} such weights in all). {restore}."
+    )
+
+
+def _refuse_surplus(name: str, body: Any, unexpected: Iterable[str]) -> None:
+    """Raise UnmaskError for weights of the decoder in the files that its config has no place for. transformers would drop them.
+
+    Heads, and whole parts that transformers does not have (layers that predict a second token), stay outside: they do not act on the
+    states of a decoder.
+    """
+    config = body.config.get_text_config(decoder=True)
+    if (
+        getattr(body.config, "quantization_config", None) is not None
+    ):  # scales of caches and activations, which not every kernel reads
+        return
+    depth, ahead = config.num_hidden_layers, getattr(config, "num_nextn_predict_layers", None) or 0
+    modules = dict(body.named_modules())
+    surplus = []
+    for key in sorted(unexpected):
+        path = key.removeprefix(f"{body.base_model_prefix}.").split(".")
+        if path[0] not in modules:
+            continue
+        beyond = [int(part) for part in path if part.isdigit()][:1]
+        if beyond and depth <= beyond[0] < depth + ahead:
+            continue
+        parent = modules.get(".".join(path[:-1]))
+        is_buffer = path[-1] not in ("weight", "bias") or (parent is not None and any(parent.children()))  # masks of old files
+        if (beyond and beyond[0] >= depth) or not is_buffer:
+            surplus.append(key)
+    if surplus:
+        raise UnmaskError(
+            f"'{name}' has weights that its config.json ({depth} layers) has no place for, such as {surplus[0]} ({len(surplus)} in all). "
+            "Without them its vectors would be those of another model. Restore the config.json of these weights. For the states of an "
+            "earlier layer, name the layer in the design."
+        )
 
 
 def _refuse_random_head(name: str, model: Any, missing: Iterable[str]) -> None:
@@ -227,14 +363,9 @@ def _refuse_random_head(name: str, model: Any, missing: Iterable[str]) -> None:
         )
 
 
-def _refuse_random_weights(name: str, model: Any, missing: Iterable[str], headed: bool) -> None:
+def _refuse_random_weights(name: str, weights: dict[str, Any], missing: Iterable[str]) -> None:
     """Raise UnmaskError if the checkpoint lacks weights of the decoder. transformers would give them random values."""
-    body = body_of(model) if headed else model  # a missing head does not matter: it is dropped
-    ours = {id(parameter) for parameter in body.parameters()}
-    lacking = sorted(
-        set(missing) & {key for key, weight in model.named_parameters(remove_duplicate=False) if id(weight) in ours}
-    )
-    if lacking:
+    if lacking := sorted(set(missing) & set(weights)):
         raise UnmaskError(f"'{name}' is not complete: it has no weights for {lacking[0]} ({len(lacking)} are missing in all).")
 
 
@@ -246,45 +377,88 @@ def _aligned(model: Any) -> Any:
     return model
 
 
+def _adapt_all(model: Any, chain: Sequence[_Adapter], merge: bool) -> PreTrainedModel:
+    """The decoder with adapters, lowest first. Each of several was trained on weights with those below merged in, so all are merged."""
+    for adapter in chain:
+        body = _adapt(model, adapter.folder, merge or len(chain) > 1)
+    if len(chain) > 1:
+        body.merged_chain = tuple(lasting_name(adapter.name) for adapter in chain)
+    return body
+
+
 def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
     from peft import PeftModel
+    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+    from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import load_peft_weights
 
     body, config = body_of(model), _adapter_config(adapter)
     require_repeatable(config, adapter)
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    if config.is_prompt_learning or config.is_adaption_prompt:
+        raise UnmaskError(
+            f"The adapter '{adapter}' is of the kind {kind}, which adds trained vectors to the input of the layers and changes no layer "
+            "of the decoder. unmask reads kinds that change layers, such as LoRA: use one of those, or the base model alone."
+        )
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "")
     try:
         # most adapters use the module names of a model with its head; those of embedding models do not
         place = next(f"{name}." for name, module in model.named_modules() if module is body)
-        names = [name for name in load_peft_weights(adapter, device="cpu") if name.startswith("base_model.model.")]
+        weights = load_peft_weights(adapter, device="cpu")
+        names = [name for name in weights if name.startswith("base_model.model.")]
         headless = bool(names) and not any(name.startswith(f"base_model.model.{place}") for name in names)
         if headless:
             config.task_type = None  # for "CAUSAL_LM", peft would look for the head's methods
+        _require_embeddings_fit(adapter, body, weights)
         adapted = PeftModel.from_pretrained(body if headless else model, adapter, config=config)
         report = adapted.load_adapter(adapter, "default")
+    except (UnmaskError, torch.OutOfMemoryError):
+        raise
     except KeyError as error:
         raise UnmaskError(f"The adapter '{adapter}' is not complete: it has no weights for {error}.") from error
     except UnpicklingError as error:
         raise UnmaskError(
             f"The adapter '{adapter}' could not be loaded: its .bin file is damaged, or holds more than weights."
         ) from error
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
-    if report.missing_keys or any("lora_" in name for name in report.unexpected_keys):
+    except Exception as error:  # of any class, since the file of a user goes through code of each kind of adapter
+        raise UnmaskError(f"The adapter '{adapter}' could not be loaded ({kind}): {cause_of(error)}") from error
+    loaded = {id(weight) for name, weight in _named(adapted) if name not in report.missing_keys}
+    shared = {name for name, weight in _named(adapted) if id(weight) in loaded}  # VB-LoRA saves what its layers share once
+    if set(report.missing_keys) - shared or any(prefix in name for name in report.unexpected_keys):
         # peft would leave layers without weights unchanged or random
         raise UnmaskError(f"The adapter '{adapter}' belongs to another model: its layers do not match this model's.")
-    if not any("lora_" in name or "modules_to_save" in name for name, _ in body.named_parameters()):
-        # prompt tuning and similar methods change the wrapper, not the decoder
+    if not any(isinstance(module, BaseTunerLayer) or "modules_to_save" in name for name, module in body.named_modules()):
         raise UnmaskError(
-            f"The adapter '{adapter}' changes no layer of the decoder. Only LoRA and similar adapters can be loaded."
+            f"The adapter '{adapter}' ({kind}) changes no layer of the decoder, so its vectors would be those of the base model. Use the "
+            "base model, or an adapter that was trained on layers of the decoder."
         )
     if merge:
         _untie(model, body)
-        adapted.merge_and_unload()  # in place
+        try:
+            adapted.merge_and_unload()  # in place
+        except Exception as error:  # of any class: each kind of adapter has its own
+            raise UnmaskError(
+                f"PEFT cannot merge the adapter '{adapter}' ({kind}) into the weights: {cause_of(error)} Load it alone on its base model, "
+                "without merging."
+            ) from error
         body.merged_adapter = adapter  # a later adapter lies over it, and saving that would name the plain base
     else:
         body.peft_config = adapted.peft_config  # peft keeps it with the whole model; saving looks for it in the body
         body.adapter_place = "" if headless else place  # names and patterns in the config are those of this model
     return body  # type: ignore[no-any-return]
+
+
+def _require_embeddings_fit(adapter: str, body: Any, weights: dict[str, Any]) -> None:
+    """Raise UnmaskError for an adapter that was trained on a base with more or fewer tokens, with the way to make that base."""
+    rows = vocabulary_of(body)
+    trained = next((name for name in weights if name.endswith(("embed_tokens.weight", "wte.weight"))), None)
+    if trained is not None and len(weights[trained]) != rows:
+        size = len(weights[trained])
+        raise UnmaskError(
+            f"The adapter '{adapter}' was trained on a base model with {size} tokens, and this one has {rows}: its {trained} does not fit. "
+            f"Make that base once (model.resize_token_embeddings({size}) of transformers, then save_pretrained of the model and of the "
+            "adapter's tokenizer), and give both: --model RESIZED --adapter ADAPTER."
+        )
 
 
 def _adapter_config(adapter: str) -> Any:
@@ -296,8 +470,8 @@ def _adapter_config(adapter: str) -> Any:
         raise UnmaskError(
             f"The adapter '{adapter}' is of the kind {error}, which this version of peft does not know."
         ) from error
-    except (OSError, ValueError) as error:
-        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
+    except Exception as error:
+        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {cause_of(error)}") from error
 
 
 def require_repeatable(config: Any, adapter: str) -> None:
@@ -330,18 +504,86 @@ def _untie(model: Any, body: Any) -> None:
         body.config.tie_word_embeddings = False
 
 
-def _why(name: str, path: str, what: str, error: Exception) -> str:
-    """The reason of a failed load: a missing file, weights that are not safetensors, or a hub that cannot be reached."""
+def _why(name: str, path: str, what: str, source: Source, error: Exception) -> str:
+    """The reason of a failed load, and the way out."""
+    from safetensors import SafetensorError
+
     folder = Path(path)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            return f"'{name}' is no model: the folder has no config.json."
-        if not any(folder.glob("*.safetensors")):
-            return f"'{name}' has no *.safetensors file. Weights of other formats are not loaded, since they can run code."
-    if folder.is_dir() or not isinstance(error, OSError):
-        failed = f"The tokenizer of '{name}'" if what == "tokenizer" else f"'{name}'"
-        return f"{failed} could not be loaded: {first_line(error)}"
-    return hub_failure(name, error)
+            inner = next((file.parent for file in sorted(folder.glob("*/config.json")) if _has_weights(file.parent)), None)
+            hint = f" The model lies in its folder '{inner.name}': give '{inner}', and name its design." if inner else ""
+            return f"'{name}' is no model: the folder has no config.json.{hint}"
+        if (pointer := next(filter(_is_lfs_pointer, sorted(folder.iterdir())), None)) is not None:
+            return (
+                f"'{name}' is not complete: {pointer.name} is a pointer of Git LFS and not the file itself. Run `git lfs pull` in the "
+                "folder, or download the model again."
+            )
+        if what != "tokenizer" and not any(folder.glob("*.safetensors")):
+            return _without_safetensors(name)
+    elif what != "tokenizer" and "does not appear to have" in str(error) and "safetensors" in str(error):
+        return _without_safetensors(name)
+    if what == "tokenizer" and (lacking := _missing_tokenizer_package(folder)):
+        return f"The tokenizer of '{name}' could not be loaded: tokenizer.model needs the package {lacking}: pip install {lacking}."
+    if not folder.is_dir() and isinstance(error, OSError):
+        return hub_failure(name, error)
+    if isinstance(error, SafetensorError):
+        return f"'{name}' is damaged or incomplete: {cause_of(error)}. Download or copy its *.safetensors files again."
+    # a tokenizer is chosen by the config of its model
+    in_config = _faulty_config(path, source) if what == "tokenizer" else error
+    if in_config is None:
+        return f"The tokenizer of '{name}' could not be loaded: {cause_of(error)}"
+    return f"'{name}' could not be loaded: {_unknown_value(path, source, in_config) or cause_of(in_config)}"
+
+
+def _without_safetensors(name: str) -> str:
+    return (
+        f"'{name}' has no *.safetensors file. Weights of other formats are not loaded, since they can run code. If you trust the files, "
+        'convert them: python -c "from transformers import AutoModelForCausalLM as Model; '
+        f"Model.from_pretrained('{name}').save_pretrained('CONVERTED')\". Copy the files of the tokenizer to CONVERTED, and give that "
+        "folder."
+    )
+
+
+def _faulty_config(path: str, source: Source) -> Exception | None:
+    """What transformers says of a config that it cannot read; None if it can."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(path, revision=source.revision, trust_remote_code=source.trust_remote_code)
+    except Exception as error:
+        return error
+    return None
+
+
+def _unknown_value(path: str, source: Source, error: Exception) -> str | None:
+    """In words, that transformers looked up a value of the config in vain: all that its error says is KeyError: 'su', for one."""
+    from transformers import __version__
+
+    sought = error.args[0] if isinstance(error, KeyError) and error.args else getattr(error, "name", None)
+    entry = find_value(path, source.revision, sought) if isinstance(sought, str) else None
+    if entry is None:
+        return None
+    return (
+        f"its config.json says {entry}, which transformers {__version__} does not know ({cause_of(error)}). Correct this entry, or install "
+        "the version of transformers that the model was made for."
+    )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
+
+
+def _is_lfs_pointer(file: Path) -> bool:
+    if not file.is_file() or file.stat().st_size > 1024:
+        return False
+    return file.read_bytes().startswith(b"version https://git-lfs.")
+
+
+def _missing_tokenizer_package(folder: Path) -> str | None:
+    """The package that reads the only file of a tokenizer, if it is not installed."""
+    needed = (folder / "tokenizer.model").is_file() and not (folder / "tokenizer.json").is_file()
+    return next((name for name in ("sentencepiece",) if needed and find_spec(name) is None), None)
 
 
 def dtype_name(model: nn.Module) -> str:

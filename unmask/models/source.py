@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,32 @@ _INDEX = ".safetensors.index.json"
 class Source:
     """Where a model comes from and how to load it: everything that decides its weights.
 
-    model: hub id, folder or bundled name. adapter: a PEFT folder or hub id, or the folder of a mixture (`model` is then its base).
-    merge: add the adapter to the weights. dtype, device: a name or "auto". attn_implementation: None lets transformers choose: sdpa
-    where it exists, and never flash, whose sliding window is one token shorter. trust_remote_code: run the code that comes with `model`,
-    but no code of another model that a file names.
+    model: hub id, folder or bundled name. adapters: PEFT folders or hub ids, each trained on top of those before it, or the folder of one
+    mixture (`model` is then its base). merge: add the adapter to the weights; several adapters are always merged. dtype, device: a name
+    or "auto". attn_implementation: None lets transformers choose: sdpa where it exists, and never flash, whose sliding window is one token
+    shorter. trust_remote_code: run the code that comes with `model`, but no code of another model that a file names.
     """
 
     model: str
     revision: str | None = None
-    adapter: str | None = None
+    adapters: tuple[str, ...] = ()
     merge: bool = False
     dtype: str = "auto"
     device: str = "auto"
     attn_implementation: str | None = None
     trust_remote_code: bool = False
+
+    @property
+    def adapter_names(self) -> str | None:
+        """The adapters in one string, lowest first, for records and reports. None without adapters."""
+        return " + ".join(self.adapters) or None
+
+
+def as_adapters(adapter: str | Path | Sequence[str | Path] | None) -> tuple[str, ...]:
+    """The adapters of a source, from one name, several names in order, or None."""
+    if adapter is None:
+        return ()
+    return (str(adapter),) if isinstance(adapter, str | Path) else tuple(map(str, adapter))
 
 
 def is_mixture(folder: Path) -> bool:
@@ -80,8 +93,8 @@ def adapter_folder(name: str) -> str:
 
 def has_adapter(source: Source) -> bool:
     """Whether a PEFT adapter lies over the weights of a base model. Raises UnmaskError for a missing model."""
-    if source.adapter:
-        return not is_mixture(Path(resolve(source.adapter)))
+    if source.adapters:
+        return not is_mixture(Path(resolve(source.adapters[0])))
     return is_adapter(Path(place_of(source)))
 
 
@@ -110,13 +123,30 @@ def below(folder: Path, source: Source) -> Source | None:
         source,
         model=base_name(str(name), folder),
         revision=(source.revision if named or not source.model else None) or revision,
-        adapter=None,
+        adapters=(),
         merge=False,
     )
     if lasting_name(source.model) == base.model:
         return base
     return without_its_code(
         base, folder, "base model", f"name the base: --model {base.model} --adapter {folder} --trust-remote-code, or "
+    )
+
+
+def missing_adapter(name: str, folder: Path) -> str | None:
+    """Why an adapter lacks another one below it, and what to do; None if nothing says so.
+
+    LLM2Vec publishes adapters that were trained on a base with its MNTP adapter merged in. Their `adapter_config.json` names the base
+    alone, so only their names (X-mntp-supervised, X-mntp-unsup-simcse) tell that X-mntp belongs below.
+    """
+    stacked = re.fullmatch(r"(.+-mntp)-[\w.-]+", name.rstrip("/"))
+    if stacked is None:
+        return None
+    base = _read(folder / _ADAPTER).get("base_model_name_or_path") or "BASE"
+    return (
+        f"By its name, '{name}' is an adapter of LLM2Vec that was trained on top of the MNTP adapter, but its adapter_config.json names "
+        f"'{base}' alone. Without the MNTP adapter its vectors are wrong. Give both, in this order: --model {base} --adapter {stacked[1]} "
+        f'--adapter {name} (in Python: adapter=["{stacked[1]}", "{name}"]).'
     )
 
 
@@ -158,7 +188,7 @@ def without_its_code(named: Source, folder: Path, what: str = "model", otherwise
     what, otherwise: for the message, what it is and another way to allow its code. Raises UnmaskError if the user allows code and the
     model comes with code that is not listed.
     """
-    if not named.trust_remote_code or _is_trusted(named.model):
+    if not named.trust_remote_code or is_trusted(named.model):
         return named
     if code_of(resolve(named.model), named.revision):
         raise UnmaskError(
@@ -173,7 +203,7 @@ def require_own_code(path: str, source: Source) -> None:
     if not source.trust_remote_code:
         return
     for other in sorted(code_of(path, source.revision) - {path}):
-        if not _is_trusted(other):
+        if not is_trusted(other):
             raise UnmaskError(
                 f"'{source.model}' needs to run Python code of '{other}'. --trust-remote-code covers only the model that you name. "
                 f"To run that code, set {TRUSTED}={other}."
@@ -212,12 +242,36 @@ def _weights_in(config: Any) -> Iterator[str]:
 
 def code_of(path: str, revision: str | None) -> set[str]:
     """The repositories and folders whose Python code runs when this model is loaded."""
-    places: set[str] = set()
+    names = [name for named in own_classes(path, revision).values() for name in named]
+    return {name.split("--")[0] if "--" in name else path for name in names}
+
+
+def own_classes(path: str, revision: str | None) -> dict[str, list[str]]:
+    """The classes of its own that a model names in place of those of transformers: "AutoModel", "AutoTokenizer", ... -> file.Class."""
+    classes: dict[str, list[str]] = {}
     for name in ("config.json", "tokenizer_config.json"):
         if (file := _file_of(path, name, revision)) is not None:
             mapped = _read(file).get("auto_map") or {}
-            places |= {name.split("--")[0] if "--" in name else path for name in _leaves(mapped)}
-    return places
+            mapped = mapped if isinstance(mapped, dict) else {"AutoTokenizer": mapped}  # older tokenizers have a list
+            for auto, value in mapped.items():
+                classes.setdefault(auto, []).extend(_leaves(value))
+    return classes
+
+
+def find_value(path: str, revision: str | None, value: str) -> str | None:
+    """The first entry of a model's config with this value, as `rope_scaling.type = "su"`. None if there is none."""
+    file = _file_of(path, "config.json", revision)
+    return (
+        next((f"{key} = {json.dumps(value)}" for key, leaf in _entries(_read(file)) if leaf == value), None) if file else None
+    )
+
+
+def _entries(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _entries(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def _file_of(path: str, name: str, revision: str | None) -> Path | None:
@@ -241,7 +295,8 @@ def _leaves(value: Any) -> Iterator[str]:
             yield from _leaves(item)
 
 
-def _is_trusted(model: str) -> bool:
+def is_trusted(model: str) -> bool:
+    """Whether the user lists a model in UNMASK_TRUST_CODE_OF."""
     named = [name.strip() for name in os.environ.get(TRUSTED, "").split(",") if name.strip()]
     return model in named or lasting_name(model) in {lasting_name(name) for name in named}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from unmask.errors import UnmaskError, first_line
+from unmask.errors import UnmaskError, cause_of
 from unmask.models.branches import Branch, is_expert, mix_branches, require_different
 from unmask.models.routers import find_routers
 
@@ -233,7 +233,7 @@ def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> P
     except _Unfit:
         raise
     except Exception as error:  # these settings are from another family, so anything may fail
-        raise _Unfit(f"it cannot be built ({first_line(error)})") from error
+        raise _Unfit(f"it cannot be built ({cause_of(error)})") from error
     plan = _plan(weights, shapes, target)
     attention = dense.config._attn_implementation
     sparse = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)

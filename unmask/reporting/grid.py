@@ -222,7 +222,7 @@ def _setting(conditions: Conditions, name: str) -> str:
     if name == _REVISION:
         return str(value)[:7]
     if name == "adapter":
-        return model_name(value) if value else "no adapter"
+        return " + ".join(map(model_name, value.split(" + "))) if value else "no adapter"
     if name == "attn_implementation":
         return f"attention: {value or 'chosen by transformers'}"
     if name == "trust_remote_code":

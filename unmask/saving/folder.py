@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,9 +36,9 @@ from unmask.models.hub import hub_folder, warn_of_unknown
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import DTYPES, Source, dtype_name, pick_device
 from unmask.models.provenance import versions
-from unmask.models.source import lasting_name
+from unmask.models.source import as_adapters, lasting_name
 from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, ST_CONFIG, files_in, own_files, replace_files
-from unmask.saving.saved_adapter import write_adapter
+from unmask.saving.saved_adapter import adapter_modules, write_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -107,7 +107,7 @@ class EmbedderSettings(BaseModel):
     head: HeadOptions | None = None
     source: str
     revision: str | None = None
-    adapter: str | None = None
+    adapters: tuple[str, ...] = ()
     base_weights: str | None = None
     attention: str
     attn_implementation: str | None = None
@@ -155,19 +155,19 @@ class EmbedderSettings(BaseModel):
             decoder,
             tokenizer,
             wanted,
-            replace(source, model=self.source, revision=self.revision, adapter=source.adapter or self.adapter),
+            replace(source, model=self.source, revision=self.revision, adapters=source.adapters or self.adapters),
             self.fit if wanted == saved and self.has_same_weights(source) else None,  # a fit belongs to design and weights
             self.trained_head(decoder),
         )
 
     def has_same_weights(self, source: Source) -> bool:
         """Whether a source loads the weights of this embedder: no other adapter over them, and no other base below its own."""
-        if source.adapter is None:
+        if not source.adapters:
             return True
-        if _saved_folder(source.adapter, None) != self._folder:
+        if len(source.adapters) > 1 or _saved_folder(source.adapters[0], None) != self._folder:
             return False
         base = recorded_base(self._folder)
-        return base is None or base == identity_of(replace(source, adapter=None, merge=False)).revision
+        return base is None or base == identity_of(replace(source, adapters=(), merge=False)).revision
 
 
 def read_settings(model: str, revision: str | None = None) -> EmbedderSettings | None:
@@ -187,15 +187,18 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
     return settings
 
 
-def read_saved(model: str, revision: str | None, adapter: str | None, *, named: bool = True) -> EmbedderSettings | None:
+def read_saved(
+    model: str, revision: str | None, adapter: str | Path | Sequence[str | Path] | None, *, named: bool = True
+) -> EmbedderSettings | None:
     """The settings of the saved embedder that an adapter is, or else the model below it. None if neither is. Raises UnmaskError.
 
-    The adapter was trained last, and its design goes with it. named: whether the user names a design. If not, a model that needs one is
-    refused.
+    The uppermost adapter was trained last, and its design goes with it. named: whether the user names a design. If not, a model that
+    needs one is refused.
     """
-    saved = read_settings(adapter or "") or read_settings(model, revision)
+    places = [*((name, None) for name in reversed(as_adapters(adapter))), (model, revision)]
+    saved = next((settings for place in places if (settings := read_settings(*place)) is not None), None)
     if saved is None and not named:
-        _require_named_design((model, revision), (adapter or "", None))
+        _require_named_design(*reversed(places))
     return saved
 
 
@@ -311,6 +314,7 @@ def write(embedder: Saveable, folder: Path) -> None:
     _write_head(head, folder / HEAD)
     _write_fit(embedder.fitted, folder / FIT)
     design, source = embedder.design, embedder.source
+    chain = getattr(embedder.backbone.model, "merged_chain", None)
     settings = EmbedderSettings(
         design=design.name,
         max_length=embedder.prompts.max_length,
@@ -318,9 +322,9 @@ def write(embedder: Saveable, folder: Path) -> None:
         instructions=embedder.instructions,
         alpha=embedder.fitted.alpha,
         head=head.options if head else None,
-        source=lasting_name(source.model),
+        source=lasting_name((base_of_loaded(embedder.backbone.model) or source).model if chain else source.model),
         revision=source.revision,
-        adapter=source.adapter and lasting_name(source.adapter),
+        adapters=chain or tuple(map(lasting_name, source.adapters)),
         base_weights=base.base_weights if base else None,
         attention=embedder.backbone.proof.summary,
         attn_implementation=attention_implementation(embedder.backbone.model),
@@ -386,8 +390,8 @@ def mixture_of(embedder: Saveable) -> Mixture | None:
 
 
 def adapted(embedder: Saveable) -> bool:
-    """Whether the model has adapters that are not merged."""
-    return any("lora_" in name for name, _ in embedder.backbone.model.named_parameters())
+    """Whether the model has adapters of PEFT, of any kind, that are not merged."""
+    return bool(adapter_modules(embedder.backbone.model))
 
 
 def _write_head(head: Head | None, file: Path) -> None:

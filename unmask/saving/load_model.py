@@ -29,8 +29,8 @@ def load_model(source: Source, attention: Attention | None = None) -> LoadedMode
 def load_predicting_model(source: Source, attention: Attention | None = None) -> LoadedModel:
     """As load_model, with the output layer that predicts tokens. Raises UnmaskError also for a model that was saved without it."""
     source, attention, limit = _completed(source, attention)
-    folder, adapter = places_of(source)
-    load = load_any_language_model if is_mixture(Path(adapter or folder)) else load_language_model
+    folder, adapters = places_of(source)
+    load = load_any_language_model if is_mixture(Path([str(folder), *adapters][-1])) else load_language_model
     model, tokenizer = load(source)
     return LoadedModel(Backbone(body_of(model), attention), tokenizer, source, model.eval(), limit)
 
@@ -39,7 +39,7 @@ def _completed(source: Source, attention: Attention | None) -> tuple[Source, Att
     """The source, the attention and the limit of tokens, with a saved embedder's values where none were given."""
     if attention is not None and attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
-    saved = read_saved(source.model, source.revision, source.adapter)
+    saved = read_saved(source.model, source.revision, source.adapters)
     if saved is not None:
         source = saved.completed(source)
         attention = attention or Design.parse(saved.design).attention

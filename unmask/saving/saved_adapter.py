@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,16 @@ from unmask.models.loading import require_repeatable
 _INSTEAD = "merge them for good (merge_and_unload of peft) and save the whole model"
 
 
+def adapter_modules(model: Any) -> list[Any]:
+    """The modules that PEFT has put into a model: layers that it adapts, and copies that are trained in full."""
+    if "peft" not in sys.modules:  # nothing can be adapted before it is imported, which takes seconds
+        return []
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    return [module for module in model.modules() if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper)]
+
+
 def write_adapter(model: Any, folder: Path, base: Pinned) -> None:
     """Write the adapter of a decoder. Raises UnmaskError if the base and this adapter alone do not make the model in memory."""
     from peft import get_peft_model_state_dict
@@ -29,7 +40,13 @@ def write_adapter(model: Any, folder: Path, base: Pinned) -> None:
     name = _active_adapter(model)
     config = model.peft_config[name]
     require_repeatable(config, name)
-    weights = get_peft_model_state_dict(model, adapter_name=name)
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    try:
+        weights = get_peft_model_state_dict(model, adapter_name=name)
+    except Exception as error:  # of any class: each kind of adapter has its own
+        raise _unsaved(name, kind) from error
+    if len({weight.data_ptr() for weight in weights.values()}) < len(weights) or not weights:
+        raise _unsaved(name, kind)  # VeRA and its kin: layers share weights, which belong to the wrapper and not to the decoder
     # the names that peft gives to the weights of the model that it has wrapped, to which the config belongs: with its head or without
     place = getattr(model, "adapter_place", "")
     tensors = {f"base_model.model.{place}{key}": weight.contiguous() for key, weight in weights.items()}
@@ -38,6 +55,13 @@ def write_adapter(model: Any, folder: Path, base: Pinned) -> None:
     config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
     config.save_pretrained(folder)
     sort_adapter_config(folder)
+
+
+def _unsaved(name: str, kind: str) -> UnmaskError:
+    return UnmaskError(
+        f"The adapter '{name}' ({kind}) cannot be saved on its own: its layers share weights. Load it merged "
+        "(Embedder.from_pretrained(MODEL, adapter=ADAPTER, merge=True)), and save the whole model."
+    )
 
 
 def _require_plain_base(model: Any) -> None:

@@ -149,7 +149,7 @@ def _require_as_planned(folder: Path, planned: Planned) -> None:
 def _same_embedder(embedder: Embedder, planned: Planned) -> tuple[Embedder, EmbedderRecord]:
     """The embedder with the fit of the index, and its record. Raises UnmaskError if the index was made with another one."""
     job, before = planned.job, planned.before
-    source = job.model, job.revision, job.adapter
+    source = job.model, job.revision, job.adapters
     if before is None:
         return embedder, note(embedder, *source)
     fitted = with_fit(embedder, before.embedder, job.output / before.data)

@@ -38,7 +38,7 @@ _LOADABLE = ("eager", "sdpa")  # others need their hardware
 _TELL = {
     "model": "the model",
     "revision": "the revision of the model",
-    "adapter": "the adapter",
+    "adapters": "the adapters",
     "fingerprint": "the weights of the model",
     "design": "the design",
     "max_length": "the most tokens of a text",
@@ -54,12 +54,12 @@ _NEWER = ("tokens", "head")
 """Fields that an index of an earlier version does not have."""
 
 
-def note(embedder: Embedder, model: str, revision: str | None = None, adapter: str | None = None) -> EmbedderRecord:
-    """What an index keeps of its embedder. model, revision and adapter: as they were given to load it."""
+def note(embedder: Embedder, model: str, revision: str | None = None, adapters: Sequence[str] = ()) -> EmbedderRecord:
+    """What an index keeps of its embedder. model, revision and adapters: as they were given to load it."""
     return EmbedderRecord(
         model=lasting_name(model),
         revision=revision,
-        adapter=adapter and lasting_name(adapter),
+        adapters=tuple(map(lasting_name, adapters)),
         fingerprint=identity_of_loaded(embedder.backbone.model).revision,
         design=embedder.design.name,
         max_length=embedder.max_length,
@@ -93,7 +93,7 @@ def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remo
     embedder = Embedder.from_pretrained(
         record.model,
         record.design,
-        adapter=record.adapter,
+        adapter=record.adapters,
         revision=record.revision,
         dtype=record.dtype,
         device=device,
@@ -107,7 +107,7 @@ def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remo
 
 def require_same(record: EmbedderRecord, embedder: Embedder) -> Embedder:
     """The embedder itself. Raises UnmaskError, saying what differs, if it is not the one that an index was made with."""
-    now = note(embedder, record.model, record.revision, record.adapter)
+    now = note(embedder, record.model, record.revision, record.adapters)
     if (differs := difference(record, now)) is not None:
         raise UnmaskError(
             f"'{record.model}' is not the embedder that the index was made with; what differs is {differs}. "

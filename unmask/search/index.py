@@ -153,7 +153,7 @@ class Index:
         from unmask.search.job import Job
 
         embedder, made_with = self.embedder, self.record.embedder
-        source = made_with.model, made_with.revision, made_with.adapter
+        source = made_with.model, made_with.revision, made_with.adapters
         job = Job(corpus, self.folder, *source, keep_missing=True, design=made_with.design, removed=removed)
         done = build(embedder, job.check())
         newest = Index(self.folder, read_index(self.folder), embedder, self._device, self._trust)

@@ -23,7 +23,7 @@ EXACT_UP_TO: Final = 100_000
 
 @dataclass(frozen=True)
 class Job:
-    """What to index, and how. model, revision, adapter, design: as they were given to load the embedder.
+    """What to index, and how. model, revision, adapters, design: as they were given to load the embedder.
 
     store, precision, language: None takes those of the index, and for a new one the first store that is installed, float32 and english.
     approximate: build an approximate index for fewer than 100 000 documents, too. keep_missing: keep documents that are in none of the
@@ -35,7 +35,7 @@ class Job:
     output: Path
     model: str
     revision: str | None = None
-    adapter: str | None = None
+    adapters: tuple[str, ...] = ()
     store: str | None = None
     precision: Precision | None = None
     language: str | None = None
@@ -78,7 +78,7 @@ class Job:
         from unmask.saving.folder import read_saved
         from unmask.search.lexical import lexical_design
 
-        saved = read_saved(self.model, self.revision, self.adapter, named=bool(self.design))
+        saved = read_saved(self.model, self.revision, self.adapters, named=bool(self.design))
         design = Design.parse(self.design or (saved.design if saved else DEFAULT_DESIGN))
         design.require_dense("An index")
         if self.lexical:

@@ -33,7 +33,7 @@ class EmbedderRecord(BaseModel):
 
     model: str
     revision: str | None = None
-    adapter: str | None = None
+    adapters: tuple[str, ...] = ()
     fingerprint: str
     design: str
     max_length: int

@@ -22,6 +22,7 @@ from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.models.bundled import HUB, is_path
+from unmask.models.source import as_adapters
 from unmask.saving.folder import read_saved, read_settings
 
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 64, 100_000  # are tokenized in one turn, since all requests share the tokenizer
@@ -192,8 +193,8 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     """
     saved = read_saved(model, options.get("revision"), options.get("adapter"), named=bool(designs))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
-    adapter = options.get("adapter") or ""
-    source = adapter if saved and read_settings(adapter) else model
+    above = reversed(as_adapters(options.get("adapter")))
+    source = next((adapter for adapter in above if read_settings(adapter)), model)
     if saved and not designs:
         wanted = {expanded(source).resolve().name: next(iter(wanted.values()))}
     for design in wanted.values():

@@ -98,7 +98,7 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
             raise UnmaskError(f"max_seq_length should be a whole number of at least 1, not {value!r}.")
         embedder = self.embedder
         limit = embedder.backbone.within_positions(value)
-        embedder.prompts = tokenizer_of(embedder.tokenizer, embedder.design.prompt, limit)
+        embedder.prompts = tokenizer_of(embedder.tokenizer, embedder.design.prompt, limit, embedder.backbone.vocabulary)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **others: Any) -> dict[str, Tensor]:
         """Tokenize a batch; the prompt of sentence-transformers is the instruction. Raises UnmaskError for any other option."""

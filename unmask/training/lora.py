@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-from unmask.errors import UnmaskError, first_line, unknown
+from unmask.errors import UnmaskError, cause_of, unknown
 from unmask.models.routers import find_routers
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
     try:
         return get_peft_model(model, config)
     except ValueError as error:
-        raise UnmaskError(f"peft does not adapt {type(model).__name__}: {first_line(error)}") from error
+        raise UnmaskError(f"peft does not adapt {type(model).__name__}: {cause_of(error)}") from error
 
 
 def _is_reached(model: PreTrainedModel, name: str) -> bool:

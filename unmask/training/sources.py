@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from unmask.errors import UnmaskError, first_line, unknown
+from unmask.errors import UnmaskError, cause_of, unknown
 from unmask.io.files import inside
 from unmask.io.paths import expanded
 from unmask.io.rows import Row, read_rows
@@ -70,7 +70,7 @@ def _hub(path: str, split: str) -> Rows:
     try:
         table = datasets.load_dataset(repo, config or None, split=split)
     except Exception as error:  # whatever the network, the hub or the data set's own files may raise
-        raise UnmaskError(f"'{path}', split '{split}' cannot be loaded: {first_line(error)}") from error
+        raise UnmaskError(f"'{path}', split '{split}' cannot be loaded: {cause_of(error)}") from error
     for number, row in enumerate(table, start=1):
         yield number, dict(row)
 

@@ -13,6 +13,7 @@ from unmask.encoding.encode import encode_designs
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
+from unmask.models.source import is_trusted
 from unmask.training.data import DataSet
 
 Teacher = Callable[[list[str]], Tensor]
@@ -34,7 +35,14 @@ def load_decoder_teacher(
 
     room = max(MAX_LENGTH, max_length)
     try:
-        embedder = Embedder.from_pretrained(name, Design.parse(design), dtype=dtype, device=str(device), max_length=room)
+        embedder = Embedder.from_pretrained(
+            name,
+            Design.parse(design),
+            dtype=dtype,
+            device=str(device),
+            max_length=room,
+            trust_remote_code=is_trusted(name),
+        )
     except UnmaskError as error:
         raise UnmaskError(
             f"The teacher '{name}' cannot be read under the teacher_design '{design}'. If it is a sentence-transformers model, set "
@@ -55,7 +63,7 @@ def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
     """A sentence-transformers model that is ready to teach. Raises UnmaskError if it cannot be loaded."""
     from unmask.evaluation.reference_rows import load_reference
 
-    model = load_reference(name, device)
+    model = load_reference(name, device)  # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
 
     def vectors(texts: list[str]) -> Tensor:
         readable = [without_surrogates(text) for text in texts]

@@ -125,10 +125,10 @@ def test_experts_and_mixtures_read_texts_by_their_own_tokenizer_or_as_their_base
     experts = saved_experts(tmp_path, model)
     Mixture(model, experts, source=Source(str(base))).save_pretrained(tmp_path / "mixture")
     sources = [Source(str(folder)) for folder in (base, tmp_path / "a", tmp_path / "mixture")]
-    sources += [Source(str(base), adapter=str(tmp_path / name)) for name in ("a", "mixture")]
+    sources += [Source(str(base), adapters=(str(tmp_path / name),)) for name in ("a", "mixture")]
     require_same_tokens(sources, ["It is cold."])
     for source in sources[1:]:
-        make_tokenizer(add_bos=True).save_pretrained(source.adapter or source.model)  # if one lies there, it is theirs
+        make_tokenizer(add_bos=True).save_pretrained((source.model, *source.adapters)[-1])  # if one lies there, it is theirs
         with pytest.raises(UnmaskError, match="read these texts as other tokens"):
             require_same_tokens([sources[0], source], ["It is cold."])
     assert load_any_language_model(sources[1])[1]("a")["input_ids"][0] == 1

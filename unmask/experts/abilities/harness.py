@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import UnmaskError, first_line, require_package, unknown
+from unmask.errors import UnmaskError, cause_of, require_package, unknown
 from unmask.experts.abilities.ability_tests import TESTS, Item, Test, is_right, read_items
 from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
 from unmask.experts.lessons.lessons import Lesson
@@ -257,7 +257,7 @@ def _all_learned(number: int) -> UnmaskError:
 
 
 def _not_loaded(name: str, error: Exception) -> UnmaskError:
-    return UnmaskError(f"The harness cannot load '{name}': {first_line(error)} Give a local file instead: NAME=FILE.")
+    return UnmaskError(f"The harness cannot load '{name}': {cause_of(error)} Give a local file instead: NAME=FILE.")
 
 
 def _values(results: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.errors import UnmaskError, first_line, require_package, unknown
+from unmask.errors import UnmaskError, cause_of, require_package, unknown
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import seal
 from unmask.models.identity import loaded_from
@@ -72,7 +72,7 @@ def _checked(embedder: Exportable, target: Target, folder: Path) -> Checked:
     except (UnmaskError, OSError):
         raise
     except Exception as error:  # whatever another runtime raises, it says that it cannot run the export
-        said = first_line(error)
+        said = cause_of(error)
         raise UnmaskError(f"The exported model does not run in its own runtime: {said} Nothing is written.") from error
 
 
@@ -104,4 +104,4 @@ def _origin(exported: Source, made_of: Source) -> list[str]:
 
 def _named(source: Source) -> str:
     revision = f", revision `{source.revision}`" if source.revision else ""
-    return f"`{source.model}`{revision}" + (f", adapter `{source.adapter}`" if source.adapter else "")
+    return f"`{source.model}`{revision}" + (f", adapter `{source.adapter_names}`" if source.adapters else "")

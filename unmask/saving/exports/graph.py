@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from unmask.encoding.backbone import TokenBatch
 from unmask.encoding.batching import collate
 from unmask.encoding.features import vectors
-from unmask.errors import UnmaskError, first_line
+from unmask.errors import UnmaskError, cause_of
 from unmask.saving.exports import standalone
 from unmask.saving.exports.target import Exportable
 
@@ -65,7 +65,7 @@ def write_graph(embedder: Exportable, folder: Path) -> None:
                 dynamic_axes={**{name: {0: "text", 1: "token"} for name in inputs}, "vectors": {0: "text"}},
             )
     except RuntimeError as error:
-        said = f"torch could not export {type(model).__name__} with '{embedder.design.name}' to ONNX: {first_line(error)}"
+        said = f"torch could not export {type(model).__name__} with '{embedder.design.name}' to ONNX: {cause_of(error)}"
         raise UnmaskError(said) from error
     write_reader(embedder, folder)
 

@@ -40,7 +40,8 @@ def _write(embedder: Exportable, folder: Path) -> None:
 
 
 def token_vectors(embedder: Exportable) -> Vectors:
-    """The vector of every entry of the vocabulary, of shape (token, dim). Tokens that no text becomes (BOS, padding) are zero.
+    """The vector of every entry of the vocabulary, of shape (token, dim). Tokens that no text becomes (BOS, padding, those
+    that the model has no embedding of) are zero.
 
     Raises UnmaskError for a vocabulary with gaps.
     """
@@ -50,7 +51,7 @@ def token_vectors(embedder: Exportable) -> Vectors:
         raise UnmaskError(
             "The ids of this vocabulary have gaps, and model2vec needs a vector for each id: it cannot be exported."
         )
-    special = set(embedder.tokenizer.all_special_ids)
+    special = {*embedder.tokenizer.all_special_ids, *range(embedder.backbone.vocabulary, size)}
     texts = {id_: text for id_, text in enumerate(one_token_texts(embedder, size)) if id_ not in special}
     design = embedder.design
     with progress_bar("embedding the vocabulary", len(texts), None) as advance:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import UnmaskError, first_line
+from unmask.errors import UnmaskError, cause_of
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import TEXT_KINDS
 from unmask.tasks.kinds.kind import TextKind
@@ -178,7 +178,7 @@ def _of_mteb(loaded: Any, task: MtebTask, kind: TextKind, model: MtebModel) -> O
     except Exception as error:
         if model.failed or _is_full(error):  # not mteb's: to be seen as it is
             raise
-        raise UnmaskError(f"mteb could not score '{task.name}': {type(error).__name__}: {first_line(error)}") from error
+        raise UnmaskError(f"mteb could not score '{task.name}': {cause_of(error)}") from error
 
 
 def _outcome(loaded: Any, kind: TextKind, model: MtebModel) -> Outcome:
@@ -257,7 +257,7 @@ def _loaded(task: MtebTask) -> list[Any]:
         except Exception as error:  # whatever the hub's client raises, the reason is that the data are not there
             if _is_full(error):
                 raise
-            reason = f"The data of mteb's '{task.in_mteb}' could not be loaded from the hub: {first_line(error)}"
+            reason = f"The data of mteb's '{task.in_mteb}' could not be loaded from the hub: {cause_of(error)}"
             raise UnmaskError(reason) from error
     if task.limit is not None:
         cut(parts, task.limit)

@@ -75,7 +75,8 @@ def prepare_chunks(
 
     embedder = model.embedder
     longest = embedder.backbone.within_positions(options.max_length)
-    tokenizer = PromptTokenizer(embedder.tokenizer, embedder.design.require_one_prompt("Training"), longest)
+    prompt = embedder.design.require_one_prompt("Training")
+    tokenizer = PromptTokenizer(embedder.tokenizer, prompt, longest, embedder.backbone.vocabulary)
     module = UnmaskModule(embedder)
     loss = loss_of(module, agreed_chunks if model.sharded else None)
 

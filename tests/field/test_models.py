@@ -1,0 +1,400 @@
+"""Models and adapters as people have them: stacked adapters, damaged or partial folders, tokenizers that outgrew their model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.families import FAMILIES
+from tests.in_process import run_program
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.models.identity import identity_of
+from unmask.models.loading import Source
+from unmask.saving.folder import read_settings
+
+TEXTS = ["A man plays a guitar.", "x"]
+HERE: dict[str, Any] = {"design": "bidirectional/plain/mean", "dtype": "float32", "device": "cpu"}
+OWN_CODE = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model of three layers. Tests change copies."""
+    folder = tmp_path_factory.mktemp("field") / "base"
+    FAMILIES["llama"].build_language_model().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def edit(model: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A copy of the model whose config has other values."""
+
+    def make(**values: Any) -> Path:
+        folder = Path(shutil.copytree(model, tmp_path / "copy"))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+        return folder
+
+    return make
+
+
+def vectors(folder: Path | str, **options: Any) -> Any:
+    return Embedder.from_pretrained(folder, **{**HERE, **options}).encode(TEXTS)
+
+
+def adapter(folder: Path, config: Any, on: Path, seed: int = 0) -> Path:
+    """An adapter with random weights. Its config names the base."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    adapted = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(on), config)
+    for weight in adapted.parameters():
+        if weight.requires_grad:
+            torch.nn.init.normal_(weight, std=0.3)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def name_base(folder: Path, base: Path | str) -> Path:
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(base)}))
+    return folder
+
+
+# ---- adapters ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stack(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Any]:
+    """Two adapters, the second trained with the first merged into the base, and the vectors of both together."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("stack")
+    lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    first = adapter(folder / "X-mntp", lora, model, seed=1)
+    whole = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), first).merge_and_unload()
+    merged = Path(shutil.copytree(model, folder / "merged"))
+    whole.save_pretrained(merged)
+    second = adapter(folder / "second", lora, merged, seed=2)
+    return first, name_base(second, model), vectors(merged, adapter=str(second))
+
+
+def test_adapters_are_merged_in_the_order_in_which_they_are_given(stack: tuple[Path, Path, Any], model: Path) -> None:
+    first, second, expected = stack
+    for named in ({"folder": model, "adapter": [first, str(second)]}, {"folder": first, "adapter": second}):
+        np.testing.assert_allclose(vectors(**named), expected, atol=1e-5)
+    assert abs(vectors(second) - expected).max() > 0.1, "the second adapter alone is another model"
+
+
+def test_an_adapter_whose_base_is_an_adapter_brings_it_along(
+    stack: tuple[Path, Path, Any], model: Path, tmp_path: Path
+) -> None:
+    first, second, expected = stack
+    second = name_base(Path(shutil.copytree(second, tmp_path / "second")), first)
+    loaded = Embedder.from_pretrained(second, **HERE)
+    np.testing.assert_allclose(loaded.encode(TEXTS), expected, atol=1e-5)
+    loaded.save_pretrained(tmp_path / "saved")
+    settings = read_settings(str(tmp_path / "saved"))
+    assert settings is not None and (settings.source, settings.adapters) == (str(model), (str(first), str(second)))
+    assert np.array_equal(vectors(tmp_path / "saved"), loaded.encode(TEXTS))
+    with pytest.raises(UnmaskError, match="cannot lie over itself"):
+        vectors(name_base(second, second))
+
+
+def test_the_order_of_adapters_is_part_of_the_models_identity(stack: tuple[Path, Path, Any], model: Path) -> None:
+    chains = [(), *[(str(a),) for a in stack[:2]], tuple(map(str, stack[:2])), tuple(map(str, stack[1::-1]))]
+    assert len({identity_of(Source(str(model), adapters=chain)).revision for chain in chains}) == len(chains)
+
+
+def test_an_adapter_of_llm2vec_without_the_one_below_it_is_told(
+    stack: tuple[Path, Path, Any], model: Path, tmp_path: Path
+) -> None:
+    lower = shutil.copytree(stack[0], tmp_path / "X-mntp")
+    upper = shutil.copytree(stack[1], tmp_path / "X-mntp-supervised")
+    with pytest.raises(UnmaskError, match=f"Give both, in this order: --model {model} --adapter {lower} --adapter {upper}"):
+        vectors(upper)
+    with pytest.warns(UserWarning, match="Without the MNTP adapter its vectors are wrong"):  # the user may know better
+        vectors(model, adapter=upper)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*MNTP")
+        np.testing.assert_allclose(vectors(model, adapter=[lower, upper]), stack[2], atol=1e-5)
+
+
+def test_every_kind_of_adapter_that_changes_layers_is_read_merged_and_saved(
+    model: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    query = {"target_modules": ["q_proj"]}
+    kinds = {
+        "vera": peft.VeraConfig(r=4, **query),
+        "ia3": peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
+        "loha": peft.LoHaConfig(r=4, **query),
+        "lokr": peft.LoKrConfig(r=4, **query),
+        "oft": peft.OFTConfig(r=0, oft_block_size=8, **query),
+        "vblora": peft.VBLoRAConfig(r=4, num_vectors=16, vector_length=16, topk=2, **query),
+        "norms": peft.LNTuningConfig(target_modules=["input_layernorm"]),
+        "tokens": peft.TrainableTokensConfig(token_indices=list(range(300)), target_modules=["embed_tokens"]),
+    }
+    plain = vectors(model)
+    for kind, config in kinds.items():
+        folder = adapter(tmp_path / kind, config, model)
+        whole = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), folder)
+        expected = Embedder.from_model(whole.base_model.model.model, tokenizer, HERE["design"])
+        apart = Embedder.from_pretrained(model, adapter=folder, **HERE)
+        found = apart.encode(TEXTS)
+        assert np.array_equal(found, expected.encode(TEXTS)) and abs(found - plain).max() > 0.01, kind
+        merged = Embedder.from_pretrained(folder, merge=True, **HERE)
+        np.testing.assert_allclose(merged.encode(TEXTS), found, atol=1e-5, err_msg=kind)
+        if kind in ("vera", "vblora"):  # what their layers share is not of the decoder
+            with pytest.raises(UnmaskError, match="Load it merged"):
+                apart.save_pretrained(tmp_path / f"{kind} saved")
+        else:
+            apart.save_pretrained(tmp_path / f"{kind} saved")
+            assert np.array_equal(vectors(tmp_path / f"{kind} saved"), found), kind
+
+
+def test_an_adapter_that_cannot_be_used_is_refused_for_its_true_reason(model: Path, tmp_path: Path) -> None:
+    import peft
+
+    prompt = adapter(tmp_path / "prompt", peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3), model)
+    with pytest.raises(UnmaskError, match="PROMPT_TUNING, which adds trained vectors to the input"):
+        vectors(prompt)
+    biased = adapter(tmp_path / "biased", peft.LoraConfig(r=4, target_modules=["q_proj"], lora_bias=True), model)
+    vectors(biased)
+    with pytest.raises(UnmaskError, match=r"PEFT cannot merge the adapter .*the base layer has no bias\. Load it alone"):
+        vectors(biased, merge=True)
+    grown = Path(shutil.copytree(model, tmp_path / "grown"))
+    bigger = FAMILIES["llama"].build_language_model()
+    bigger.resize_token_embeddings(520)
+    bigger.save_pretrained(grown)
+    lora = peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])
+    resized = name_base(adapter(tmp_path / "resized", lora, grown), model)
+    with pytest.raises(
+        UnmaskError, match=r"trained on a base model with 520 tokens, and this one has 512.*resize_token_embeddings\(520\)"
+    ):
+        vectors(resized)
+    vectors(grown, adapter=resized)  # the way out
+
+
+# ---- weights and configs -------------------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_a_config_has_no_place_for_are_refused(edit: Callable[..., Path]) -> None:
+    folder = edit()
+    weights = load_file(folder / "model.safetensors")
+
+    def changed(**more: Any) -> Path:
+        named = {**weights, **{key.replace("__", "."): value for key, value in more.items()}}
+        save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+    expected = vectors(folder)
+    # heads of rewards and values, and what old files keep beside the weights
+    harmless = {"score__weight": torch.ones(2, 64), "model__layers__0__self_attn__rotary_emb__cos_cached": torch.ones(1, 8)}
+    assert np.array_equal(vectors(changed(v_head__weight=torch.ones(1, 64), **harmless)), expected)
+    for extra in ("model__layers__0__self_attn__q_proj__bias", "model__layers__1__self_attn__q_norm__weight"):
+        with pytest.raises(UnmaskError, match=extra.replace("__", r"\.")):
+            vectors(changed(**{extra: torch.ones(64)}))
+    changed()
+    (folder / "config.json").write_text(
+        (folder / "config.json").read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2')
+    )
+    with pytest.raises(UnmaskError, match=r"config\.json \(2 layers\) has no place for, such as model\.layers\.2\..*9 in all"):
+        vectors(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"vocab_size": 500},
+            r"embed_tokens\.weight has shape \(512, 64\) in .* and \(500, 64\) by .*Set vocab_size in config\.json to 512",
+        ),
+        ({"intermediate_size": 100}, r"\(64, 96\) in the file and \(64, 100\) by the config \(9 such weights in all\)"),
+        (
+            {"rope_parameters": {"rope_type": "su", "rope_theta": 1e4}},
+            r'rope_parameters\.rope_type = "su", which transformers',
+        ),
+        ({"hidden_act": "swoosh"}, 'hidden_act = "swoosh", which transformers'),
+        ({"dtype": "float17"}, r"copy' could not be loaded: its config\.json says dtype = \"float17\""),
+        ({"vocab_size": "512"}, "Field 'vocab_size' expected int, got str"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_config_that_does_not_fit_is_told_with_its_cause(
+    values: dict[str, Any], message: str, edit: Callable[..., Path]
+) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        vectors(edit(**values))
+
+
+def test_what_is_missing_from_a_folder_is_told_with_the_way_out(edit: Callable[..., Path], tmp_path: Path) -> None:
+    folder = edit()
+    expected, whole = vectors(folder), {file: file.read_bytes() for file in folder.iterdir()}
+
+    def refused(message: str) -> None:
+        with pytest.raises(UnmaskError, match=message):
+            vectors(folder)
+        for file, content in whole.items():
+            file.write_bytes(content)
+
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n"
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).write_text(pointer)
+        refused(f"{name} is a pointer of Git LFS.*git lfs pull")
+    changed = json.loads((folder / "tokenizer.json").read_text()) | {"pre_tokenizer": {"type": "Fancy"}}
+    (folder / "tokenizer.json").write_text(json.dumps(changed))
+    refused("The tokenizer of .* could not be loaded: Exception: data did not match any variant")
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    refused(r"no \*\.safetensors file.*If you trust the files, convert them: python -c .*save_pretrained\('CONVERTED'\)")
+    inner = Path(shutil.move(folder, tmp_path / "old" / "0_Transformer"))
+    with pytest.raises(UnmaskError, match=f"The model lies in its folder '0_Transformer': give '{inner}'"):
+        vectors(inner.parent)
+    assert np.array_equal(vectors(inner), expected)
+
+
+def test_a_tokenizer_model_asks_for_the_package_that_reads_it(
+    edit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import unmask.models.loading
+
+    folder = edit()
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    (folder / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    monkeypatch.setattr(unmask.models.loading, "find_spec", lambda name: None)
+    with pytest.raises(UnmaskError, match=r"tokenizer\.model needs the package sentencepiece: pip install sentencepiece"):
+        vectors(folder)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://hub.example/org/model", "hub.example.co/org/model/tree/main", "http://hub.example/org/model?x=1"]
+)
+def test_the_address_of_a_model_on_the_hub_names_its_id(address: str) -> None:
+    with pytest.raises(UnmaskError, match=r"is a web address\. Give the id of the model on the hub instead: 'org/model'"):
+        vectors(address)
+
+
+# ---- code of the model's own ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stock_class_in_place_of_the_models_own_is_told(edit: Callable[..., Path], tmp_path: Path) -> None:
+    folder = edit(auto_map=OWN_CODE)
+    with pytest.warns(
+        UserWarning, match=r"own\.OwnModel\), which was not run: LlamaModel of transformers .*--trust-remote-code"
+    ):
+        loaded = Embedder.from_pretrained(folder, **HERE)
+    loaded.save_pretrained(tmp_path / "saved")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*Python code of its own")
+        assert np.array_equal(vectors(tmp_path / "saved"), loaded.encode(TEXTS)), "what is saved is of the stock class"
+
+
+def test_compare_refuses_a_reference_with_code_before_it_computes(
+    edit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = edit(auto_map=OWN_CODE)
+    words: list[str | Path] = ["compare", "-m", "pico", "-d", "mean", "-t", "starter", "-r", folder, "-o", tmp_path / "report"]
+    code, _, told = run_program(words, monkeypatch, capfd)
+    assert code == 2 and "comes with Python code of its own" in told and "--trust-remote-code" in told
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_reference_and_a_teacher_run_their_own_code_or_are_refused(
+    edit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask.evaluation.reference_rows import load_reference
+    from unmask.training.teacher import load_sentence_transformer
+
+    folder = edit(auto_map=OWN_CODE)
+    (folder / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaModel\n"
+        "class OwnConfig(LlamaConfig):\n    pass\n"
+        "class OwnModel(LlamaModel):\n    config_class = OwnConfig\n"
+    )
+
+    def decoder(model: Any) -> str:
+        return type(next(iter(model.modules()))[0].auto_model).__name__
+
+    for load in (lambda: load_reference(str(folder)), lambda: load_sentence_transformer(str(folder), torch.device("cpu"))):
+        with pytest.raises(UnmaskError, match=f"give --trust-remote-code, or set UNMASK_TRUST_CODE_OF={folder}"):
+            load()
+    assert decoder(load_reference(str(folder), trust_remote_code=True)) == "OwnModel"
+    monkeypatch.setenv("UNMASK_TRUST_CODE_OF", str(folder))
+    assert decoder(load_reference(str(folder))) == "OwnModel"
+    load_sentence_transformer(str(folder), torch.device("cpu"))
+
+
+# ---- tokens without an embedding -----------------------------------------------------------------------------------------------------
+
+
+def grown(folder: Path, special: bool) -> Path:
+    """The tokenizer gets two tokens more than the model has embeddings."""
+    from tokenizers import AddedToken
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken(name, special=special) for name in ("<one>", "<two>")], special_tokens=special)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_tokenizer_that_outgrew_its_model_is_refused(edit: Callable[..., Path]) -> None:
+    with pytest.raises(
+        UnmaskError, match="has 514 tokens, and the model has embeddings of 512: a text with '<one>' could not be read"
+    ):
+        vectors(grown(edit(), special=False))
+
+
+def test_a_special_token_without_an_embedding_spoils_its_text_only(edit: Callable[..., Path], tmp_path: Path) -> None:
+    from tests.serving.running import running
+    from unmask.bulk.document_encoder import DocumentEncoder
+    from unmask.bulk.documents import Document
+    from unmask.bulk.job import Job
+    from unmask.saving.exports.model2vec import token_vectors
+    from unmask.serving.served import ServedModels
+
+    embedder = Embedder.from_pretrained(grown(edit(), special=True), **HERE)
+    texts = ["a", "b <two>"]
+    with pytest.raises(UnmaskError, match=r"Text 1 holds the special token '<two>', which this model has no embedding of"):
+        embedder.encode(texts)
+    with pytest.raises(UnmaskError, match="'<one>'"):
+        embedder.encode_chunks(["word " * 40 + "<one>"], 16)
+    done = DocumentEncoder(embedder, Job((tmp_path / "a.txt",), tmp_path / "a.npy")).encode(
+        [Document(row, row + 1, str(row), text) for row, text in enumerate(texts)]
+    )
+    assert done.counts.vectors == 1 and [dead.row for dead in done.dead] == [1] and "'<two>'" in done.dead[0].told
+    with running(ServedModels({"mean": embedder})) as client:
+        answer = client.embed(texts)
+        assert answer.status == 400 and "'<two>'" in answer.error["message"]
+        assert client.embed(texts[:1]).status == 200
+    exported = token_vectors(embedder)
+    assert len(exported) == 514 and not exported[512:].any() and exported[:512].any(axis=1).sum() > 400
+
+
+def test_a_probe_that_meets_a_token_without_an_embedding_is_stopped_in_time(edit: Callable[..., Path]) -> None:
+    """On a GPU the model itself would fail in a way that no later call survives."""
+    from unmask.encoding.backbone import HiddenRead, TokenBatch
+    from unmask.encoding.pooling import mean
+
+    backbone = Embedder.from_pretrained(edit(), **HERE).backbone
+    ids, real = torch.tensor([[5, 600], [512, 0]]), torch.tensor([[True, True], [False, True]])
+    with pytest.raises(UnmaskError, match="token 600, and the model has embeddings of tokens 0 to 511"):
+        backbone.read(TokenBatch(ids, real, real), [HiddenRead(1, mean)])
