@@ -179,7 +179,14 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
     checked = check_data(plan, root_of(data))
     tell_result(
         [
-            {"stage": stage, "data": one.name, "kind": one.kind, "examples": len(one.examples), "skipped": dict(one.skipped)}
+            {
+                "stage": stage,
+                "data": one.name,
+                "kind": one.kind,
+                "examples": len(one.examples),
+                "skipped": dict(one.skipped),
+                "unread": list(one.unread),
+            }
             for stage, sets in checked.items()
             for one in sets
         ]
