@@ -133,7 +133,7 @@ def without_chat_template(to: Path) -> Path:
 def test_sentence_transformers_alone_puts_the_prompt_into_a_chat_template(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    ours = normalized(smollm2("prompteol").encode(TEXTS))
+    ours = normalized(np.asarray(smollm2("prompteol").encode(TEXTS), np.float32))
     prompted = [PROMPTS["eol"].render(text, None)[0] for text in TEXTS]
     options: dict[str, Any] = {"device": "cpu", "model_kwargs": {"dtype": smollm2("prompteol").backbone.dtype}}
     chatting = SentenceTransformer(str(BUNDLED["smollm2"].path), **options)

@@ -148,7 +148,7 @@ def test_messages_are_for_whoever_listens(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_progress_in_lines_tells_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock: Any = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(terminal, "time", clock)
     with heard() as messages:
         done = terminal.progress_lines("responses", 10)
@@ -160,7 +160,7 @@ def test_progress_in_lines_tells_how_much_time_is_left(monkeypatch: pytest.Monke
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock: Any = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(terminal, "time", clock)
 
     def messages_of_a_run(show: bool | None = None) -> list[str]:

@@ -18,9 +18,9 @@ def is_native(dtype: torch.dtype, device: torch.device) -> bool:
     if dtype == torch.float32:
         return True
     if device.type == "cuda":
-        return dtype == torch.float16 or torch.cuda.is_bf16_supported(including_emulation=False)
+        return dtype == torch.float16 or bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
-        return dtype == torch.float16
+        return bool(dtype == torch.float16)
     if not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.float16:
