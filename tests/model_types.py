@@ -39,7 +39,9 @@ SIZES: dict[str, Any] = {
     **_all(4, "decoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads"),
     **_all(2, "num_key_value_heads swa_num_key_value_heads num_query_groups"),
     **_all(8, "head_dim dim_head d_head swa_head_dim kv_channels attention_head_size attention_head_dim"),
-    **_all(48, "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size dff d_inner dim_ff feed_forward_size"),
+    **_all(
+        48, "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim ffn_hidden_size dff d_inner dim_ff feed_forward_size"
+    ),
     **_all(48, "dense_intermediate_size intermediate_size_mlp prefix_dense_intermediate_size"),
     **_all(16, "moe_intermediate_size expert_ffn_hidden_size shared_expert_intermediate_size shared_experts_intermediate_size"),
     **_all(16, "shared_intermediate_size moe_shared_expert_intermediate_size"),
@@ -53,7 +55,9 @@ SIZES: dict[str, Any] = {
     **_all(1, "num_expert_group num_dense_layers n_groups mamba_n_groups mamba_ngroups moe_layer_start_index"),
     **_all(0, "num_kv_shared_layers"),
     **_all(16, "kv_lora_rank q_lora_rank o_lora_rank"),
-    **_all(8, "qk_nope_head_dim qk_rope_head_dim v_head_dim rotary_dim linear_key_head_dim linear_value_head_dim linear_head_dim"),
+    **_all(
+        8, "qk_nope_head_dim qk_rope_head_dim v_head_dim rotary_dim linear_key_head_dim linear_value_head_dim linear_head_dim"
+    ),
     **_all(4, "linear_num_heads linear_num_value_heads n_mamba_heads"),
     **_all(2, "linear_num_key_heads"),
     **_all(16, "index_topk"),
@@ -109,7 +113,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "xmod": {"default_language": "en_XX"},
     "zamba": {
-        "attention_hidden_size": 64, "attention_head_dim": 16, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_hidden_size": 64, "attention_head_dim": 16, "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
     },
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
@@ -121,7 +126,11 @@ def text_model_types() -> list[str]:
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return [name for name in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) if not _OTHER_MODALITIES & set(CONFIG_MAPPING[name].sub_configs)]
+    return [
+        name
+        for name in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+        if not _OTHER_MODALITIES & set(CONFIG_MAPPING[name].sub_configs)
+    ]
 
 
 def tiny_config(kind: type) -> Any:
@@ -243,9 +252,10 @@ _INTRODUCTION = (
     "What unmask does with every text model type of transformers that `AutoModelForCausalLM` loads. The page is generated from tiny random",
     "models of the pinned version (`python -m tests.model_types`), and a test fails when a type is new or behaves differently.",
     "",
-    '"Yes" means that every layer was proven to attend as asked, and that a text, short or long, has the same embedding and routing weights',
-    'alone and in a batch. "Partly" means that the attention looks ahead, while state spaces, convolutions and linear attention, in other',
-    "layers or beside it, stay causal. A multimodal model is read through its text decoder, which has a row of its own.",
+    '"Yes" means that every layer was proven to attend as asked, and that a text, short or long, has the same embedding and the same',
+    'routing weights alone and in a batch. "Partly" means that the attention looks ahead, while state spaces, convolutions and linear',
+    "attention, in other layers or beside it, stay causal. A multimodal model is read through its text decoder, which mostly has a row of",
+    "its own.",
     "",
 )
 

@@ -192,8 +192,8 @@ class Backbone:
                 self.model.set_attn_implementation(implementation)
                 raise error from None
         warnings.warn(
-            f"{type(self.model).__name__} is {attention} only with eager attention, not with {implementation}. It uses eager attention now, "
-            "which is slower on long texts. To choose this yourself: --attn eager, in Python attn_implementation='eager'.",
+            f"{type(self.model).__name__} is {attention} only with eager attention, not with {implementation}, so it uses eager attention. "
+            "That is slower on long texts. To choose it yourself: --attn eager, in Python attn_implementation='eager'.",
             stacklevel=4,
         )
         return proof
@@ -246,8 +246,9 @@ class Backbone:
         if (sparse := sparse_limit(self.model)) is None or limit <= sparse:
             return limit
         warnings.warn(
-            f"{type(self.model).__name__} reads at most {sparse} tokens of a text, not {limit}: beyond that its indexer selects the tokens "
-            f"that are attended to, and embeddings would depend on the batch. Longer texts are cut; set max_length to {sparse}, or chunk them.",
+            f"{type(self.model).__name__} reads at most {sparse} tokens of a text, not {limit}: beyond that, its indexer selects the "
+            "tokens that are attended to, and embeddings would depend on the batch. Longer texts are cut: chunk them, or set max_length to "
+            f"{sparse}.",
             stacklevel=3,
         )
         return sparse

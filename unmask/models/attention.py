@@ -60,7 +60,9 @@ class AttentionProof:
         if self.attention == "bidirectional" and self.causal_layers:
             summary += f"; layers {_ranges(self.causal_layers)} have no attention to set and stay causal"
         if self.causal_branches:
-            summary += f"; in layers {_ranges(self.causal_branches)} a state space or convolution beside the attention stays causal"
+            summary += (
+                f"; in layers {_ranges(self.causal_branches)} a state space or convolution beside the attention stays causal"
+            )
         return summary
 
     @property

@@ -62,7 +62,9 @@ def depth_of(config: Any) -> int:
     """The number of decoder layers. LongCat-Flash counts two for each layer in num_hidden_layers, for its two attentions."""
     depth = getattr(config, "num_layers", None) or getattr(config, "num_hidden_layers", None)
     if depth is None:
-        raise UnmaskError(f"{type(config).__name__} names no number of layers, so its layers cannot be read. Use another model.")
+        raise UnmaskError(
+            f"{type(config).__name__} names no number of layers, so its layers cannot be read. Use another model."
+        )
     return int(depth)
 
 
@@ -177,8 +179,10 @@ def without_head(model: PreTrainedModel) -> PreTrainedModel:
     """The decoder of a model that AutoModel loads with its language-model head, as it does with multimodal Llama 4."""
     from transformers import MODEL_MAPPING
 
-    loaded_by_auto_model = MODEL_MAPPING.get(type(model.config), None) is type(model)
-    return model.get_decoder() if loaded_by_auto_model and model.get_output_embeddings() is not None else model
+    if model.get_output_embeddings() is None or MODEL_MAPPING.get(type(model.config), None) is not type(model):
+        return model
+    decoder = model.get_decoder()  # of Llama 4 this has the head, too
+    return body_of(decoder) if decoder.get_output_embeddings() is not None else decoder  # type: ignore[no-any-return]
 
 
 def require_headless(model: PreTrainedModel) -> None:

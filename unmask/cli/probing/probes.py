@@ -52,7 +52,9 @@ def words(
     ] = None,
     seed: Seed = 0,
     *,
-    options: Annotated[ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"],
+    options: Annotated[
+        ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
