@@ -58,14 +58,14 @@ class Family:
         from transformers import AutoModel
 
         torch.manual_seed(seed)
-        return _loud(AutoModel.from_config(self.config), dtype)
+        return make_loud(AutoModel.from_config(self.config), dtype)
 
     def build_language_model(self, seed: int = 0) -> Any:
         """The whole language model, with its head."""
         from transformers import AutoModelForCausalLM
 
         torch.manual_seed(seed)
-        return _loud(AutoModelForCausalLM.from_config(self.config), torch.float32)
+        return make_loud(AutoModelForCausalLM.from_config(self.config), torch.float32)
 
     @property
     def config(self) -> Any:
@@ -75,7 +75,7 @@ class Family:
         return AutoConfig.for_model(self.model_type, **{**self.base, **_TOKENS, **self.changes})
 
 
-def _loud(model: Any, dtype: torch.dtype) -> Any:
+def make_loud(model: Any, dtype: torch.dtype) -> Any:
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.15)

@@ -31,6 +31,7 @@ from unmask.io.paths import expanded
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.mixture.any_model import load_any_decoder
+from unmask.models.decoder import without_head
 from unmask.models.digests import digest_of_tensors
 from unmask.models.loading import Source, dtype_name
 from unmask.models.source import as_adapters, short_name
@@ -183,7 +184,7 @@ class Embedder:
         """Make an embedder of a decoder that is loaded already. Raises UnmaskError for a model with its language-model head."""
         design = as_design(design)
         return cls(
-            Backbone(model, design.attention),
+            Backbone(without_head(model), design.attention),
             tokenizer,
             design,
             source=source or Source(getattr(model, "name_or_path", "") or type(model).__name__),

@@ -41,5 +41,6 @@ def test_the_options_are_those_of_an_embedder_and_of_a_source() -> None:
             name: parameter.default for name, parameter in inspect.signature(Embedder.from_pretrained).parameters.items()
         }.items()
     )
-    options = ModelOptions(8, 16, ["lower", "upper"], "main", "float32", "cpu", True)
-    assert options.source("m") == Source("m", "main", ("lower", "upper"), dtype="float32", device="cpu", trust_remote_code=True)
+    options = ModelOptions(8, 16, ["lower", "upper"], "main", "float32", "cpu", "eager", trust_remote_code=True)
+    loading = {"dtype": "float32", "device": "cpu", "attn_implementation": "eager", "trust_remote_code": True}
+    assert options.source("m") == Source("m", "main", ("lower", "upper"), **loading)

@@ -176,6 +176,18 @@ def test_an_image_tower_as_deep_as_the_text_model_is_not_read() -> None:
         torch.testing.assert_close(values[read], expected[read], rtol=1e-5, atol=1e-5)
 
 
+def test_a_multimodal_llama4_that_auto_model_loads_with_its_head_is_read_without_it(tokenizer: Any) -> None:
+    tower = {**TOWER, "num_hidden_layers": 1, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    configs = {"text_config": FAMILIES["llama4"].config, "vision_config": tower}
+    model = Family("llama4-images", "llama4", configs, base={}).build()
+    assert model.get_output_embeddings() is not None
+    models = (model, model.language_model.model)
+    read, text = (Embedder.from_model(given, tokenizer, "causal/plain/last") for given in models)
+    assert read.backbone.model is text.backbone.model
+    with pytest.raises(UnmaskError, match="has a language-model head"):
+        Embedder.from_model(FAMILIES["llama"].build_language_model(), tokenizer, "causal/plain/last")
+
+
 @every_usable
 def test_leaving_early_gives_the_same_bits(name: str, attention: Attention) -> None:
     backbone, batch = loaded(name, attention), padded(texts())

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from tests.families import FAMILIES, Family
+from tests.model_types import LONGEST, build, largest_difference
 from unmask.designs.design import ATTENTIONS, Attention
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
-from unmask.errors import AttentionError
+from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import prove_attention, set_attention
+from unmask.models.identity import attention_implementation
 
 FP32, BF16 = torch.float32, torch.bfloat16
 LLAMA4 = FAMILIES["llama4"]
@@ -191,6 +193,53 @@ def test_a_hybrid_names_the_layers_that_stay_causal() -> None:
     assert backbone.proof.hybrid and backbone.proof.causal_layers == (1, 2)
 
 
+def test_a_branch_that_stays_causal_beside_the_attention_is_named() -> None:
+    with pytest.warns(
+        UserWarning, match=r"FalconH1Model is bidirectional.*in layers 1-2 a state space or convolution beside the att"
+    ):
+        proof = Backbone(build("falcon_h1"), "bidirectional").proof
+    assert proof.hybrid and proof.causal_layers == () and proof.causal_branches == (1, 2)
+    assert not Backbone(build("llama"), "bidirectional").proof.hybrid
+
+
+def test_a_model_that_is_bidirectional_with_eager_attention_alone_uses_it() -> None:
+    model = build("stablelm")
+    assert Backbone(model, "causal").model.config._attn_implementation == "sdpa"
+    with pytest.warns(UserWarning, match="StableLmModel is bidirectional only with eager attention.*--attn eager"):
+        backbone = Backbone(model, "bidirectional")
+    assert attention_implementation(model) == "eager" and not largest_difference(backbone, LONGEST)
+
+
+def test_a_model_that_eager_attention_does_not_help_keeps_its_own() -> None:
+    model = LLAMA4.build()
+    with pytest.raises(AttentionError, match="stays causal in every layer"):
+        Backbone(model, "bidirectional")
+    assert attention_implementation(model) == "sdpa"
+
+
+def test_a_text_is_not_longer_than_an_indexer_reads_in_full() -> None:
+    """The indexer of DeepSeek-V3.2 selects keys by their scores; rounding and ties then decide, and both differ with the batch."""
+    backbone = Backbone(build("deepseek_v32"), "bidirectional")
+    with pytest.warns(UserWarning, match=r"DeepseekV32Model reads at most 16 tokens of a text, not 40:"):
+        limit = backbone.within_positions(40)
+    assert limit == 16 and not largest_difference(backbone, limit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backbone.within_positions(16) == 16
+
+
+def test_a_model_that_runs_a_layer_several_times_is_refused() -> None:
+    from transformers import AutoModel, HrmTextConfig
+
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 48}
+    config = HrmTextConfig(**sizes, vocab_size=128, num_hidden_layers=2, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    with pytest.raises(UnmaskError, match=r"HrmTextModel counts 16 layers in its config, but its longest list of layers has 2"):
+        Backbone(AutoModel.from_config(config), "causal")
+    config.num_hidden_layers = 2  # as a config that counts each layer once
+    with pytest.raises(AttentionError, match=r"HrmTextModel has 2 layers but calls them 12 times in a forward pass"):
+        Backbone(AutoModel.from_config(config), "causal")
+
+
 @pytest.mark.parametrize("name", OBEYING)
 def test_switching_back_restores_the_causal_states_bit_for_bit(name: str) -> None:
     backbone, tokens = load(FAMILIES[name], "causal"), ids()
@@ -254,7 +303,10 @@ def sabotage(model: Any, layer: int, mask: Mask) -> None:
         length, padded = hidden_states.shape[1], options.get("attention_mask") is not None
         own = mask(length, 8 if padded else length)
         if own.any():  # a mask that allows nothing stands for: as asked
-            options["attention_mask"] = own.expand(len(hidden_states), 1, length, length)
+            mask_added = torch.zeros_like(own, dtype=hidden_states.dtype).masked_fill(
+                ~own, torch.finfo(hidden_states.dtype).min
+            )
+            options["attention_mask"] = mask_added.expand(len(hidden_states), 1, length, length)
         return honest(hidden_states, *args, **options)
 
     attention.forward = forward

@@ -81,7 +81,7 @@ def evaluate_lm(
     max_length: Annotated[int, typer.Option(min=2, help="Longest lesson or text in tokens.")] = 512,
     seed: Drawn = 0,
     *,
-    options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
+    options: Annotated[ModelOptions, "dtype", "device", "attn_implementation", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """Evaluate language models: likelihood of held-out text (works for small models, too), and accuracy on public tests."""

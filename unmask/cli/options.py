@@ -75,6 +75,10 @@ class ModelOptions:
         str, typer.Option(help="float32, bfloat16, float16, or auto: bfloat16 if the device is fast at it, else float32.")
     ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
+    attn_implementation: Annotated[
+        str | None,
+        typer.Option("--attn", help="Attention implementation: sdpa or eager. Default: sdpa where the model supports it."),
+    ] = None
     trust_remote_code: Annotated[
         bool,
         typer.Option(
@@ -94,11 +98,12 @@ class ModelOptions:
             tuple(self.adapter or ()),
             dtype=self.dtype,
             device=self.device,
+            attn_implementation=self.attn_implementation,
             trust_remote_code=self.trust_remote_code,
         )
 
 
-LoadOptions = Annotated[ModelOptions, "revision", "dtype", "device", "trust_remote_code"]
+LoadOptions = Annotated[ModelOptions, "revision", "dtype", "device", "attn_implementation", "trust_remote_code"]
 """Options of a command that loads a model without an adapter and reads no texts with it. The other fields keep their defaults."""
 
 

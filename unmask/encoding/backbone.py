@@ -24,7 +24,7 @@ from unmask.encoding.features import Raw
 from unmask.encoding.heads import Head
 from unmask.encoding.lexical import lexical_vectors
 from unmask.encoding.pooling import POOLINGS, Pool
-from unmask.errors import UnmaskError
+from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
 from unmask.models.decoder import (
     find_layers,
@@ -34,9 +34,11 @@ from unmask.models.decoder import (
     positions_of,
     require_headless,
     restore_rotary,
+    sparse_limit,
     vocabulary_of,
 )
 from unmask.models.dropout import no_dropout
+from unmask.models.identity import attention_implementation
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
@@ -151,9 +153,9 @@ class Backbone:
         Raises AttentionError if the proof fails, and UnmaskError for a model with its language-model head.
         """
         require_headless(model)
+        self.layers = find_layers(model)
         restore_rotary(model)  # a cast of the whole model has rounded them
         self.model = model.eval()
-        self.layers = find_layers(model)
         self.vocabulary = vocabulary_of(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)  # first: a model that it refuses may not run at all
@@ -166,11 +168,35 @@ class Backbone:
         with model_lock(self.model):
             with attention_kept(self.model):
                 set_attention(self.model, attention)
-                self.proof: AttentionProof = prove_attention(self.model, self.layers, attention)
+                self.proof: AttentionProof = self._prove(attention)
             set_attention(self.model, attention)
             self.attention: Attention = attention
         if self.proof.hybrid:
             warnings.warn(f"{type(self.model).__name__} is {self.proof.summary}.", stacklevel=3)
+
+    def _prove(self, attention: Attention) -> AttentionProof:
+        """Prove the attention; if the model disobeys, with eager attention, which the model then keeps.
+
+        Nemotron and StableLM do not tell the sdpa kernel that they are bidirectional, so it attends causally where nothing is padded.
+        """
+        try:
+            return prove_attention(self.model, self.layers, attention)
+        except AttentionError as error:
+            implementation = attention_implementation(self.model)
+            if attention == "causal" or implementation in ("eager", None) or not self.model._can_set_attn_implementation():
+                raise
+            try:
+                self.model.set_attn_implementation("eager")
+                proof = prove_attention(self.model, self.layers, attention)
+            except (UnmaskError, ValueError):
+                self.model.set_attn_implementation(implementation)
+                raise error from None
+        warnings.warn(
+            f"{type(self.model).__name__} is {attention} only with eager attention, not with {implementation}, so it uses eager attention. "
+            "That is slower on long texts. To choose it yourself: --attn eager, in Python attn_implementation='eager'.",
+            stacklevel=4,
+        )
+        return proof
 
     def under(self, attention: Attention) -> Backbone:
         """The same model under an attention: this backbone, or another one beside it. Raises AttentionError."""
@@ -214,9 +240,18 @@ class Backbone:
         return len(self.layers)
 
     def within_positions(self, max_length: int) -> int:
-        """The limit, or the number of tokens that the model has positions for if that is smaller."""
+        """The limit, or the number of tokens that the model has positions for, or reads without selecting, if that is smaller."""
         positions = positions_of(self.model)
-        return min(max_length, positions - self._first_position) if positions else max_length
+        limit = min(max_length, positions - self._first_position) if positions else max_length
+        if (sparse := sparse_limit(self.model)) is None or limit <= sparse:
+            return limit
+        warnings.warn(
+            f"{type(self.model).__name__} reads at most {sparse} tokens of a text, not {limit}: beyond that, its indexer selects the "
+            "tokens that are attended to, and embeddings would depend on the batch. Longer texts are cut: chunk them, or set max_length to "
+            f"{sparse}.",
+            stacklevel=3,
+        )
+        return sparse
 
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
         """What a design reads in the forward pass of one prompt. Raises UnmaskError if the model lacks the layer or the routers."""

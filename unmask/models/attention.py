@@ -42,6 +42,8 @@ class AttentionProof:
     """Measurements on the loaded model: for each layer, the relative change of earlier states, without and with padding.
 
     leak: the relative change by other padding and another text beside it, of the embeddings and of what each layer gives.
+    causal_layers: layers without attention to set. causal_branches: layers whose attention looks ahead, next to a state space or
+    convolution that looks back only.
     """
 
     attention: Attention
@@ -49,17 +51,24 @@ class AttentionProof:
     padded: tuple[float, ...]
     leak: tuple[float, ...]
     causal_layers: tuple[int, ...]
+    causal_branches: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:
         """One line for a report."""
-        kept = f"; layers {_ranges(self.causal_layers)} have no attention to set and stay causal" if self.hybrid else ""
-        return f"{self.attention}, proven in {len(self.unpadded)} layers with and without padding{kept}"
+        summary = f"{self.attention}, proven in {len(self.unpadded)} layers with and without padding"
+        if self.attention == "bidirectional" and self.causal_layers:
+            summary += f"; layers {_ranges(self.causal_layers)} have no attention to set and stay causal"
+        if self.causal_branches:
+            summary += (
+                f"; in layers {_ranges(self.causal_branches)} a state space or convolution beside the attention stays causal"
+            )
+        return summary
 
     @property
     def hybrid(self) -> bool:
-        """Whether a bidirectional model keeps layers that look back only (linear attention, state spaces)."""
-        return self.attention == "bidirectional" and bool(self.causal_layers)
+        """Whether a bidirectional model keeps layers or branches that look back only (linear attention, state spaces)."""
+        return self.attention == "bidirectional" and bool(self.causal_layers or self.causal_branches)
 
 
 def set_attention(model: nn.Module, attention: Attention) -> None:
@@ -119,7 +128,8 @@ def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: At
         ahead = [a or b for a, b in zip(ahead, _more_than_causal(model, layers, 0, unpadded), strict=True)]
         ahead_padded = [a or b for a, b in zip(ahead_padded, _more_than_causal(model, layers, _PADS, padded), strict=True)]
     causal = tuple(k for k, sees in enumerate(ahead, start=1) if not sees)
-    proof = AttentionProof(attention, unpadded, padded, leak, causal)
+    branches = [k for k, layer in enumerate(layers, start=1) if k not in causal and _has_causal_convolution(layer)]
+    proof = AttentionProof(attention, unpadded, padded, leak, causal, tuple(branches if attention == "bidirectional" else ()))
     _refuse(model, proof, ahead, ahead_padded, [value > threshold for value in leak])
     return proof
 
@@ -172,6 +182,12 @@ def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
     return kind.endswith("attention") and not kind.startswith("linear")
 
 
+def _has_causal_convolution(layer: nn.Module) -> bool:
+    """Whether a convolution in a layer looks back only. State spaces and linear attention begin with one (Falcon-H1, Zamba 2)."""
+    convolutions = [module for module in layer.modules() if isinstance(module, nn.Conv1d)]
+    return any(2 * int(conv.padding[0]) != conv.dilation[0] * (conv.kernel_size[0] - 1) for conv in convolutions)
+
+
 @dataclass(frozen=True)
 class _Pass:
     """What went through a model, in one pass of two texts.
@@ -204,6 +220,9 @@ def _passes(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed
             other_ids = torch.where(place.to(device), (ids + 1) % vocabulary, ids)
             inputs = [_disturbed(one, place) for one in clean.inputs]
             passes.append(_through(model, layers, {**given, "input_ids": other_ids}, inputs))
+    if len(clean.inputs) != len(layers):
+        raise AttentionError(f"{type(model).__name__} has {len(layers)} layers but calls them {len(clean.inputs)} times in a forward pass, "
+                             "so their states cannot be read. Use another model.")  # fmt: skip
     if not all(output.isfinite().all() for output in clean.outputs):
         precision = str(next(model.parameters()).dtype).removeprefix("torch.")
         raise AttentionError(f"The states of {type(model).__name__} are not finite (NaN or infinity) in {precision}, so nothing can be "

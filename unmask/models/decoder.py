@@ -46,12 +46,26 @@ def find_layers(model: PreTrainedModel) -> nn.ModuleList:
 
     It is looked for in the decoder first: an image or audio tower may be as deep.
     """
-    depth = model.config.get_text_config(decoder=True).num_hidden_layers
+    depth = depth_of(model.config.get_text_config(decoder=True))
     for module in chain(model.get_decoder().modules(), model.modules()):
         if isinstance(module, nn.ModuleList) and len(module) == depth:
             _require_whole_layers(model, module)
             return module
-    raise UnmaskError(f"{type(model).__name__} has no list of {depth} layers, so it does not look like a decoder.")
+    lists = [len(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+    raise UnmaskError(
+        f"{type(model).__name__} counts {depth} layers in its config, but its longest list of layers has {max(lists, default=0)}, so its "
+        "layers cannot be read: models of this kind run the same layers several times for each token. Use another model."
+    )
+
+
+def depth_of(config: Any) -> int:
+    """The number of decoder layers. LongCat-Flash counts two for each layer in num_hidden_layers, for its two attentions."""
+    depth = getattr(config, "num_layers", None) or getattr(config, "num_hidden_layers", None)
+    if depth is None:
+        raise UnmaskError(
+            f"{type(config).__name__} names no number of layers, so its layers cannot be read. Use another model."
+        )
+    return int(depth)
 
 
 def _require_whole_layers(model: PreTrainedModel, found: nn.ModuleList) -> None:
@@ -70,6 +84,19 @@ def positions_of(model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config(decoder=True)
     names = ("max_position_embeddings", "max_seq_len")  # the second is that of MPT
     return next((int(number) for name in names if (number := getattr(config, name, None))), None)
+
+
+def sparse_limit(model: PreTrainedModel) -> int | None:
+    """Most tokens of a text that sparse attention reads in full; None for a model without an indexer.
+
+    In a longer text an indexer selects the keys that each token may attend to (DeepSeek sparse attention and its kin). Rounding, which
+    differs with the shape of a batch, decides between keys of nearly equal score, and ties are broken anyhow. So the embedding of such a
+    text would depend on its batch.
+    """
+    config = model.config.get_text_config(decoder=True)
+    blocks = (getattr(config, "index_topk_blocks", None) or 0) * (getattr(config, "index_block_size", None) or 0)
+    limits = [getattr(config, name, None) for name in ("index_topk", "indexer_budget")]
+    return next((int(limit) for limit in (*limits, blocks) if limit), None)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -146,6 +173,16 @@ def _rounded_buffers(module: nn.Module, width: int) -> dict[str, Tensor]:
     unsaved = {name: buffer for name, buffer in buffers if name in module._non_persistent_buffers_set}
     low = {name: buffer for name, buffer in unsaved.items() if buffer.is_floating_point() and buffer.itemsize < 4}
     return {name: buffer for name, buffer in low.items() if not (buffer.dim() == 2 and buffer.shape[1] == width)}
+
+
+def without_head(model: PreTrainedModel) -> PreTrainedModel:
+    """The decoder of a model that AutoModel loads with its language-model head, as it does with multimodal Llama 4."""
+    from transformers import MODEL_MAPPING
+
+    if model.get_output_embeddings() is None or MODEL_MAPPING.get(type(model.config), None) is not type(model):
+        return model
+    decoder = model.get_decoder()  # of Llama 4 this has the head, too
+    return body_of(decoder) if decoder.get_output_embeddings() is not None else decoder  # type: ignore[no-any-return]
 
 
 def require_headless(model: PreTrainedModel) -> None:

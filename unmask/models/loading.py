@@ -20,7 +20,7 @@ from unmask.io.paths import expanded
 from unmask.io.seals import check_seal
 from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
-from unmask.models.decoder import body_of, vocabulary_of
+from unmask.models.decoder import body_of, vocabulary_of, without_head
 from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
@@ -62,8 +62,8 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     own = next((own for adapter in reversed(chain) if (own := _tokenizer_beside(adapter, source)) is not None), None)
     tokenizer = _padding(_load(path, base, "tokenizer")) if own is None else own
     model = _load(path, base, "adapted" if chain else "decoder", pick_dtype(source.dtype, device))
-    if not chain and model.get_output_embeddings() is not None:  # AutoModel loads Llama 4 with its head
-        model = model.get_decoder()
+    if not chain:
+        model = without_head(model)
     note_base_values(body_of(model) if chain else model)
     if chain:
         model = _adapt_all(model, chain, source.merge)

@@ -30,7 +30,7 @@ from unmask.io.seals import SEAL, check_seal, load_tensors, save_tensors, seal
 from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.bundled import BUNDLED, HUB, is_path
-from unmask.models.decoder import rotary_border
+from unmask.models.decoder import depth_of, rotary_border
 from unmask.models.devices import is_native
 from unmask.models.hub import hub_folder, warn_of_unknown
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
@@ -125,7 +125,7 @@ class EmbedderSettings(BaseModel):
             return None
         config: Any = decoder.config.get_text_config(decoder=True)
         kind = Design.parse(self.design).one_pooling
-        head = build_head(kind, config.hidden_size, config.num_hidden_layers, self.head)
+        head = build_head(kind, config.hidden_size, depth_of(config), self.head)
         head.load_state_dict(load_tensors(self._folder / HEAD))
         return head
 

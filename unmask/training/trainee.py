@@ -16,7 +16,7 @@ from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
 from unmask.errors import UnmaskError
 from unmask.mixture.any_model import load_any_decoder
-from unmask.models.decoder import body_of
+from unmask.models.decoder import body_of, depth_of
 from unmask.models.loading import Source, load_language_model, pick_dtype, precision_of
 from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
@@ -61,7 +61,7 @@ class Trainee:
             body, tokenizer = load_any_decoder(source)
         torch.manual_seed(seed)
         config: Any = body.config.get_text_config(decoder=True)
-        head = _new_head(recipe, design, config.hidden_size, config.num_hidden_layers) if design.needs_head else None
+        head = _new_head(recipe, design, config.hidden_size, depth_of(config)) if design.needs_head else None
         embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
         _require_kept(recipe, embedder)
         if isinstance(head, LayerAttention) and head.options.centred:

@@ -52,7 +52,9 @@ def words(
     ] = None,
     seed: Seed = 0,
     *,
-    options: Annotated[ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "trust_remote_code"],
+    options: Annotated[
+        ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
@@ -100,7 +102,7 @@ def prefix(
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and a figure.")
     ] = None,
     *,
-    options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "trust_remote_code"],
+    options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix depend on the words after it, for one model or several stages of training."""
@@ -202,7 +204,7 @@ def masked(
     ] = None,
     seed: Seed = 0,
     *,
-    options: Annotated[ModelOptions, "batch_tokens", "revision", "dtype", "device", "trust_remote_code"],
+    options: Annotated[ModelOptions, "batch_tokens", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
@@ -239,7 +241,7 @@ def head(
     column: Column = "text",
     limit: Limit = None,
     *,
-    options: Annotated[ModelOptions, "dtype", "device"],
+    options: Annotated[ModelOptions, "dtype", "device", "attn_implementation"],
     as_json: AsJson = False,
 ) -> None:
     """Show which layers a trained layer-attention head reads."""
