@@ -84,7 +84,7 @@ def _warm_up() -> None:
     figure, axes = pyplot.subplots()
     axes.set_title("x")
     with tempfile.TemporaryDirectory() as folder:
-        for ending in ("png", "svg"):
+        for ending in ("png", "svg", "pdf"):
             figure.savefig(Path(folder) / f"x.{ending}")
     pyplot.close(figure)
 

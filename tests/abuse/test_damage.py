@@ -27,7 +27,7 @@ FLIPS, CUTS = (2000, 100) if ALL else (60, 10)
 """For each kind of folder: single bits, and places to cut at, spread over its files."""
 AGAIN = 60 if ALL else 2
 """Times that a command is run again over damage: by turns, of a finished run and of a stopped one."""
-FREE = (".md", ".png", ".svg", ".lock", ".jinja")
+FREE = (".md", ".png", ".svg", ".pdf", ".lock", ".jinja")
 """Files that a person may edit, or that nothing reads."""
 TEXTS = ["A man plays a guitar.", "", "x"]
 

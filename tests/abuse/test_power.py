@@ -78,7 +78,7 @@ def test_a_careless_writer_does_not_pass(folder: Path) -> None:
     assert case.recovers(3, "content") is not None
 
 
-@pytest.mark.parametrize("ending", ["png", "svg"])
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_sketch_is_written_as_a_figure_is(ending: str, folder: Path) -> None:
     from matplotlib.figure import Figure
 
@@ -97,7 +97,7 @@ def test_a_sketch_is_written_as_a_figure_is(ending: str, folder: Path) -> None:
         operations.append(int((folder / "notes" / "disk").read_text()))
     assert operations == [2, 2]
     sketches = {(folder / "here" / f"{place}.{ending}").read_bytes() for place in range(2)}
-    assert len(sketches) == 2 and not any(one.startswith((b"\x89PNG", b"<?xml")) for one in sketches)
+    assert len(sketches) == 2 and not any(one.startswith((b"\x89PNG", b"<?xml", b"%PDF")) for one in sketches)
 
 
 @pytest.mark.sample(4)

@@ -745,7 +745,7 @@ def test_vectors_of_a_reference_with_prompts_are_finite_or_refused(
 ) -> None:
     model = reference_rows.load_reference(configured(saved, prompts={"query": "query: "}))
     monkeypatch.setattr(model, "encode", lambda inputs, **_: np.full((len(inputs), 4), np.nan, np.float32))
-    monkeypatch.setattr(reference_rows, "load_reference", lambda _: model)
+    monkeypatch.setattr(reference_rows, "load_reference", lambda _, **options: model)
     store = ResultStore(tmp_path / "report")
     assert compare_reference(str(saved), tasks, store) == []
     assert all("hold nan or infinite numbers" in failure.error for failure in store.failures) and len(store.failures) == 2
