@@ -151,6 +151,7 @@ def run(line: str) -> None:
     assert found.exit_code == 0, f"{line}\n{found.output}\n{found.exception!r}"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO, *(REFERENCE if ALL else ())], ids=lambda page: page.stem)
 def test_every_block_runs(page: Path, desk: Path) -> None:
     names: dict[str, Any] = {}

@@ -19,6 +19,7 @@ def test_every_command_has_an_example() -> None:
     assert set(commands()) == set(EXAMPLES), "add an example to tests/abuse/examples.py"
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if ALL or path not in WRITERS], ids=" ".join)
 def test_an_example_works(path: tuple[str, ...], here: Path, tmp_path: Path) -> None:
     example = EXAMPLES[path]
@@ -45,6 +46,7 @@ def test_an_example_that_is_run_elsewhere_has_no_mistake(
         assert done.exit_code == 0, done.output
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("path", [path for path in WRITERS if ALL or path not in ALIKE], ids=" ".join)
 def test_an_example_that_writes_leaves_its_output(path: tuple[str, ...], furnished: Path, tmp_path: Path) -> None:
     """The run that cuts and full disks are held against: in `make test` no other is needed."""

@@ -100,7 +100,7 @@ def test_a_sketch_is_written_as_a_figure_is(ending: str, folder: Path) -> None:
     assert len(sketches) == 2 and not any(one.startswith((b"\x89PNG", b"<?xml", b"%PDF")) for one in sketches)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("path", [path for path in WRITERS if ALL or path not in ALIKE], ids=" ".join)
 def test_a_command_recovers_from_a_cut(path: tuple[str, ...], furnished: Path, tmp_path: Path) -> None:
     case = case_of(path, furnished, tmp_path)

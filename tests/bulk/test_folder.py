@@ -127,6 +127,7 @@ def test_the_same_command_computes_nothing_again(here: Path, computed: list[str]
     assert (content(here / "out"), computed) == (before, first) and len(first) == 9
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stop", [0, 1, 4, 8])
 def test_a_run_that_was_stopped_ends_as_an_undisturbed_one(stop: int, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(job_of(here))
@@ -248,6 +249,7 @@ def test_vectors_of_a_run_that_ended_meanwhile_are_not_removed(here: Path, monke
     assert len(rows_of(here / "out")) == 3 * ROWS - 3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [

@@ -92,6 +92,7 @@ class FakeRay:
         return {name: sum(machine.get(name, 0) for machine in self.machines) for name in ("CPU", "GPU")}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("machines", "workers", "device", "expected"),
     [

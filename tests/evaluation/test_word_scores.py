@@ -90,6 +90,7 @@ def bare(result: Result) -> dict[str, Any]:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("layer", [None, 1])
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 def test_the_score_is_that_of_probe_words_on_the_same_files(

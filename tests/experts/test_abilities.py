@@ -31,6 +31,7 @@ FILES = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FILES)
 def test_items_of_real_files(name: str, data: Path) -> None:
     items, again, other = (draw_items(name, data / FILES[name], 20, seed) for seed in (0, 0, 1))

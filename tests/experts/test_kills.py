@@ -54,6 +54,7 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (tmp_path / str(folder) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
+@pytest.mark.sample(0)
 def test_training(base: Path, tmp_path: Path) -> None:
     source = Source(str(base), dtype="float32")
     learning = replace(SHORT, steps=8, save_every=1)

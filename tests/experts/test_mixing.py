@@ -41,6 +41,7 @@ from unmask.models.loading import Source, load_language_model
 PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("router", ["block", "layer", "final"])
 def test_prototypes_know_the_domains_before_training(router: Any, base: Path, tmp_path: Path) -> None:
     mixture, tokenizer = mixture_of(base, tmp_path, Routing(router))
@@ -110,6 +111,7 @@ def mixed(base: Path, folder: Path, name: str) -> None:
     mix(ingredients, DOMAINS, folder / name, Routing(), Source(str(base), dtype="float32"), learning=SHORT)
 
 
+@pytest.mark.sample(0)
 def test_balance_spreads_tokens(base: Path, tmp_path: Path) -> None:
     """On one domain alone everything goes to its expert, unless a balance is asked for."""
     loads = []
@@ -159,6 +161,7 @@ def test_joint_experts_are_saved_as_strong_as_they_were_trained(base: Path, tmp_
     assert LORA.alpha / LORA.r != 1, "or a scale that was forgotten would not show"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rate", [None, 0.05])
 def test_joint_training_that_was_killed_goes_on_as_if_it_had_not_been(rate: float | None, base: Path, tmp_path: Path) -> None:
     def run(name: str, *callbacks: Any, lr: float | None = rate) -> list[bytes]:

@@ -48,6 +48,7 @@ def mixed(base: Path, folder: Path, learning: Learning = SHORT, names: Any = DOM
     return mix(ingredients, lessons, folder / "mixture", Routing(), source, learning=learning, **options)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("damage", [flip, cut])
 def test_a_damaged_expert_is_trained_again(damage: Any, base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "expert"
@@ -64,6 +65,7 @@ def test_a_damaged_expert_is_trained_again(damage: Any, base: Path, tmp_path: Pa
     assert weights.read_bytes() == before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", SEAL])
 def test_a_damaged_expert_is_not_trained_again_over_files_of_somebody_else(file: str, base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "expert"
@@ -141,6 +143,7 @@ def test_a_run_that_made_no_step_does_not_stand_in_the_way(base: Path, tmp_path:
     expert(base, tmp_path / "expert", SUMS, lr=1e-3)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_steps_of_an_unknown_run_are_made_again(damage: Any, base: Path, tmp_path: Path) -> None:
     expert(base, tmp_path / "whole")

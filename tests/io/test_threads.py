@@ -57,6 +57,7 @@ DESIGNS = [
 HEADS_TRIED = ["cross-attention", "layer-attention"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("family", "design"), [*DESIGNS, *(("head", kind) for kind in HEADS_TRIED)])
 def test_texts_from_8_threads_are_those_of_one_call(pico: Pico, family: str, design: str) -> None:
     embedder = headed(design) if family == "head" else pico(design, family=family)
@@ -116,6 +117,7 @@ def repeated(embedder: Embedder) -> list[Any]:
     return [embedder.encode(TEXTS) for _ in range(5)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("another", [together, on_one_backbone])
 @pytest.mark.parametrize("family", ["llama", "olmoe"])
 def test_each_embedder_of_a_model_gives_its_own_vectors(pico: Pico, family: str, another: Callable[..., Embedder]) -> None:

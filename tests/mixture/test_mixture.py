@@ -75,6 +75,7 @@ def test_another_thread_does_not_embed_under_an_override(tokenizer: Any, tmp_pat
     assert (vectors[0] == expected).all()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_layer_is_read_with_its_experts(router: Any, attention: str, tokenizer: Any, tmp_path: Path) -> None:
@@ -161,6 +162,7 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
     assert torch.allclose(logits(model, ids), shared, atol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("factor", ["down", "up"])
 @pytest.mark.parametrize("length", [1, 5, 12])
 def test_factors_that_change_are_taken_over(factor: str, length: int, tmp_path: Path) -> None:

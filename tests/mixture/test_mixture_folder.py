@@ -140,6 +140,7 @@ def test_an_expert_that_lacks_its_weights_is_not_completed_from_the_hub(base: Pa
         read_expert(Path(base.parent.name) / "math")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("design", ["mean", "moee", "causal/plain/mean/routing", "bidirectional/plain/mean"])
 def test_a_mixture_is_a_backbone(design: str, base: Path, tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()

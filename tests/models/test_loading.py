@@ -294,6 +294,7 @@ def test_code_that_comes_with_a_model_is_not_run_unless_allowed(pico_folder: Mak
 # ---- adapters -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(4)
 @ways_of_training
 @adapted_families
 def test_an_adapter_gives_the_states_of_the_model_that_it_was_trained_on(
@@ -311,6 +312,7 @@ def test_an_adapter_gives_the_states_of_the_model_that_it_was_trained_on(
     assert (expected - states(decoder_of(base))).abs().max() > 0.1
 
 
+@pytest.mark.sample(4)
 @ways_of_training
 @adapted_families
 def test_merging_an_adapter_changes_nothing_but_rounding(

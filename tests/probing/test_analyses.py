@@ -71,7 +71,7 @@ def test_help_has_an_example_that_parses_and_explains_every_option(analysis: str
     one.make_context(analysis, rest, **HELP)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("analysis", ANALYSES)
 def test_a_table_a_result_and_a_figure(
     analysis: str, run: Run, home: Path, pico_folder: Callable[[str], Path], tmp_path: Path

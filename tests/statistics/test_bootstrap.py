@@ -39,6 +39,7 @@ def reference(items: Items, drawn: np.ndarray, replicate: int) -> float:
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("metric", METRICS)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(3, 40))
 def test_every_metric_equals_the_library_on_every_resample(metric: str, seed: int, n: int) -> None:

@@ -123,6 +123,7 @@ def test_the_sentence_says_what_was_found() -> None:
     assert "(-1.2 points" in corrected and "studies find it, corrected for 3 comparisons. " in corrected
 
 
+@pytest.mark.sample(0)
 def test_a_difference_too_small_to_be_shown_names_no_number() -> None:
     found = power_statement(*scores(0.03))
     assert found.tasks_needed is None
@@ -191,6 +192,7 @@ def of_items(changes: np.ndarray, family: int = 1) -> PairedTest:
     return with_holm([paired_bootstrap(first, second, 300)] * family)[0]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("items", "differ", "family"), [(48, 3, 1), (48, 0, 1), (48, 20, 1), (48, 8, 5)])
 def test_what_the_sign_flips_of_few_items_detect_is_found_in_four_studies_of_five(items: int, differ: int, family: int) -> None:
     """Of 48 items that are right or wrong, three differ. A normal interval promised 9 points; the exact test finds 28 % of these."""

@@ -36,6 +36,7 @@ def simulated(random: np.random.Generator, seeds: int, of_seeds: float, differen
     return items_and_seeds_test(samples, points, [60]).p  # type: ignore[arg-type]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("of_seeds", [0.0, 0.3, 2.0])
 def test_equal_designs_are_rarely_told_apart_however_much_trainings_differ(of_seeds: float) -> None:
     random = np.random.default_rng(2)

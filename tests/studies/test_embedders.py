@@ -392,6 +392,7 @@ def whole_command(study: str, folder: Path) -> list[str]:
     return command(study, folder, "--set", chosen(study))
 
 
+@pytest.mark.sample(1)
 def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[str, Path], tmp_path: Path) -> None:
     study, folder = whole
     plan = load_plan(study, "smoke")
@@ -426,6 +427,7 @@ def test_a_score_that_is_missing_is_an_error(whole: tuple[str, Path], monkeypatc
     assert isinstance(done.exception, UnmaskError) and "has no score on starter-" in str(done.exception)
 
 
+@pytest.mark.sample(0)
 @one_study
 def test_a_model_may_be_removed_once_it_is_scored(
     whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

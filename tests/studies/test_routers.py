@@ -491,6 +491,7 @@ def test_a_finished_report_is_not_replaced_by_a_part_of_it(
     assert (tmp_path / "pico" / "results.json").read_bytes() == results
 
 
+@pytest.mark.sample(0)
 def test_a_lost_cell_is_measured_again_to_the_same_numbers(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "pico")
     results = (tmp_path / "pico" / "results.json").read_bytes()

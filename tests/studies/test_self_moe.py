@@ -248,6 +248,7 @@ def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
     assert all(len(values["piqa"]) == 4 for values in found.abilities.values())
 
 
+@pytest.mark.sample(0)
 def test_damaged_and_older_values_are_measured_again(standing: Path, tmp_path: Path) -> None:
     piqa = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"'
     first, _ = asked([piqa], standing, tmp_path)
@@ -267,6 +268,7 @@ def test_damaged_and_older_values_are_measured_again(standing: Path, tmp_path: P
     assert again.usage == first.usage
 
 
+@pytest.mark.sample(0)
 def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
     from unmask.experts.abilities.ability_tests import read_items
     from unmask.experts.abilities.harness import accuracy

@@ -74,6 +74,7 @@ def test_mixtures_of_fewer_experts_are_added_to_a_study_that_stands(standing: Pa
     assert len(found.growing) == len(DOMAINS) + 1 and "## Number of experts" in (standing / "report.md").read_text()
 
 
+@pytest.mark.sample(0)
 def test_answers_are_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
     few, more = (f'answers.piqa="{file_of(tmp_path, name, number)}"' for name, number in (("few", 3), ("more", 5)))
     found, said = run(standing, few, data=tmp_path)

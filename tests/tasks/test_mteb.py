@@ -477,6 +477,7 @@ def by_mteb(embedder: Any, task: LocalTask, **options: Any) -> float:
     return float(found.get_score())
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("design", ["causal/plain/mean", "causal/instruction/mean/zscore"])
 @pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_mteb_scores_an_embedder_as_a_comparison_does(kind: str, design: str, tiny: Any, pico: Any) -> None:

@@ -178,6 +178,7 @@ def test_the_cards_of_several_models_say_that_p_is_not_corrected_for_them(
         assert "The recipe trained 2 models, and each is tested alone" in text
 
 
+@pytest.mark.sample(0)
 def test_a_comparison_that_was_stopped_goes_on_without_training(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_comparison_that_was_stopped_goes_on_without_training(
     assert RunRecord.read(tmp_path / "run" / "run.json").gain == whole  # type: ignore[union-attr]
 
 
+@pytest.mark.sample(0)
 def test_a_gain_with_failures_is_tried_again_and_shown_with_them(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

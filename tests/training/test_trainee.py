@@ -105,6 +105,7 @@ def test_a_router_without_a_gradient_does_not_train(model: Path, tmp_path: Path)
     assert loaded(recipe(tmp_path / "top-1", "contrastive", train="head", designs=[HEADED], **HEAD))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("routing", [Routing(), Routing(level="sequence"), Routing("final"), Routing(span=2)], ids=str)
 def test_checkpointing_is_refused_where_decisions_outlive_a_block(routing: Routing, model: Path, tmp_path: Path) -> None:
     """A pooling stage runs its chunks forward before it goes backward, so a recomputed block would see the last chunk's decision."""

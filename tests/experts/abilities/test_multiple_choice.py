@@ -35,6 +35,7 @@ def parameters(code: str) -> dict[str, int]:
     return {part.name: len(part.args.args) for part in ast.parse(code).body if isinstance(part, ast.FunctionDef)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["mmlu", "bbh", *OPEN])
 def test_choices_are_drawn_by_the_seed_and_a_limit_takes_the_first(name: str, data: Path) -> None:
     few, more, again, other = (
@@ -76,6 +77,7 @@ HABITS: list[Callable[[str], Any]] = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", OPEN)
 @pytest.mark.parametrize("habit", range(len(HABITS)))
 def test_who_does_not_read_the_question_is_right_by_chance(name: str, habit: int, data: Path) -> None:

@@ -23,6 +23,7 @@ PREFIX, ROWS = "A few tasks to be solved, one by one.\n\n", ["Task 1\nAdd", "Tas
 GREEDY = Sampling(12)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rows", [ROWS, [ROWS[0]] * 2], ids=["padded", "alike"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "olmo2", "mistral-sliding", "qwen3-next"])
 def test_a_shared_prefix_changes_nothing(family: str, rows: list[str], tokenizer: Any) -> None:
@@ -110,6 +111,7 @@ def test_packed_attention_changes_nothing_but_the_kernel(family: str, tokenizer:
     assert model.config._attn_implementation == "sdpa", "the model is left as it was"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("routing", [Routing(top_k=2), Routing("final", top_k=2), Routing(level="sequence", top_k=2)], ids=str)
 def test_a_mixture_writes_in_a_batch_what_it_writes_alone(
     routing: Routing, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

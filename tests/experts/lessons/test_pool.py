@@ -44,6 +44,7 @@ def test_a_pool_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
         assert (tmp_path / "two" / file).read_bytes() == (tmp_path / "one" / file).read_bytes()
 
 
+@pytest.mark.sample(0)
 def test_writers_without_their_gpus_are_refused(base: Path) -> None:
     with pytest.raises(UnmaskError, match=r"2 writers need 200 GPUs, and the Ray cluster has \d+ free of \d+"):
         WriterPool(Source(str(base)), 2, gpus=100)

@@ -89,6 +89,7 @@ def test_experts_of_a_mixture_of_ours(run: Run, texts: Path, ours: Path, tmp_pat
     assert all(name in out for name in found.experts) and " all " in out
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["native", "ours"])
 def test_the_atlas_of_a_record_shows_it(kind: str, run: Run, texts: Path, native: Path, ours: Path, tmp_path: Path) -> None:
     record = tmp_path / "record"

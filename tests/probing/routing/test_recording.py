@@ -112,6 +112,7 @@ def test_the_record_is_what_output_router_logits_gives(family: str, tokenizer: A
         assert np.allclose(of_text(every(record), 2, point)[0], logits.softmax(dim=-1), atol=HALF)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_the_record_is_what_the_routers_of_our_mixture_did(name: str, tokenizer: Any, tmp_path: Path) -> None:
     routing = CONFIGURATIONS[name]
