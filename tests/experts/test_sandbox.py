@@ -27,7 +27,7 @@ from unmask.experts.abilities.inside_sandbox import PLAIN, _Answers, _Outbox
 from unmask.experts.abilities.sandbox import Isolation, Limits, Program, isolation, passes, require_sandbox
 from unmask.experts.abilities.seccomp import seccomp_filter
 
-QUICK = Limits(seconds=1)
+QUICK = Limits(seconds=2)
 WRONG = "def f(): return 3\n"
 RIGHT = "def f(): return 4\n"
 

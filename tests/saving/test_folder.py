@@ -313,7 +313,7 @@ def test_a_model_that_was_cast_is_saved_with_its_vectors(tokenizer: Any, tmp_pat
     model = FAMILIES["llama"].build(dtype=torch.bfloat16)
     embedder = Embedder.from_model(model, tokenizer, "causal/plain/last")
     embedder.save_pretrained(tmp_path / "saved")
-    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
+    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu", dtype="bfloat16")
     assert np.array_equal(embedder.encode(TEXTS), again.encode(TEXTS))
 
 

@@ -100,4 +100,4 @@ def test_without_the_extra_the_command_says_how_to_install_it(
     for name in ("unmask.serving.server", "unmask.serving.connection"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     said = "This needs uvicorn, which is not installed: pip install 'unmask[serve]'."
-    assert run_program(["serve", "pico"], monkeypatch, capfd) == (2, "", f"unmask: {said}\n")
+    assert run_program(["serve", "pico"], monkeypatch, capfd) == (2, "", f"unmask: loading pico ...\nunmask: {said}\n")

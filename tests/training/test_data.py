@@ -260,7 +260,7 @@ def test_the_hub_is_asked_for_repo_config_and_split(pairs: Callable[..., DataSet
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     assert texts(pairs("hub:me/set:conf", split="dev")) == [("a", "b")] and texts(pairs("hub:me/set")) == [("a", "b")]
     assert asked == [("me/set", "conf", "dev"), ("me/set", None, "train")]
-    with pytest.raises(UnmaskError, match=r"'hub:me/none', split 'train' cannot be loaded: no network$"):
+    with pytest.raises(UnmaskError, match=r"'hub:me/none', split 'train' cannot be loaded: no network details$"):
         pairs("hub:me/none")
 
 

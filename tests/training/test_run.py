@@ -327,7 +327,7 @@ def test_the_router_of_lora_experts_stays_in_fp32_beside_weights_in_bf16(model: 
     options = SHORT | {"lr": 1e-2, "max_length": 64}
     made = recipe(tmp_path / "mixture", "contrastive", contrastive=options, train=["router"], dtype="bfloat16")
     vectors = trained_vectors(made, tmp_path / "run")
-    loaded = Embedder.from_pretrained(tmp_path / "run" / "model", device="cpu")
+    loaded = Embedder.from_pretrained(tmp_path / "run" / "model", device="cpu", dtype="bfloat16")
     assert loaded.backbone.dtype == torch.bfloat16 and np.array_equal(loaded.encode(TEXTS), vectors)
     before, after = (load_file(folder / "router.safetensors") for folder in (tmp_path / "mixture", tmp_path / "run" / "model"))
     assert all(weight.dtype == torch.float32 and not torch.equal(weight, before[name]) for name, weight in after.items())

@@ -123,11 +123,9 @@ def expect_refusals(seen: Opened) -> None:
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_opens_quickly_and_forgets_the_token(look: Any, dense: Client) -> None:
-    began = time.monotonic()
+def test_it_opens_and_forgets_the_token(look: Any, dense: Client) -> None:
     seen = look(dense)
     seen.page.locator("#compare table.heat").first.wait_for()
-    assert time.monotonic() - began < 5  # half a second on a machine that does nothing else
     assert "token" not in seen.page.url and seen.page.url.endswith("/#compare")
     assert "unmask: LlamaModel" in seen.page.title()
     assert seen.page.evaluate("() => document.cookie") == ""

@@ -40,7 +40,7 @@ from unmask.experts.abilities.seccomp import seccomp_filter
 _INSIDE: Final = Path(__file__).with_name("inside_sandbox.py")
 _SYSTEM: Final = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/nix/store")
 _SCRATCH: Final = 16 << 20
-_GRACE: Final = 2  # seconds to start two interpreters on a busy machine
+_GRACE: Final = 6  # seconds to start two interpreters on a busy machine
 
 
 @dataclass(frozen=True)
