@@ -269,3 +269,12 @@ def test_making_the_pico_model_leaves_the_callers_generator_alone() -> None:
     torch.manual_seed(3)
     resolve("pico")
     assert torch.rand(2).equal(expected)
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable_that_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UnmaskError, match=r"The cache '.*' cannot be written: Not a directory. Set UNMASK_CACHE to a folder"):
+        resolve("pico")

