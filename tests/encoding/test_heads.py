@@ -465,6 +465,7 @@ def test_centring_takes_off_what_all_texts_share() -> None:
             small(kind, centred=True, **without)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.real
 @kinds
 def test_an_untrained_head_tells_real_texts_apart(kind: str, smollm_states: Callable[[str], tuple[Tensor, Tensor]]) -> None:

@@ -61,6 +61,7 @@ def test_a_document_of_one_chunk_has_the_vector_of_encode(family: str, design: s
     assert close(chunks.vectors, embedder.encode([*TEXTS, ""]))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("attention", "family"), [(a, family) for a in ATTENTIONS for family in families_under(a)])
 def test_every_family_pools_a_chunk_from_the_states_of_the_whole_document(
     attention: str, family: str, pico: Callable[..., Embedder]
@@ -94,6 +95,7 @@ def test_under_bidirectional_attention_the_first_chunk_knows_what_follows(pico: 
     assert not close(late.vectors[0], embedder.encode(late.texts([DOCUMENT]))[0])
 
 
+@pytest.mark.sample(6)
 @designs
 def test_alone_is_as_in_a_batch(family: str, design: str, pico: Callable[..., Embedder]) -> None:
     documents = [DOCUMENT, "", *TEXTS, DOCUMENT[40:], DOCUMENT]

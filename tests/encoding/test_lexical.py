@@ -79,6 +79,7 @@ def layer(logits: Sequence[float]) -> OutputLayer:
 ONE = torch.ones(1, 1)
 
 
+@pytest.mark.sample(8)
 @every_family
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Path], lexical: Make, family: str) -> None:
@@ -98,6 +99,7 @@ def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Pa
         assert np.allclose(row, expected, atol=1e-4)
 
 
+@pytest.mark.sample(6)
 @every_family
 def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None:
     embedder = lexical(family)

@@ -50,6 +50,7 @@ def test_every_pooling_has_an_expected_value() -> None:
     assert set(POOLINGS) == {"last", "first", "mean", "weighted-mean", "max"}
 
 
+@pytest.mark.sample(12)
 @poolings
 @pytest.mark.parametrize("garbage", [0.0, 1e30, float("nan"), float("inf"), float("-inf")])
 @settings(max_examples=25)

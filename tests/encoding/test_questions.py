@@ -78,6 +78,7 @@ def same(got: Vectors, expected: Vectors, limit: float = 1e-5) -> bool:
     return bool(np.abs(got - expected).max() <= limit * np.abs(expected).max())
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("family", "kind"), ASKED)
 def test_vectors_are_those_of_each_text_alone_under_each_prompt(family: str, kind: str, pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/last", family=family)
@@ -107,6 +108,7 @@ def test_a_design_that_averages_prompts_goes_on_to_each_of_them(reading: str, pi
             assert same(vectors, alone(embedder, design), 1e-4)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_order_and_copies_of_texts_and_other_batches_do_not_matter(family: str, pico: Callable[..., Embedder]) -> None:
     embedder, designs = pico("causal/plain/last", family=family), designs_of(FIRST)

@@ -55,6 +55,7 @@ def threads_of(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
 def test_two_threads_give_the_vectors_of_one(
     family: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -47,6 +47,7 @@ def close(found: Any, expected: Any, within: float = 1e-5) -> None:
     assert np.abs(found - expected).max() <= within * np.abs(expected).max()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
 def test_the_vector_is_the_mean_of_those_under_each_prompt(family: str, pico: Make) -> None:
     embedder = pico(AVERAGE, family=family)

@@ -177,6 +177,7 @@ def test_an_average_of_prompts_that_are_compared_costs_no_pass(
     assert scores(alone_again).items() <= scores(results).items()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "design",
     [
@@ -777,6 +778,7 @@ def test_a_reference_that_does_not_exist_is_refused(tasks: list[LocalTask], tmp_
         compare_reference("no/such-model", tasks, ResultStore(tmp_path))
 
 
+@pytest.mark.sample(0)
 @pytest.mark.real
 def test_the_bundled_reference_solves_the_starter_tasks(tmp_path: Path) -> None:
     if not BUNDLED["minilm"].installed:

@@ -23,6 +23,7 @@ from unmask.evaluation.results import ResultStore
 KILLS, FOLDERS = (5, 4) if ALL else (2, 1)
 
 
+@pytest.mark.sample(0)
 def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "retrieval")]
     plan = plan_of(pico_folder("llama"), "mean,last,prompteol-z,causal/style/last,bidirectional-mean", tasks)

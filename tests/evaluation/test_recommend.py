@@ -150,6 +150,7 @@ def test_a_race_ends_when_one_design_is_left(tasks: list[LocalTask], tmp_path: P
     assert recommendation.grid_tokens == 800 * (10 + 15 + 20 + 10), "as if all had run to the end"
 
 
+@pytest.mark.sample(0)
 def test_of_equal_designs_hardly_ever_one_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[LocalTask]
 ) -> None:
@@ -222,6 +223,7 @@ if ALL:
     KINDS += ["pair-classification", "clustering", "reranking", "summarization"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_tasks_are_used_whole_and_cost_what_a_comparison_costs(
     kind: str, pico_folder: Callable[[str], Path], tmp_path: Path
@@ -391,6 +393,7 @@ def test_designs_that_all_lack_the_score_of_some_task_are_told_at_once(
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["STSBenchmark", "Banking77Classification", "SciFact"])
 def test_tasks_of_mteb_are_raced_too(
     name: str,

@@ -149,6 +149,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, failed: str, on: set[str]) -> None:
     monkeypatch.setattr(comparing.PlannedResults, "attempt", tried)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("failed", ["trained", "prompteol-z"])
 def test_a_task_that_failed_is_left_out_with_its_reason_and_tried_again(
     failed: str, trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

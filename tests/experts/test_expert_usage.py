@@ -71,6 +71,7 @@ def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer:
     assert usage.interval[0] <= usage.information <= usage.interval[1]
 
 
+@pytest.mark.sample(0)
 def test_chance_is_subtracted(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Routing that knows nothing of domains has information by chance, more of it the fewer the lessons; corrected, it has none."""
     import unmask.experts.expert_usage as module

@@ -96,6 +96,7 @@ def edited(folder: Path, to: Path, file: str, **changes: Any) -> Path:
 # ---- checkpoints --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_language_model_loads_without_its_head(name: str, causal_folder: MakeFolder) -> None:
     decoder = decoder_of(causal_folder(name))

@@ -96,6 +96,7 @@ def test_names_sort_as_text_and_by_the_keyboard(look: Any, small_report: Written
     assert ascending.index("echo") < ascending.index("mean")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_is_missing_stands_last_in_either_direction(times: int, look: Any, large_report: Written) -> None:
     seen = look(large_report)

@@ -138,7 +138,7 @@ def edit(file: Path, **changes: Any) -> None:
 # ---- the same vectors, in both libraries --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "family"), CASES)
 def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Make, tmp_path: Path) -> None:
     embedder = pico(name, family=family, max_length=48, head=head_of(name))
@@ -162,7 +162,7 @@ def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, ad
     assert model.get_embedding_dimension() == vectors(embedder).shape[1]
 
 
-@pytest.mark.sample(17)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_exported_as_we_read_it(family: str, pico: Make, tmp_path: Path) -> None:
     attention = "bidirectional" if FAMILIES[family].bidirectional == "yes" else "causal"

@@ -154,6 +154,7 @@ def test_bootstrap_draws_the_same_items_for_every_metric_and_replicate_b_modulo_
     assert len(set(of_replicates.round(9))) > 5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("noise", [0.0, 0.4])
 def test_a_mean_of_experiments_varies_less_than_one_of_them(noise: float) -> None:
     """mteb's ten experiments draw texts and cluster them anew. A bootstrap that takes one of them for their mean varies far too much.

@@ -257,6 +257,7 @@ def test_a_narrow_cell_with_less_has_a_dash(experts: int, look: Any, tmp_path: P
     assert (np.array(found) == dashed)[without_cursor].all()
 
 
+@pytest.mark.sample(0)
 def test_ribbons_differ_by_how_much_more_often_than_chance(seen: Seen) -> None:
     key = seen.look.page.locator("#flow .key svg")
     for scheme in SCHEMES:
