@@ -42,5 +42,13 @@ def test_the_options_are_those_of_an_embedder_and_of_a_source() -> None:
         }.items()
     )
     options = ModelOptions(8, 16, ["lower", "upper"], "main", "float32", "cpu", "eager", trust_remote_code=True)
-    loading = {"dtype": "float32", "device": "cpu", "attn_implementation": "eager", "trust_remote_code": True}
-    assert options.source("m") == Source("m", "main", ("lower", "upper"), **loading)
+    source = Source(
+        "m",
+        "main",
+        ("lower", "upper"),
+        dtype="float32",
+        device="cpu",
+        attn_implementation="eager",
+        trust_remote_code=True,
+    )
+    assert options.source("m") == source
