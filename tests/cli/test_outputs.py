@@ -23,6 +23,7 @@ from unmask.errors import UnmaskError
 
 # text options that name nothing on the disk; a new one belongs here or into READ
 NOT_READ = {
+    "attn_implementation",
     "baseline",
     "choice",
     "column",

@@ -28,6 +28,7 @@ from unmask.experts.abilities.sandbox import Isolation, Limits, Program, isolati
 from unmask.experts.abilities.seccomp import seccomp_filter
 
 QUICK = Limits(seconds=2)
+PATIENT = Limits(seconds=60)  # a right answer is right on a busy machine, too
 WRONG = "def f(): return 3\n"
 RIGHT = "def f(): return 4\n"
 
@@ -54,8 +55,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_GRACE", 1)
 
 
-def is_passed(source: str, tests: str = "assert f() == 4", before: str = "") -> bool:
-    return passes(Program(source, tests, ("f", "g", "A"), before), QUICK)
+def is_passed(source: str, tests: str = "assert f() == 4", before: str = "", limits: Limits = QUICK) -> bool:
+    return passes(Program(source, tests, ("f", "g", "A"), before), limits)
 
 
 def test_where_bubblewrap_works_so_does_the_sandbox() -> None:
@@ -111,7 +112,7 @@ CORRECT = {
 @pytest.mark.parametrize("name", CORRECT)
 def test_right_answers_pass(name: str) -> None:
     source, tests = CORRECT[name]
-    assert is_passed(source, tests)
+    assert is_passed(source, tests, limits=PATIENT)
     assert not is_passed(source, f"{tests}\nassert f == 4"), "the tests were run to their end"
 
 

@@ -468,18 +468,6 @@ def test_an_adapter_without_its_base_is_refused(
         decoder_of(orphan)
 
 
-def test_a_model_that_transformers_loads_with_its_head_is_read_without_it(
-    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import AutoModel, AutoModelForCausalLM
-
-    FAMILIES["llama"].build_language_model().save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    expected = Embedder.from_pretrained(tmp_path, "mean", device="cpu").encode(["a b"])
-    monkeypatch.setattr(AutoModel, "from_pretrained", AutoModelForCausalLM.from_pretrained)
-    assert (Embedder.from_pretrained(tmp_path, "mean", device="cpu").encode(["a b"]) == expected).all()
-
-
 def test_an_adapter_of_an_unknown_kind_is_told(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "NEWTYPE"}')
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
