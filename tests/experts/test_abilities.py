@@ -15,7 +15,7 @@ from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.ability_tests import TESTS, Item, is_right, read_items, said
 from unmask.experts.abilities.harness import _language_model, accuracy, draw_items, draw_tests, learned_of
-from unmask.experts.abilities.sandbox import Program, isolation, passes
+from unmask.experts.abilities.sandbox import Limits, Program, isolation, passes
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 
@@ -58,7 +58,7 @@ def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> No
         pytest.skip(f"no sandbox: {isolation().why}")
     for item, row in list(zip(items, rows, strict=True))[:6]:
         assert item.program is not None
-        assert passes(item.program(row[column]))
+        assert passes(item.program(row[column]), Limits(seconds=60))
         assert not passes(item.program("    return None\n" if name == "humaneval" else "x = 1\n"))
 
 
