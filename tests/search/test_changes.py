@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,6 @@ from unmask.search.stores import STORES
 
 NEW = {"_id": "d5", "title": "Rain", "text": "It rains in the mountains.", "year": 2023, "tag": "c"}
 CHANGED = ROWS[1] | {"text": "The stock market rose again today."}
-
-
-@pytest.fixture(scope="module")
-def embedder(pico: Callable[..., Embedder]) -> Embedder:
-    return pico()
-
-
-@pytest.fixture
-def index(embedder: Embedder, tmp_path: Path) -> Index:
-    indexed(embedder, tmp_path)
-    return opened(embedder, tmp_path)
 
 
 def require_same_documents(index: Index, other: Index) -> None:

@@ -31,17 +31,6 @@ from unmask.tasks.mteb.ranking import ndcg
 from unmask.tasks.task import LocalTask
 
 
-@pytest.fixture(scope="module")
-def embedder(pico: Callable[..., Embedder]) -> Embedder:
-    return pico()
-
-
-@pytest.fixture
-def index(embedder: Embedder, tmp_path: Path) -> Index:
-    indexed(embedder, tmp_path)
-    return opened(embedder, tmp_path)
-
-
 def task_of(folder: Path) -> LocalTask:
     found = find_task(str(folder))
     assert isinstance(found, LocalTask)
