@@ -408,7 +408,6 @@ def _score_on_task_of_words(
 
 def load_checked(plan: ComparisonPlan) -> Loaded:
     """Load the model of a plan and check each of its designs on it."""
-    say(f"loading {plan.source.model}")
     model, tokenizer = load_any_decoder(plan.source)
     backbone = Backbone(model, _first_attention(plan))
     head = plan.saved.trained_head(model) if plan.saved else None
