@@ -20,7 +20,7 @@ from unmask.io.paths import expanded
 from unmask.io.seals import check_seal
 from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
-from unmask.models.decoder import body_of, vocabulary_of, without_head
+from unmask.models.decoder import body_of, depth_of, vocabulary_of, without_head
 from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
@@ -329,7 +329,7 @@ def _refuse_surplus(name: str, body: Any, unexpected: Iterable[str]) -> None:
         getattr(body.config, "quantization_config", None) is not None
     ):  # scales of caches and activations, which not every kernel reads
         return
-    depth, ahead = config.num_hidden_layers, getattr(config, "num_nextn_predict_layers", None) or 0
+    depth, ahead = depth_of(config), getattr(config, "num_nextn_predict_layers", None) or 0
     modules = dict(body.named_modules())
     surplus = []
     for key in sorted(unexpected):
