@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tools.results.kept import Kept
+from unmask.io.terminal import enumeration
 from unmask.studies.sheet import Sheet
 
 
@@ -32,5 +33,4 @@ def bold(text: str, marked: bool) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names of designs as a list in a sentence."""
-    quoted = [f"`{name}`" for name in names]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+    return enumeration([f"`{name}`" for name in names])

@@ -24,7 +24,7 @@ from unmask.evaluation.verdict import (
     ranked,
     tokens_per_text,
 )
-from unmask.io.terminal import counted
+from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import DECIMALS, PairedTest, better_side
 from unmask.tasks.kinds import KINDS
 
@@ -242,11 +242,8 @@ def kinds_sentence(leader: System, kinds: Sequence[KindLeader]) -> str:
             where = "undecided on"
         parts.setdefault(where, []).append(_title(kind.kind))
     order = ("better than every other design on", "tied with others on", "worse than the best design on", "undecided on")
-    return f"By kind of task, it is {_and([f'{where} {_and(parts[where])}' for where in order if where in parts], ';')}."
-
-
-def _and(words: Sequence[str], comma: str = ",") -> str:
-    return words[0] if len(words) == 1 else f"{f'{comma} '.join(words[:-1])}{comma if comma == ';' else ''} and {words[-1]}"
+    clauses = [f"{where} {enumeration(parts[where])}" for where in order if where in parts]
+    return f"By kind of task, it is {enumeration(clauses, '; ', '; and ')}."
 
 
 def _title(kind: str) -> str:

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import time
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -115,6 +115,11 @@ def tell_result(content: Any) -> None:
     if _MODE.json is not None:
         with redirect_stdout(_MODE.json):
             tell_json(content)
+
+
+def enumeration(words: Sequence[str], separator: str = ", ", last: str = " and ") -> str:
+    """Words as a list in a sentence: a, b and c."""
+    return f"{separator.join(words[:-1])}{last}{words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def say(message: str) -> None:

@@ -16,6 +16,7 @@ from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.seed_means import one_seed
 from unmask.evaluation.verdict import System, tests_used
+from unmask.io.terminal import enumeration
 from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import DesignCost, Grid
 from unmask.reporting.summary import Mark, Summary, candidates
@@ -104,7 +105,7 @@ def p_value(p: float) -> str:
 def listed(names: Sequence[str], most: int = 4) -> str:
     """Names in a sentence, the first few where there are many."""
     shown = list(names) if len(names) <= most + 1 else [*names[:most], f"{len(names) - most} others"]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return enumeration(shown)
 
 
 def breakable(name: str) -> str:
