@@ -116,10 +116,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _sample(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """The tests of `make test`: of a test marked `sample(n)`, n cases spread evenly; one family of each mechanism."""
-    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not _of_families_beyond(item, EACH_KIND):
-            cases.setdefault((_file(item).partition("[")[0], item.name.partition("[")[0]), []).append(item)
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for of_test in cases.values():
         marker = of_test[0].get_closest_marker("sample")
         number = marker.args[0] if marker else len(of_test)
