@@ -20,12 +20,12 @@ import torch
 
 from benchmarks import _inputs
 from benchmarks.encode import best_times
-from unmask.experts import lesson_training
-from unmask.experts.expert import LORA, add_expert
-from unmask.experts.lesson_training import Learning, LessonCollator, response_loss
-from unmask.experts.lessons.lessons import LessonTokens, tokenize_lessons
-from unmask.experts.lessons.seed_lessons import read_seeds, split
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.experts import lesson_training
+from unmask.moe.experts.expert import LORA, add_expert
+from unmask.moe.experts.lesson_training import Learning, LessonCollator, response_loss
+from unmask.moe.experts.lessons.lessons import LessonTokens, tokenize_lessons
+from unmask.moe.experts.lessons.seed_lessons import read_seeds, split
 from unmask.starter import lessons_file
 from unmask.studies.self_moe.plan import load_plan
 from unmask.training.attention_kernel import attention_kernel
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     plan = load_plan("smoke" if given.smoke else "small")
     data = Path() if given.smoke else _inputs.data(*plan.seeds.values())
-    model, tokenizer = load_language_model(Source(_inputs.model_of(given), dtype="bfloat16"))
+    model, tokenizer = load_base_language_model(Source(_inputs.model_of(given), dtype="bfloat16"))
     add_expert(model, LORA)
     model.train()
     print(f"{'':12}{'batches':>9}{'padding':>10}{'padded':>13}{'difference':>12}")

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from benchmarks import _inputs
-from unmask.mixture.expert_folder import Expert, read_expert
-from unmask.mixture.gating import Routing
-from unmask.mixture.mixture_folder import Mixture
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.mixture.expert_folder import Expert, read_expert
+from unmask.moe.mixture.gating import Routing
+from unmask.moe.mixture.mixture_folder import Mixture
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BATCH = 4
@@ -44,7 +44,7 @@ def make_experts(folder: Path, number: int, name: str) -> list[Expert]:
     """Experts with random weights, on disk."""
     from peft import LoraConfig, get_peft_model
 
-    model = load_language_model(Source(name))[0]
+    model = load_base_language_model(Source(name))[0]
     for place in range(number):
         config = LoraConfig(r=8, lora_alpha=16, target_modules=LINEAR, task_type="CAUSAL_LM")
         adapted = get_peft_model(model, config)
@@ -59,7 +59,7 @@ def make_experts(folder: Path, number: int, name: str) -> list[Expert]:
 
 def mixture_model(experts: list[Expert], top_k: int, name: str) -> Any:
     """The model with experts and a trainable router."""
-    mixture = Mixture(load_language_model(Source(name))[0], experts, Routing(top_k=top_k))
+    mixture = Mixture(load_base_language_model(Source(name))[0], experts, Routing(top_k=top_k))
     for router in mixture.routers.values():
         router.weight.requires_grad_(True)
     return mixture.model
@@ -69,7 +69,7 @@ def xlora_model(experts: list[Expert], name: str) -> Any:
     """The same experts in PEFT's X-LoRA."""
     from peft import XLoraConfig, get_peft_model
 
-    model = load_language_model(Source(name))[0]
+    model = load_base_language_model(Source(name))[0]
     model.config.use_cache = False
     adapters = {str(place): str(expert.folder) for place, expert in enumerate(experts)}
     config = XLoraConfig(task_type="CAUSAL_LM", hidden_size=model.config.hidden_size, xlora_depth=1, adapters=adapters)
@@ -127,7 +127,7 @@ def measure(folder: Path, number: int, scale: Scale) -> dict[str, Any]:
     """The ratios of training and of generation, for a number of experts."""
     name = scale.model
     experts = make_experts(folder, number, name)
-    base = load_language_model(Source(name))[0].requires_grad_(False)
+    base = load_base_language_model(Source(name))[0].requires_grad_(False)
     mixture, sparse, xlora = mixture_model(experts, number, name), mixture_model(experts, 1, name), xlora_model(experts, name)
     trained = {"base": base, "mixture": mixture, "x-lora": xlora}
     writing = {"base": base, "top-1": sparse, "all": mixture}

@@ -17,9 +17,9 @@ import numpy as np
 from benchmarks import _inputs
 from unmask.io.files import atomic_folder
 from unmask.io.seals import seal
-from unmask.probing.routing.measures import measure_routing
-from unmask.probing.routing.point_measures import Draws
-from unmask.probing.routing.record import (
+from unmask.moe.routing.measures import measure_routing
+from unmask.moe.routing.point_measures import Draws
+from unmask.moe.routing.record import (
     RECORD,
     Choices,
     Label,
@@ -30,7 +30,7 @@ from unmask.probing.routing.record import (
     read_record,
     write_part,
 )
-from unmask.probing.routing.recording import part_tokens_of
+from unmask.moe.routing.recording import part_tokens_of
 
 LENGTH, DIM = 100, 576
 

@@ -21,14 +21,13 @@ from transformers import TopPLogitsWarper
 
 from benchmarks import _inputs
 from benchmarks.encode import best_times
-from unmask.experts.lessons import generation
-from unmask.experts.lessons.domain import BLANK, STOP, load_domain, shipped_domains
-from unmask.experts.lessons.generation import GenerationJob, Sampling, Text, Writer
-from unmask.experts.lessons.lessons import read_lessons
-from unmask.experts.lessons.nucleus import NucleusSampling
-from unmask.experts.lessons.packed_attention import packed_attention
-from unmask.mixture.any_model import load_any_language_model
-from unmask.models.loading import Source
+from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.lessons import generation
+from unmask.moe.experts.lessons.domain import BLANK, STOP, load_domain, shipped_domains
+from unmask.moe.experts.lessons.generation import GenerationJob, Sampling, Text, Writer
+from unmask.moe.experts.lessons.lessons import read_lessons
+from unmask.moe.experts.lessons.nucleus import NucleusSampling
+from unmask.moe.experts.lessons.packed_attention import packed_attention
 from unmask.starter import starter_lessons
 
 _TOP_P = 0.98
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args(arguments)
     texts, tokens, repeats = (3, 20, 1) if given.smoke else (given.texts, given.tokens, given.repeats)
-    writer = Writer(*load_any_language_model(Source(_inputs.model_of(given), dtype="bfloat16")))
+    writer = Writer(*load_language_model(Source(_inputs.model_of(given), dtype="bfloat16")))
     batches = {}
     for name in shipped_domains():
         batches[f"{name}, instructions"] = instructions(name, 1 if given.smoke else 3, texts, tokens // 2)

@@ -204,7 +204,7 @@ def pico_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Cal
 @pytest.fixture(scope="session")
 def _base(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What every `base` is a copy of."""
-    from tests.mixture.models import language_model
+    from tests.moe.mixture.models import language_model
 
     folder = tmp_path_factory.mktemp("base")
     language_model(vocab_size=512, max_position_embeddings=512).save_pretrained(folder)

@@ -17,7 +17,7 @@ def module(name: str) -> str:
 
 def atlas(*names: str) -> str:
     """Scripts of the atlas, in a row. A test that draws gives them a `document`."""
-    return "".join((files("unmask.reporting.atlas") / "page" / name).read_text(encoding="utf-8") for name in names)
+    return "".join((files("unmask.moe.atlas") / "page" / name).read_text(encoding="utf-8") for name in names)
 
 
 def value_of(script: str) -> Any:

@@ -14,7 +14,7 @@ from tests.studies.claims.made import made, made_findings
 from tools import claims
 from tools.kept_studies import kept_report
 from unmask.designs.prompts import PROMPTS
-from unmask.mixture.gating import Routing
+from unmask.moe.mixture.gating import Routing
 from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.embedders.plan import load_plan
 from unmask.studies.results import StudyResults

@@ -19,12 +19,12 @@ import unmask.embedder
 from tests.families import FAMILIES
 from tests.proofs import ALL
 from tests.resampling import resample_less
-from tests.serving.running import running
+from tests.server.running import running
 from tests.test_docs import ROOT, blocks, fenced
 from unmask.cli import app
-from unmask.experts.lessons.lessons import read_lessons
 from unmask.models.bundled import BUNDLED
-from unmask.serving.served import load_models
+from unmask.moe.experts.lessons.lessons import read_lessons
+from unmask.server.served import load_models
 from unmask.tasks.find import find_task
 
 pytestmark = pytest.mark.slow
@@ -203,7 +203,7 @@ def cells(notebook: Path) -> list[str]:
 @pytest.mark.real
 @pytest.mark.skipif(not BUNDLED["smollm2"].installed, reason=BUNDLED["smollm2"].install_command)
 def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in ("load_any_decoder", "Backbone"):  # embedders of one model share it: it is loaded and proven once
+    for part in ("load_decoder", "Backbone"):  # embedders of one model share it: it is loaded and proven once
         monkeypatch.setattr(unmask.embedder, part, functools.cache(getattr(unmask.embedder, part)))
     names: dict[str, Any] = {}
     for place, cell in enumerate(cells(ROOT / "docs" / "tutorials" / "first-look.ipynb")):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "unmask"
 FILES = sorted(PACKAGE.rglob("*.py"))
-FACE = {"__init__", "__main__", "embedder", "errors"}
+FACE = {"__init__", "__main__", "embedder", "errors", "sentence_transformers_module"}
 # names of other libraries that docstrings speak of
 OF_OTHERS = {"q_proj", "gate_proj", "max_over_subqueries_", "max_ap", "MoEE"}
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from tests.in_process import run_program
-from tests.mixture.models import saved_experts
+from tests.moe.mixture.models import saved_experts
 from tests.proofs import ALL
 from tests.tiny import write_rows
 from unmask.designs.design import ATTENTIONS, Attention, as_design
@@ -24,12 +24,12 @@ from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.quantization import normalized
-from unmask.mixture.mixture_folder import Mixture
 from unmask.models.bundled import BUNDLED
-from unmask.models.loading import Source, load_language_model
-from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
-from unmask.probing.routing.record import Choices, read_record
-from unmask.probing.routing.recording import record_routing
+from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
+from unmask.moe.routing.record import Choices, read_record
+from unmask.moe.routing.recording import record_routing
 from unmask.tasks.find import find_task
 from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.task import LocalTask
@@ -180,7 +180,7 @@ def native_mixture(base: Path, folder: Path, run: Run) -> Path:
 def lora_mixture(base: Path, folder: Path, _: Run) -> Path:
     """The model with two LoRA experts and a router, all of them random."""
     source = Source(str(base), device="cpu")
-    model, _ = load_language_model(source)
+    model, _ = load_base_language_model(source)
     mixture = Mixture(model, saved_experts(folder / "experts", model, ("a", "b"), std=0.02), source=source)
     torch.manual_seed(5)
     for router in mixture.routers.values():

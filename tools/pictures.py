@@ -173,8 +173,8 @@ def clusters(runs: Path) -> Figure:
 def routing(runs: Path) -> Figure:
     """Which experts the tokens of each domain have as their first, over lessons that no expert and no router has seen."""
     from unmask import Mixture
-    from unmask.experts.expert_usage import measure_usage
-    from unmask.experts.lessons.lessons import read_lessons
+    from unmask.moe.experts.expert_usage import measure_usage
+    from unmask.moe.experts.lessons.lessons import read_lessons
 
     mixture = Mixture.from_pretrained(str(runs / "mixture"))
     usage = measure_usage(mixture, mixture.tokenizer, {name: read_lessons(runs / f"{name}-test.jsonl") for name in DOMAINS})

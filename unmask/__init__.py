@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unmask.designs.design import Design
     from unmask.embedder import Embedder
     from unmask.errors import AttentionError, UnmaskError
-    from unmask.mixture.mixture_folder import Mixture
+    from unmask.moe.mixture.mixture_folder import Mixture
 
     __version__: str
 
@@ -22,7 +22,7 @@ __all__ = ["AttentionError", "Design", "Embedder", "Mixture", "UnmaskError", "__
 _HOMES = {
     "Design": "designs.design",
     "Embedder": "embedder",
-    "Mixture": "mixture.mixture_folder",
+    "Mixture": "moe.mixture.mixture_folder",
     "AttentionError": "errors",
     "UnmaskError": "errors",
 }

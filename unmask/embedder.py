@@ -30,10 +30,9 @@ from unmask.errors import UnmaskError, require_counts, unknown
 from unmask.io.paths import expanded
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
-from unmask.mixture.any_model import load_any_decoder
 from unmask.models.decoder import without_head
 from unmask.models.digests import digest_of_tensors
-from unmask.models.loading import Source, dtype_name
+from unmask.models.loading import Source, dtype_name, load_decoder
 from unmask.models.source import as_adapters, short_name
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class Embedder:
         saved = read_saved(source.model, revision, adapters, named=bool(design))
         if saved is None:
             parsed = as_design(design or DEFAULT_DESIGN)
-            loaded = EmbedderParts(*load_any_decoder(source), parsed, source, None, None)
+            loaded = EmbedderParts(*load_decoder(source), parsed, source, None, None)
         else:
             loaded = saved.load(source, design)
             if instructions is None and takes_instruction(loaded.design.prompts):

@@ -53,16 +53,15 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def logits(folder: Path) -> Any:
-    from unmask.mixture.any_model import load_any_language_model
-    from unmask.models.loading import Source
+    from unmask.models.loading import Source, load_language_model
 
-    model, tokenizer = load_any_language_model(Source(str(folder), dtype="float32", device="cpu"))
+    model, tokenizer = load_language_model(Source(str(folder), dtype="float32", device="cpu"))
     with torch.inference_mode():
         return model(**tokenizer(TEXTS[0], return_tensors="pt")).logits.numpy().tobytes(), tokenizer.encode(TEXTS[0])
 
 
 def factors(folder: Path) -> Any:
-    from unmask.mixture.expert_folder import read_expert
+    from unmask.moe.mixture.expert_folder import read_expert
 
     expert = read_expert(folder)
     return expert.name, expert.base, {name: [part.numpy().tobytes() for part in one] for name, one in expert.factors.items()}

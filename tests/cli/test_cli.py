@@ -463,7 +463,7 @@ def test_a_wrong_baseline_is_told_before_anything_is_loaded(
     def no_load(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(module, "load_any_decoder", no_load)
+    monkeypatch.setattr(module, "load_decoder", no_load)
     given = ("-d", "mean,last", "-t", task, "-o", "out")
     assert "Did you mean 'last'?" in compared(run, model, *given, "-b", "lats").mistake
     assert "There is no folder './nowhere'" in compared(run, model, *given, "-r", "./nowhere").mistake
@@ -657,7 +657,7 @@ UNUSED = [
 def test_an_option_that_would_change_nothing_is_refused(
     command: str, words: str, message: str, run: Run, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unmask.mixture.any_model.load_any_language_model", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("unmask.models.loading.load_language_model", lambda _: pytest.fail("a model was loaded"))
     found = run(*f"{command} {words}".format(texts=texts).split())
     assert found.mistake.startswith(f"unmask: {words.split()[0]} {message}")
     assert not list(Path.cwd().iterdir())

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
-from tests.serving.running import until
+from tests.server.running import until
 from unmask.embedder import Embedder
 from unmask.encoding import batching, replicas
 

@@ -9,7 +9,7 @@ import pytest
 
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.encoding.words import composed, joined_words, keyword_places, without_surrogates, words
-from unmask.experts.lessons.lessons import tokenize_pairs
+from unmask.moe.experts.lessons.lessons import tokenize_pairs
 from unmask.search.keywords import Keywords
 from unmask.search.snippets import snippet
 from unmask.tasks.mteb.tables import table

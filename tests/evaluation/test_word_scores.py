@@ -23,8 +23,7 @@ from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import comparisons, ranked
 from unmask.evaluation.word_level import labels_by_layer, split_word_level
-from unmask.mixture.any_model import load_any_decoder
-from unmask.models.loading import Source
+from unmask.models.loading import Source, load_decoder
 from unmask.probing.word_probe import compare_words, entities, probe_words, probe_words_at_layers
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report_folder import write_report
@@ -133,7 +132,7 @@ def test_items_are_test_sentences_and_designs_are_paired_on_them(folder: Path, w
         assert one is not None and one.n == 10
         assert score(one) == pytest.approx(result.main_score)
         assert one.columns["below"].tolist() == [len(row["tokens"]) for row in words.data["test"]]
-    model, tokenizer = load_any_decoder(Source(str(folder), dtype="float32", device="cpu"))
+    model, tokenizer = load_decoder(Source(str(folder), dtype="float32", device="cpu"))
     train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
     model = LoadedModel(Backbone(model, "causal"), tokenizer, Source(str(folder)))
     first = probe_words(model, train, test, layer=1)
@@ -233,7 +232,7 @@ def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_
     failures = ResultStore(tmp_path / "out").failures
     assert {one.label: one.applies for one in failures} == dict.fromkeys(NOT_READ, False)
     assert all(one.error.startswith("does not apply: words are read") for one in failures)
-    monkeypatch.setattr(comparing, "load_any_decoder", lambda _: pytest.fail("the model was loaded again"))
+    monkeypatch.setattr(comparing, "load_decoder", lambda _: pytest.fail("the model was loaded again"))
     monkeypatch.setattr(ResultStore, "fail", lambda *_: pytest.fail("what was known was written again"))
     assert run(folder, designs, [words, texts], ResultStore(tmp_path / "out")) == found
     assert ResultStore(tmp_path / "out").failures == failures

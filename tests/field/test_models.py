@@ -364,12 +364,12 @@ def test_a_tokenizer_that_outgrew_its_model_is_refused(edit: Callable[..., Path]
 
 
 def test_a_special_token_without_an_embedding_spoils_its_text_only(edit: Callable[..., Path], tmp_path: Path) -> None:
-    from tests.serving.running import running
+    from tests.server.running import running
     from unmask.bulk.document_encoder import DocumentEncoder
     from unmask.bulk.documents import Document
     from unmask.bulk.job import Job
     from unmask.saving.exports.model2vec import token_vectors
-    from unmask.serving.served import ServedModels
+    from unmask.server.served import ServedModels
 
     embedder = Embedder.from_pretrained(grown(edit(), special=True), **HERE)
     texts = ["a", "b <two>"]

@@ -15,12 +15,12 @@ import pytest
 
 from tests.conftest import TEXTS
 from tests.in_process import run_program
-from tests.serving.running import Client, running, until
+from tests.server.running import Client, running, until
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.serving.keys import Keys
-from unmask.serving.limits import Limits
-from unmask.serving.served import ServedModels, load_models
+from unmask.server.keys import Keys
+from unmask.server.limits import Limits
+from unmask.server.served import ServedModels, load_models
 
 KEY = "a-key-of-sixteen-or-more"
 PAGE = "https://app.example"
@@ -224,7 +224,7 @@ def test_large_texts_take_turns_and_are_abandoned_with_their_client(
     model = client.server.service.models["mean"]
     watched, spaces = Watched(embedder, monkeypatch), " " * 100_000 + "end"
     turns: list[int] = []
-    monkeypatch.setattr("unmask.serving.served._CHARACTERS_AT_ONCE", 5_000)
+    monkeypatch.setattr("unmask.server.served._CHARACTERS_AT_ONCE", 5_000)
     list(model.tokenize(["word " * 300] * 200, None, lambda: turns.append(sum(watched.turns))))
     assert np.diff(turns).max() <= 5_000, "other requests wait for as long as a turn takes"
     stop = threading.Event()
@@ -295,7 +295,7 @@ def test_the_command_says_at_once_what_it_loads_and_under_which_names(monkeypatc
         order.append(capfd.readouterr().err)
         return load(*arguments, **options)
 
-    monkeypatch.setattr("unmask.serving.served.load_models", loading)
+    monkeypatch.setattr("unmask.server.served.load_models", loading)
     code, out, _ = run_program(words, monkeypatch, capfd)
     assert code == 0 and order == ["unmask: loading pico ...\n"]
     assert out.splitlines()[0].startswith("mean (also pico, pico:mean): causal/plain/mean, ")

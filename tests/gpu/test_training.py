@@ -9,17 +9,16 @@ import pytest
 import torch
 
 from tests.conftest import TEXTS
-from tests.experts.conftest import DOMAINS, SUMS
+from tests.moe.experts.conftest import DOMAINS, SUMS
 from tests.training.running import STAGES, recipe, run, weights
 from unmask.embedder import Embedder
-from unmask.experts.expert import train_expert
-from unmask.experts.lesson_training import Learning
-from unmask.experts.lessons.generation import Sampling, Writer
-from unmask.experts.likelihood import response_likelihood
-from unmask.experts.mixing import Ingredients, mix, mix_jointly
-from unmask.mixture.any_model import load_any_language_model
-from unmask.mixture.gating import Routing
-from unmask.models.loading import Source
+from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.expert import train_expert
+from unmask.moe.experts.lesson_training import Learning
+from unmask.moe.experts.lessons.generation import Sampling, Writer
+from unmask.moe.experts.likelihood import response_likelihood
+from unmask.moe.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.moe.mixture.gating import Routing
 from unmask.training.lora import LoraOptions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: make gpu")
@@ -29,7 +28,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def likelihoods(model: Path, device: str, dtype: str = "float32") -> np.ndarray:
-    loaded, tokenizer = load_any_language_model(Source(str(model), device=device, dtype=dtype))
+    loaded, tokenizer = load_language_model(Source(str(model), device=device, dtype=dtype))
     return np.asarray(response_likelihood(loaded, tokenizer, SUMS))
 
 
@@ -65,7 +64,7 @@ def test_experts_learn_and_a_mixture_of_them(dtype: str, base: Path, tmp_path: P
 def test_a_model_writes_what_it_writes_on_a_cpu(base: Path) -> None:
     texts = {}
     for device in ("cpu", "cuda"):
-        writer = Writer(*load_any_language_model(Source(str(base), device=device, dtype="float32")))
+        writer = Writer(*load_language_model(Source(str(base), device=device, dtype="float32")))
         texts[device] = [text.text for text in writer.write("Tasks.\n", ["Add 1", "Name"], Sampling(8), "\n\n", 0)]
         assert all(
             text.text for text in writer.write("Tasks.\n", ["Add 1"], Sampling(8, temperature=1.0, top_p=0.9), "\n\n", 0)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.models.test_upcycling import PLAIN, TAKEN, batch, headed
+from tests.moe.upcycling.test_upcycle import PLAIN, TAKEN, batch, headed
 from unmask.errors import UnmaskError
 from unmask.models.branches import Branch, load_branch
-from unmask.models.loading import Source, load_language_model
-from unmask.models.upcycled_folder import save_upcycled
-from unmask.models.upcycling import upcycle
+from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.upcycling.upcycle import upcycle
+from unmask.moe.upcycling.upcycled_folder import save_upcycled
 
 THREE = replace(PLAIN, experts=3)
 
@@ -139,7 +139,7 @@ def test_saved_and_loaded_it_is_bit_equal_and_its_card_names_the_experts(tokeniz
     dense = headed()
     done = upcycle(dense, THREE, branches(dense)[1])
     save_upcycled(done, tokenizer, tmp_path / "moe", "pico", THREE)
-    loaded, _ = load_language_model(Source(str(tmp_path / "moe"), dtype="float32"))
+    loaded, _ = load_base_language_model(Source(str(tmp_path / "moe"), dtype="float32"))
     assert torch.equal(logits(loaded.eval()), logits(done.model))
     card = (tmp_path / "moe" / "README.md").read_text(encoding="utf-8")
     assert "- expert 0: a\n- expert 1: b\n- expert 2: c\n" in card and "NOT been trained" in card
@@ -235,7 +235,7 @@ def test_the_command_makes_experts_of_branches(
     assert run(monkeypatch, base, "-o", tmp_path / "moe", *options, "--dtype", "float32", "--json") == 0
     said = json.loads(capfd.readouterr().out)
     assert said["branches"] == ["a", "b", "c"]
-    loaded, _ = load_language_model(Source(str(tmp_path / "moe"), dtype="float32"))
+    loaded, _ = load_base_language_model(Source(str(tmp_path / "moe"), dtype="float32"))
     assert loaded.config.num_local_experts == 3
     experts = loaded.model.layers[1].mlp.experts.down_proj
     assert all(
@@ -264,7 +264,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     def loads(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("unmask.models.loading.load_language_model", loads)
+    monkeypatch.setattr("unmask.models.loading.load_base_language_model", loads)
     assert run(monkeypatch, "pico", "-o", tmp_path / "moe", *options) == 2
     assert said in " ".join(capfd.readouterr().err.split())
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.serving.running import until
+from tests.server.running import until
 from tests.training.running import ended, forked
 from unmask.errors import UnmaskError
 from unmask.models import bundled as models

@@ -84,7 +84,7 @@ def test_a_buffer_in_low_precision_that_no_config_holds_stays() -> None:
 def test_a_module_of_sentence_transformers_that_is_cast_gives_the_vectors_of_its_folder(
     pico: Callable[..., Embedder], tmp_path: Path
 ) -> None:
-    from unmask.st_module import UnmaskModule
+    from unmask.sentence_transformers_module import UnmaskModule
 
     embedder = pico("causal/eol/last")
     UnmaskModule(embedder).bfloat16()

@@ -17,15 +17,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.mixture.models import language_model, saved_experts
+from tests.moe.mixture.models import language_model, saved_experts
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.mixture.mixture_folder import Mixture
 from unmask.models import digests, identity
 from unmask.models.digests import digest_of_file, digest_of_folder
 from unmask.models.identity import identity_of, identity_of_loaded, note_source
-from unmask.models.loading import load_language_model
+from unmask.models.loading import load_base_language_model
 from unmask.models.source import Source
+from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.saving.folder import read_settings
 
 
@@ -301,7 +301,7 @@ def test_what_leaves_the_weights_alone_leaves_the_model_itself_and_hashes_nothin
 
 
 def test_a_mixture_that_routes_in_another_way_is_another_one(base: Path, tmp_path: Path) -> None:
-    language, _ = load_language_model(Source(str(base), dtype="float32", device="cpu"))
+    language, _ = load_base_language_model(Source(str(base), dtype="float32", device="cpu"))
     Mixture(language, saved_experts(tmp_path, language), source=Source(str(base))).save_pretrained(tmp_path / "mixture")
     decoder = Embedder.from_pretrained(tmp_path / "mixture", "causal/plain/mean", **DESIGN).backbone.model
     mixture: Any = decoder.mixture

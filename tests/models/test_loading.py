@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.mixture.any_model import load_any_decoder
-from unmask.models.loading import DTYPES, Source, dtype_name, load_language_model, pick_device, pick_dtype
+from unmask.models.loading import DTYPES, Source, dtype_name, load_base_language_model, load_decoder, pick_device, pick_dtype
 from unmask.models.source import as_adapters
 
 CPU = torch.device("cpu")
@@ -75,9 +74,9 @@ def own_copy(causal_folder: MakeFolder, tmp_path: Path) -> Path:
 
 
 def decoder_of(model: Path, adapter: str | None = None, **options: Any) -> Any:
-    return load_any_decoder(
-        Source(str(model), adapters=as_adapters(adapter), **{"dtype": "float32", "device": "cpu", **options})
-    )[0]
+    return load_decoder(Source(str(model), adapters=as_adapters(adapter), **{"dtype": "float32", "device": "cpu", **options}))[
+        0
+    ]
 
 
 def states(model: Any) -> Tensor:
@@ -111,7 +110,7 @@ def test_a_language_model_attends_causally_whatever_it_was_saved_with(causal_fol
     folder = edited(causal_folder(), tmp_path / "saved", "config.json", is_causal=False)
     tokens = torch.arange(3, 27).reshape(2, 12)
     one, other = (
-        load_language_model(Source(str(place), dtype="float32", device="cpu"))[0].eval()(input_ids=tokens).logits
+        load_base_language_model(Source(str(place), dtype="float32", device="cpu"))[0].eval()(input_ids=tokens).logits
         for place in (folder, causal_folder())
     )
     assert torch.equal(one, other)
@@ -204,7 +203,7 @@ def test_an_architecture_that_transformers_does_not_know_is_refused(pico_folder:
 def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UnmaskError) as error:
-        load_any_decoder(Source(name))
+        load_decoder(Source(name))
     said = str(error.value)
     assert f"'{name}' is no folder, no bundled name (smollm2, gemma3-270m, minilm, pico)" in said
     assert "HF_HUB_OFFLINE is set, so only its cache was tried" in said
@@ -213,7 +212,7 @@ def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where"])
 def test_a_path_that_does_not_exist_is_not_looked_up_elsewhere(name: str) -> None:
     with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
-        load_any_decoder(Source(name))
+        load_decoder(Source(name))
 
 
 # ---- tokenizers ---------------------------------------------------------------------------------------------------------------
@@ -486,5 +485,5 @@ def test_loading_shows_no_bars_of_libraries_and_leaves_their_setting(base: Path,
 
     monkeypatch.setattr(logging, "_tqdm_active", True)
     monkeypatch.setattr(logging, "_tqdm_hook", bar)
-    load_language_model(Source(str(base)))
+    load_base_language_model(Source(str(base)))
     assert set(made) == {logging.EmptyTqdm} and logging.is_progress_bar_enabled()

@@ -13,8 +13,7 @@ from torch import nn
 
 from tests.families import FAMILIES, Family
 from unmask.errors import UnmaskError
-from unmask.mixture.any_model import load_any_decoder
-from unmask.models.loading import HeadMissing, Source
+from unmask.models.loading import HeadMissing, Source, load_decoder
 from unmask.models.output_layer import find_output_layer
 from unmask.models.source import as_adapters
 
@@ -47,9 +46,9 @@ def folder_of(tokenizer: Any, tmp_path: Path) -> MakeFolder:
 
 
 def loaded(folder: Path, adapter: str | None = None, **options: Any) -> Any:
-    return load_any_decoder(
-        Source(str(folder), adapters=as_adapters(adapter), **{"dtype": "float32", "device": "cpu", **options})
-    )[0].eval()
+    return load_decoder(Source(str(folder), adapters=as_adapters(adapter), **{"dtype": "float32", "device": "cpu", **options}))[
+        0
+    ].eval()
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

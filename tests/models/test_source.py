@@ -15,9 +15,9 @@ import pytest
 from tests.abuse.forking import run as run_in_a_copy
 from tests.tiny import give_code
 from unmask.errors import UnmaskError
-from unmask.mixture.any_model import load_any_decoder
 from unmask.models import hub
 from unmask.models.bundled import is_path, resolve
+from unmask.models.loading import load_decoder
 from unmask.models.source import TRUSTED, Source, base_name, below, lasting_name
 
 # --- paths and hub ids -----------------------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ def test_what_looks_like_a_path_is_not_asked_of_a_hub(name: str, monkeypatch: py
     monkeypatch.setattr(hub, "_answers", lambda: pytest.fail("the hub was asked"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with pytest.raises(UnmaskError, match="There is no folder"):
-        load_any_decoder(Source(name))
+        load_decoder(Source(name))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "owner/name", "HuggingFaceTB/SmolLM2-135M", "a/b.c_d-e"])
@@ -68,7 +68,7 @@ def ask_a_hub_that_does_not_answer(home: Path) -> None:
     hub._asked = hub._Asked()
     start = time.monotonic()
     try:
-        load_any_decoder(Source("owner/name"))
+        load_decoder(Source("owner/name"))
     except UnmaskError as error:
         print(json.dumps([time.monotonic() - start, str(error), constants.HF_HUB_OFFLINE]))
 
@@ -132,7 +132,7 @@ def test_an_adapter_that_lacks_a_file_is_not_completed_from_the_hub(
         sources.append(Source("models/lora", device="cpu"))
     for source in sources:
         with pytest.raises(UnmaskError, match=r"The adapter 'models/lora' (could not be loaded: Can't find|is not complete)"):
-            load_any_decoder(source)
+            load_decoder(source)
 
 
 def test_the_revision_that_was_saved_is_the_one_that_is_loaded(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_code_of_a_base_that_a_file_names_is_not_run(
     with pytest.raises(
         UnmaskError, match=rf"names the base model '{folder}', which comes with Python code .* --model {folder} "
     ):
-        load_any_decoder(Source(str(adapter), trust_remote_code=True))
+        load_decoder(Source(str(adapter), trust_remote_code=True))
     assert not proof.exists()
     with pytest.raises(UnmaskError, match="contains custom code"):
-        load_any_decoder(Source(str(adapter)))
+        load_decoder(Source(str(adapter)))
     assert not proof.exists()
     monkeypatch.setenv(TRUSTED, f"someone/else, {folder}")
     base = below(adapter, Source(str(adapter), trust_remote_code=True))
@@ -206,18 +206,17 @@ def test_code_of_another_repository_is_not_run(coded: tuple[Path, Path], monkeyp
     said["auto_map"]["AutoModel"] = "someone/else--modeling.Theirs"
     (folder / "config.json").write_text(json.dumps(said))
     with pytest.raises(UnmaskError, match=rf"needs to run Python code of 'someone/else'.* set {TRUSTED}=someone/else"):
-        load_any_decoder(Source(str(folder), trust_remote_code=True))
+        load_decoder(Source(str(folder), trust_remote_code=True))
     assert not proof.exists()
     monkeypatch.setenv(TRUSTED, "someone/else")
     with pytest.raises(UnmaskError, match="could not be loaded: "):  # now it is asked for, and there is no such repository
-        load_any_decoder(Source(str(folder), trust_remote_code=True))
+        load_decoder(Source(str(folder), trust_remote_code=True))
 
 
 def test_a_model_that_is_named_runs_its_own_code(coded: tuple[Path, Path]) -> None:
     folder, proof = coded
     started = time.time()
     assert (
-        type(load_any_decoder(Source(str(folder), trust_remote_code=True, dtype="float32", device="cpu"))[0]).__name__
-        == "OwnModel"
+        type(load_decoder(Source(str(folder), trust_remote_code=True, dtype="float32", device="cpu"))[0]).__name__ == "OwnModel"
     )
     assert proof.exists() and proof.stat().st_mtime >= started - 5

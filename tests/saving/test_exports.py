@@ -17,15 +17,15 @@ from tests.cli.test_outputs import COMMANDS
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from tests.in_process import run_program
-from tests.mixture.models import saved_experts
+from tests.moe.mixture.models import saved_experts
 from unmask import errors
 from unmask.embedder import Embedder
 from unmask.encoding.batching import steps_of
 from unmask.encoding.heads import HeadOptions, build_head
 from unmask.errors import UnmaskError
-from unmask.mixture.gating import Routing
-from unmask.mixture.mixture_folder import build_mixture
 from unmask.models.source import Source
+from unmask.moe.mixture.gating import Routing
+from unmask.moe.mixture.mixture_folder import build_mixture
 from unmask.saving.exports import gguf, graph, model2vec, standalone
 from unmask.saving.exports.check import TEXTS, check_texts, check_vectors, our_vectors, unit
 from unmask.saving.exports.export import card, export, find_target

@@ -21,7 +21,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 from tests.conftest import TEXTS, make_tokenizer
 from tests.encoding.test_encode import with_longrope
 from tests.families import FAMILIES
-from tests.mixture.models import saved_experts
+from tests.moe.mixture.models import saved_experts
 from tests.proofs import ALL
 from tests.tiny import give_code
 from unmask.designs.design import POOLINGS
@@ -265,7 +265,7 @@ def test_sentence_transformers_loads_in_the_precision_that_is_asked_for(
 def test_an_option_that_would_change_nothing_is_refused(
     options: dict[str, Any], message: str, pico: Make, tmp_path: Path
 ) -> None:
-    from unmask.st_module import UnmaskModule
+    from unmask.sentence_transformers_module import UnmaskModule
 
     folder = saved(pico("causal/eol/last"), tmp_path / "saved")
     with pytest.raises(UnmaskError, match=message):
@@ -331,7 +331,7 @@ def test_a_tokenizer_that_was_told_to_split_special_tokens_does_so_again(tmp_pat
 def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs(design: str) -> None:
     from sentence_transformers import SentenceTransformer
 
-    from unmask.st_module import UnmaskModule
+    from unmask.sentence_transformers_module import UnmaskModule
 
     embedder = Embedder.from_model(with_longrope().model, tokenizer_of(False), design, max_length=4096)
     texts = ["a b" * length for length in (1019, 1029)]

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from tests.conftest import TEXTS
-from tests.mixture.models import saved_experts
+from tests.moe.mixture.models import saved_experts
 from tests.proofs import ALL
 from unmask.embedder import Embedder
 from unmask.encoding.heads import HeadOptions, build_head
 from unmask.errors import UnmaskError
 from unmask.io.seals import SEAL
-from unmask.mixture.gating import Routing
-from unmask.mixture.mixture_folder import build_mixture
 from unmask.models.source import Source
+from unmask.moe.mixture.gating import Routing
+from unmask.moe.mixture.mixture_folder import build_mixture
 from unmask.saving.own_files import FIT, ST_CONFIG, files_in
 
 Make = Callable[[str], Embedder]
@@ -79,7 +79,7 @@ def save_by_theirs(embedder: Embedder, folder: Path) -> Path:
     """Save through sentence-transformers, as after a training there."""
     from sentence_transformers import SentenceTransformer
 
-    from unmask.st_module import UnmaskModule
+    from unmask.sentence_transformers_module import UnmaskModule
 
     SentenceTransformer(modules=[UnmaskModule(embedder)], device="cpu").save_pretrained(str(folder), create_model_card=False)
     return folder

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tests.experts.conftest import DOMAINS
-from tests.experts.test_training import expert
+from tests.moe.experts.conftest import DOMAINS
+from tests.moe.experts.test_training import expert
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.lessons import tokenize_lessons
-from unmask.experts.lessons.seed_lessons import write_lessons
-from unmask.experts.likelihood import response_likelihood, text_likelihood
-from unmask.mixture.any_model import load_any_language_model
-from unmask.models.loading import Source
+from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.lessons.lessons import tokenize_lessons
+from unmask.moe.experts.lessons.seed_lessons import write_lessons
+from unmask.moe.experts.likelihood import response_likelihood, text_likelihood
 from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
 from unmask.training import collate
 from unmask.training.collate import chunk_tokens
@@ -58,7 +57,7 @@ def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> Non
     files = [part for name in ("snow.txt", "pairs.jsonl") for part in ("--texts", f"{name.split('.')[0]}={tmp_path / name}")]
     given = ["evaluate-lm", "-m", str(base), "--dtype", "float32", *files]
     said: Any = json.loads(CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False).stdout)["text_likelihood"]
-    model, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
+    model, tokenizer = load_language_model(Source(str(base), dtype="float32"))
     assert said["items"] == {"snow": 2, "pairs": 2}
     for name, some in texts.items():
         by_hand = text_likelihood(model, tokenizer, tokenizer(some)["input_ids"])
@@ -70,7 +69,7 @@ def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> Non
 
 
 def test_what_is_cut_is_said_once_before_a_model_is_measured(base: Path, tmp_path: Path) -> None:
-    _, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
+    _, tokenizer = load_language_model(Source(str(base), dtype="float32"))
     texts = ["It is cold.", "Snow fell on the hill, and rain fell on the snow."]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     write_lessons(DOMAINS["sums"], tmp_path / "sums.jsonl")
@@ -140,7 +139,7 @@ def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
     first, second = said["models"]
     assert said["items"] == {"sums": 12, "colours": 12}
     assert second["differences"]["sums"][2] < 0, "the expert is better at its own domain, beyond chance"
-    model, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
+    model, tokenizer = load_language_model(Source(str(base), dtype="float32"))
     assert first["domains"]["sums"] == pytest.approx(response_likelihood(model, tokenizer, DOMAINS["sums"]).mean())
     printed = CliRunner().invoke(app, given, catch_exceptions=False).stdout
     assert "average" in printed and f"{first['domains']['sums']:.3f}" in printed
@@ -166,7 +165,7 @@ def test_a_model_that_is_not_there_is_told_before_another_is_measured(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "texts.txt").write_text("It is cold.\n")
-    monkeypatch.setattr("unmask.mixture.any_model.load_any_language_model", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("unmask.models.loading.load_language_model", lambda _: pytest.fail("a model was loaded"))
     given = ["evaluate-lm", "-m", str(base), "-m", f"{tmp_path}/gone", "--texts", f"cold={tmp_path / 'texts.txt'}"]
     with pytest.raises(UnmaskError, match=r"There is no folder '.*gone'"):
         CliRunner().invoke(app, given, catch_exceptions=False)

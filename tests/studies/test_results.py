@@ -11,7 +11,7 @@ import torch
 
 from tests.studies.claims.made import made, made_findings
 from unmask.errors import UnmaskError
-from unmask.experts.records import RunRecord
+from unmask.moe.experts.records import RunRecord
 from unmask.studies import results_file
 from unmask.studies.results import (
     RECORD,

@@ -18,18 +18,18 @@ import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from tests.mixture.models import language_model
-from tests.probing.routing.recorded import ours
+from tests.moe.mixture.models import language_model
+from tests.moe.routing.recorded import ours
 from tests.studies import smoke
 from tools.kept_studies import RESULTS as MEASURED
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.experts.lesson_training import Learning, schedule
-from unmask.experts.lessons.lessons import Lesson, LessonTokens, read_lessons
 from unmask.io.arrays import load_arrays
 from unmask.models.bundled import resolve
-from unmask.models.loading import Source, load_language_model
-from unmask.probing.routing.record import read_record
+from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.experts.lesson_training import Learning, schedule
+from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, read_lessons
+from unmask.moe.routing.record import read_record
 from unmask.studies.claims.claim import Claim, findings
 from unmask.studies.results import read_results
 from unmask.studies.routers import anchor as anchoring
@@ -112,7 +112,9 @@ def test_a_device_that_training_refuses_is_told_before_the_base_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, source = load_plan("smoke"), Source("pico", dtype="float32", device="cuda:1")
-    monkeypatch.setattr(running, "load_language_model", lambda source: load_language_model(replace(source, device="cpu")))
+    monkeypatch.setattr(
+        running, "load_base_language_model", lambda source: load_base_language_model(replace(source, device="cpu"))
+    )
     monkeypatch.setattr(running, "pick_device", lambda _: torch.device("cpu"))
     monkeypatch.setattr(running, "precision_of", lambda source: source.dtype)
     monkeypatch.setattr(Measuring, "base", lambda *_: pytest.fail("the base was measured"))

@@ -16,11 +16,10 @@ from tests.studies.smoke import SETTINGS, command
 from tests.training.running import At, die, killed
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.likelihood import response_likelihood
 from unmask.io.seals import read_record, write_record
-from unmask.mixture.any_model import load_any_language_model
-from unmask.models.loading import Source
+from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
+from unmask.moe.experts.likelihood import response_likelihood
 from unmask.starter import starter_lessons
 from unmask.studies.claims.claim import Claim
 from unmask.studies.results import read_results
@@ -91,7 +90,7 @@ def test_rows_are_what_they_say(whole: Path) -> None:
     main = {row["model"]: row for row in found["main"]}
     held_out = {name: read_lessons(whole / "lessons" / f"{name}.held-out.jsonl") for name in DOMAINS}
     for row, model in ((BASE, "pico"), ("expert math", whole / "experts/math"), (MIXSE, whole / "mixtures/MiXSE")):
-        speaker, tokenizer = load_any_language_model(Source(str(model), dtype="float32"))
+        speaker, tokenizer = load_language_model(Source(str(model), dtype="float32"))
         for name, lessons in held_out.items():
             expected = response_likelihood(speaker, tokenizer, lessons, max_length=256).mean()
             assert main[row]["domains"][name] == pytest.approx(expected, abs=1e-5)
@@ -210,7 +209,7 @@ def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
     standing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every model of the study is asked, and shown; what is there is not measured again; other items are other items."""
-    from unmask.experts.abilities.harness import accuracies
+    from unmask.moe.experts.abilities.harness import accuracies
     from unmask.studies.self_moe import measurements as measuring
 
     piqa, more = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"', f'abilities.piqa="{file_of(tmp_path, "more", 5)}"'
@@ -270,16 +269,16 @@ def test_damaged_and_older_values_are_measured_again(standing: Path, tmp_path: P
 
 @pytest.mark.sample(0)
 def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
-    from unmask.experts.abilities.ability_tests import read_items
-    from unmask.experts.abilities.harness import accuracy
-    from unmask.mixture.mixture_folder import load_mixture
-    from unmask.mixture.overrides import override_routing
+    from unmask.moe.experts.abilities.ability_tests import read_items
+    from unmask.moe.experts.abilities.harness import accuracy
+    from unmask.moe.mixture.mixture_folder import load_mixture
+    from unmask.moe.mixture.overrides import override_routing
 
     name = file_of(tmp_path, "many", 24)
     found, _ = asked([f'abilities.piqa="{name}"'], standing, tmp_path)
     items, folder = read_items("piqa", tmp_path / name), standing
     for row, model in (("expert math", folder / "experts/math"), ("layer routers", folder / "mixtures/layer-routers")):
-        speaker, tokenizer = load_any_language_model(Source(str(model), dtype="float32"))
+        speaker, tokenizer = load_language_model(Source(str(model), dtype="float32"))
         assert found.abilities[row]["piqa"].tolist() == (100 * accuracy(speaker, tokenizer, "piqa", items)).tolist()
     mixture, tokenizer = load_mixture(folder / "mixtures/MiXSE", Source("pico", dtype="float32"))
     for choice in ("top-2", "all", "random", "renormalised"):

@@ -16,17 +16,16 @@ from tests.messages import heard
 from tests.sketches import sketching
 from tests.studies.test_self_moe import DOMAINS, LITTLE, file_of
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.ability_tests import read_items
-from unmask.experts.abilities.answer_likelihood import answer_likelihood
-from unmask.experts.abilities.multiple_choice import draw_choices
-from unmask.experts.lessons.generation import Sampling, Text, Writer
-from unmask.experts.lessons.lessons import read_lessons
-from unmask.mixture.any_model import load_any_language_model
-from unmask.mixture.expert_folder import read_expert
-from unmask.mixture.merging import merge_experts
-from unmask.mixture.mixture_folder import load_mixture
-from unmask.mixture.overrides import override_routing
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_base_language_model, load_language_model
+from unmask.moe.experts.abilities.ability_tests import read_items
+from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood
+from unmask.moe.experts.abilities.multiple_choice import draw_choices
+from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
+from unmask.moe.experts.lessons.lessons import read_lessons
+from unmask.moe.mixture.expert_folder import read_expert
+from unmask.moe.mixture.merging import merge_experts
+from unmask.moe.mixture.mixture_folder import load_mixture
+from unmask.moe.mixture.overrides import override_routing
 from unmask.studies.self_moe import written_lessons
 from unmask.studies.self_moe.measurements import Choices
 from unmask.studies.self_moe.paper_claims import verdicts
@@ -81,7 +80,7 @@ def test_answers_are_added_to_a_study_that_stands(standing: Path, tmp_path: Path
     assert said == [f"measuring the answers of {row}: piqa" for row in (BASE, INSTANCE, MIXSE)], "and nothing else"
     items = read_items("piqa", tmp_path / "few.jsonl")
     for row, model in ((BASE, "pico"), (INSTANCE, standing / "experts/instance"), (MIXSE, standing / "mixtures/MiXSE")):
-        expected = answer_likelihood(*load_any_language_model(Source(str(model), dtype="float32")), items)
+        expected = answer_likelihood(*load_language_model(Source(str(model), dtype="float32")), items)
         assert found.answers[row]["piqa"] == pytest.approx(expected, abs=1e-6)
     report = (standing / "report.md").read_text()
     assert "## Answers of ability tests" in report and "Items: piqa 3." in report
@@ -132,13 +131,13 @@ def test_multiple_choice_is_added_to_a_study_that_stands(standing: Path, tmp_pat
     assert said == [f"measuring the multiple choice of {row}: gsm8k" for row in CHOOSING], "and nothing else"
     choices = draw_choices("gsm8k", tmp_path / file, 5, 0, lambda _: False)
     mixture, _ = load_mixture(standing / "mixtures/MiXSE", PICO)
-    merged, tokenizer = load_language_model(PICO)
+    merged, tokenizer = load_base_language_model(PICO)
     experts = [read_expert(standing / "experts" / name) for name in DOMAINS]
     with override_routing(mixture, "renormalised"):
         merged = merge_experts(merged, experts, "ties", density=load_plan("smoke").ties_density)
         models = {"TIES": merged.eval(), "MiXSE, renormalised": mixture.model.eval()}
         folders = {BASE: "pico", "expert math": standing / "experts/math", MIXSE: standing / "mixtures/MiXSE"}
-        models |= {row: load_any_language_model(Source(str(place), dtype="float32"))[0] for row, place in folders.items()}
+        models |= {row: load_language_model(Source(str(place), dtype="float32"))[0] for row, place in folders.items()}
         for row, model in models.items():
             expected = answer_likelihood(model, tokenizer, [one.item for one in choices])
             assert found.multiple_choice[row].behind["gsm8k"] == pytest.approx(expected, abs=1e-5)
@@ -164,7 +163,7 @@ def test_the_right_choice_of_the_human_answer_is_its_likelihood(standing: Path, 
     found, _ = run(standing, 'multiple_choice.bbh="bbh.jsonl"', data=tmp_path)
     choices = draw_choices("bbh", tmp_path / "bbh.jsonl", None, 0, lambda _: False)
     references = [replace(one.item, choices=(), reference=one.item.choices[int(str(one.item.target))]) for one in choices]
-    expected = answer_likelihood(*load_any_language_model(PICO), references)
+    expected = answer_likelihood(*load_language_model(PICO), references)
     assert found.multiple_choice[BASE].nats["bbh"] == pytest.approx(expected, abs=1e-5)
 
 

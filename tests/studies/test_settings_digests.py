@@ -7,8 +7,8 @@ from dataclasses import make_dataclass
 import pytest
 from pydantic import create_model
 
-from unmask.experts.router import RouterOptions
-from unmask.mixture.gating import Routing
+from unmask.moe.experts.router import RouterOptions
+from unmask.moe.mixture.gating import Routing
 from unmask.studies.settings_digests import digest_of
 
 TABLE = {"lr": 0.1, "steps": 0, "on": True, "parts": [{"a": 1}, {}]}

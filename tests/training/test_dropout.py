@@ -14,7 +14,7 @@ from tests.training.test_collate import LENGTHS, RECIPE, rows_of, sets_of, text_
 from unmask.embedder import Embedder
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
-from unmask.st_module import UnmaskModule
+from unmask.sentence_transformers_module import UnmaskModule
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import DROPOUTS, attention_dropout, layer_dropout, require_two_views
 from unmask.training.recipe import Recipe

@@ -18,7 +18,7 @@ from unmask.embedder import Embedder
 from unmask.encoding.batching import collate
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
-from unmask.st_module import UnmaskModule
+from unmask.sentence_transformers_module import UnmaskModule
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import layer_dropout
 from unmask.training.losses import NeighbourLoss, RankingLoss, info_nce, neighbour_divergence

@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.messages import heard
-from tests.mixture.models import saved_experts
+from tests.moe.mixture.models import saved_experts
 from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run, same, weights
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.mixture.mixture_folder import Mixture
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.training.card import write_card
 from unmask.training.loop import Loop, arguments, load_trainable, save_trainable
 from unmask.training.recipe import read_sets
@@ -321,7 +321,7 @@ def test_the_result_loads_as_what_was_trained(design: str, settings: dict[str, A
 
 
 def test_the_router_of_lora_experts_stays_in_fp32_beside_weights_in_bf16(model: Path, tmp_path: Path) -> None:
-    base, _ = load_language_model(Source(str(model), dtype="float32"))
+    base, _ = load_base_language_model(Source(str(model), dtype="float32"))
     mixture = Mixture(base, saved_experts(tmp_path, base), source=Source(str(model)))
     mixture.save_pretrained(tmp_path / "mixture")
     options = SHORT | {"lr": 1e-2, "max_length": 64}

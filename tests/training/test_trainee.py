@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.mixture.models import saved_experts
+from tests.moe.mixture.models import saved_experts
 from tests.training.running import recipe, run
 from tests.training.test_stages import mixture, next_token
 from unmask.designs.design import Design
@@ -17,9 +17,9 @@ from unmask.embedder import Embedder
 from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import LayerAttention
 from unmask.errors import UnmaskError
-from unmask.mixture.gating import Routing
-from unmask.mixture.mixture_folder import Mixture
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.mixture.gating import Routing
+from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.starter import reference_texts
 from unmask.training.recipe import Recipe
 from unmask.training.trainee import Trainee, predicts_tokens
@@ -80,7 +80,7 @@ def test_weights_that_a_result_would_not_hold_do_not_train(model: Path, tmp_path
     run(recipe(model, "contrastive", merge=False, contrastive={"steps": 1}), tmp_path / "kept")
     adapter, merged, experts = tmp_path / "kept" / "model", tmp_path / "merged", tmp_path / "experts"
     Embedder.from_pretrained(adapter, merge=True).save_pretrained(merged)
-    base, _ = load_language_model(Source(str(model), dtype="float32"))
+    base, _ = load_base_language_model(Source(str(model), dtype="float32"))
     Mixture(base, saved_experts(tmp_path, base), source=Source(str(model))).save_pretrained(experts)
     for train in ("lora", "full", ["q_proj"]):
         with pytest.raises(UnmaskError, match="is an adapter beside its base model"):
@@ -95,7 +95,7 @@ def test_weights_that_a_result_would_not_hold_do_not_train(model: Path, tmp_path
 
 def test_a_router_without_a_gradient_does_not_train(model: Path, tmp_path: Path) -> None:
     for top_k in (1, 2):
-        base, _ = load_language_model(Source(str(model), dtype="float32"))
+        base, _ = load_base_language_model(Source(str(model), dtype="float32"))
         experts = saved_experts(tmp_path / str(top_k), base)
         routing = Routing(top_k=top_k, renormalise=True)
         Mixture(base, experts, routing, source=Source(str(model))).save_pretrained(tmp_path / f"top-{top_k}")
@@ -109,7 +109,7 @@ def test_a_router_without_a_gradient_does_not_train(model: Path, tmp_path: Path)
 @pytest.mark.parametrize("routing", [Routing(), Routing(level="sequence"), Routing("final"), Routing(span=2)], ids=str)
 def test_checkpointing_is_refused_where_decisions_outlive_a_block(routing: Routing, model: Path, tmp_path: Path) -> None:
     """A pooling stage runs its chunks forward before it goes backward, so a recomputed block would see the last chunk's decision."""
-    base, _ = load_language_model(Source(str(model), dtype="float32"))
+    base, _ = load_base_language_model(Source(str(model), dtype="float32"))
     Mixture(base, saved_experts(tmp_path, base), routing, source=Source(str(model))).save_pretrained(tmp_path / "mixture")
     again = {"contrastive": {"checkpointing": True}}
     if routing == Routing():

@@ -13,7 +13,7 @@ from typing import Any
 
 from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
-from unmask.serving.server import listen
+from unmask.server.server import listen
 from unmask.ui.app import Page
 from unmask.ui.corpus import Corpus
 from unmask.ui.corpus_map import CorpusMap

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.serving.running import until
+from tests.server.running import until
 from tests.ui.conftest import HOSTILE
 from tests.ui.running import Client, running
 from unmask.designs.design import Design, parse_designs

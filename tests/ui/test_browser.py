@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.chromium import CONTRAST
-from tests.serving.running import until
+from tests.server.running import until
 from tests.ui.conftest import HOSTILE
 from tests.ui.running import Client, running
 from tools.chromium import CHROMIUM

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.running import until
+from tests.server.running import until
 from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
 from unmask.encoding.tokenization import PromptTokenizer

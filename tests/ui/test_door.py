@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.ui.running import Client
-from unmask.serving.bodies import Message, Receive, Send
+from unmask.server.bodies import Message, Receive, Send
 from unmask.ui.door import HEADERS, LIMITS, POLICY, Door
 
 PATHS = ("/", "/main.js", "/style.css", "/api/state", "/api/corpus", "/nowhere")

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from tests.families import FAMILIES
-from tests.mixture.models import language_model, saved_experts
-from tests.serving.running import until
+from tests.moe.mixture.models import language_model, saved_experts
+from tests.server.running import until
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.mixture.gating import Routing, gates
-from unmask.mixture.model import MixtureModel
-from unmask.mixture.names import RouterKind
 from unmask.models.decoder import model_lock
+from unmask.moe.mixture.gating import Routing, gates
+from unmask.moe.mixture.model import MixtureModel
+from unmask.moe.mixture.names import RouterKind
 from unmask.ui.routing_view import MOST_TOKENS, as_json, routes
 
 TEXT = "A man plays a guitar."

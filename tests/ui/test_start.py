@@ -14,7 +14,7 @@ import pytest
 
 from tests.abuse.forking import program, start, wait
 from tests.in_process import run_program
-from tests.serving.running import until
+from tests.server.running import until
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError

@@ -16,9 +16,9 @@ from unmask.errors import UnmaskError
 from unmask.io.terminal import say
 
 if TYPE_CHECKING:
-    from unmask.experts.abilities.harness import Items
-    from unmask.experts.lessons.lessons import Lesson
     from unmask.models.loading import Source
+    from unmask.moe.experts.abilities.harness import Items
+    from unmask.moe.experts.lessons.lessons import Lesson
     from unmask.statistics.domain_differences import ModelScores
 
 Ability = Annotated[
@@ -85,8 +85,8 @@ def evaluate_lm(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate language models: likelihood of held-out text (works for small models, too), and accuracy on public tests."""
-    from unmask.experts.likelihood import likelihoods, text_likelihood
-    from unmask.mixture.any_model import load_any_language_model
+    from unmask.models.loading import load_language_model
+    from unmask.moe.experts.likelihood import likelihoods, text_likelihood
 
     if len(set(model)) < len(model):
         raise UnmaskError("A model was given twice.")
@@ -108,7 +108,7 @@ def evaluate_lm(
     tokens: dict[str, list[list[int]]] = {}
     uncounted: dict[str, dict[str, Any]] = {}
     for name in model:
-        speaker, tokenizer = load_any_language_model(options.source(name))
+        speaker, tokenizer = load_language_model(options.source(name))
         if not uncounted:  # all models read the same tokens
             tokens, uncounted = _tokens_that_count(tokenizer, domains, read, left_out, max_length)
         for row, using in _ways(name, speaker, choice or []):
@@ -137,7 +137,7 @@ def _tokens_that_count(
 
     left_out: texts that reading left out. Texts of fewer than two tokens are left out, too. Says the numbers.
     """
-    from unmask.experts.likelihood import cut_lessons
+    from unmask.moe.experts.likelihood import cut_lessons
 
     tokens = {domain: _tokens(tokenizer, domain, texts, longest) for domain, texts in read.items()}
     reasons = {
@@ -170,8 +170,8 @@ def _tokens(tokenizer: Any, domain: str, texts: Sequence[str], longest: int) -> 
 
 def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, Items]:
     """Items by the name of their test."""
-    from unmask.experts.abilities.harness import draw_tests
-    from unmask.experts.lessons.lessons import read_lessons
+    from unmask.moe.experts.abilities.harness import draw_tests
+    from unmask.moe.experts.lessons.lessons import read_lessons
 
     files: dict[str, Path | None] = {}
     for name, mark, path in (option.partition("=") for option in given):
@@ -185,7 +185,7 @@ def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
     """Say how code that models write is run, or refuse it, before a model is loaded."""
     if not asked:
         return
-    from unmask.experts.abilities.harness import require_code_to_run
+    from unmask.moe.experts.abilities.harness import require_code_to_run
 
     if how := require_code_to_run(asked, **code):
         say(how)
@@ -193,9 +193,9 @@ def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
 
 def _require_models(models: list[str], choices: list[str]) -> None:
     """Raise UnmaskError for a model that is not there, and a choice that no model has, before a model is loaded."""
-    from unmask.mixture.mixture_folder import SETTINGS, read_mixture_settings
-    from unmask.mixture.overrides import check_override
     from unmask.models.bundled import resolve
+    from unmask.moe.mixture.mixture_folder import SETTINGS, read_mixture_settings
+    from unmask.moe.mixture.overrides import check_override
 
     folders = [Path(resolve(name)) for name in models]
     mixtures = [folder for folder in folders if (folder / SETTINGS).is_file()]
@@ -208,7 +208,7 @@ def _require_models(models: list[str], choices: list[str]) -> None:
 
 def _require_same_tokens(sources: list[Source], domains: dict[str, list[Lesson]], read: dict[str, list[str]]) -> None:
     """Raise UnmaskError for models whose nats per token cannot be compared, before one of them is measured."""
-    from unmask.experts.likelihood import require_same_tokens
+    from unmask.moe.experts.likelihood import require_same_tokens
 
     texts = [text for of_domain in read.values() for text in of_domain]
     texts += [lesson.prompt + lesson.output for of_domain in domains.values() for lesson in of_domain]
@@ -221,7 +221,7 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
     from contextlib import nullcontext
     from functools import partial
 
-    from unmask.mixture.overrides import override_routing
+    from unmask.moe.mixture.overrides import override_routing
 
     mixture = getattr(speaker.base_model, "mixture", None)
     other = [(f"{name}, {choice}", partial(override_routing, mixture, choice)) for choice in choices] if mixture else []
@@ -231,7 +231,7 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
 def _accuracies(
     speaker: Any, tokenizer: Any, asked: Mapping[str, Any], limit: int | None, code: Mapping[str, bool], batch: int
 ) -> dict[str, Any]:
-    from unmask.experts.abilities.harness import accuracies
+    from unmask.moe.experts.abilities.harness import accuracies
 
     shares = accuracies(speaker, tokenizer, asked, limit=limit, batch=batch, **code)
     return {name: 100 * values for name, values in shares.items()}

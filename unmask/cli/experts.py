@@ -27,8 +27,8 @@ from unmask.errors import UnmaskError
 from unmask.io.terminal import counted, say, tell_result
 
 if TYPE_CHECKING:
-    from unmask.experts.lessons.generation import Writers
     from unmask.models.loading import Source
+    from unmask.moe.experts.lessons.generation import Writers
 
 
 def seeds(
@@ -48,8 +48,8 @@ def seeds(
 
     Lessons that are close to a held-out one (ROUGE-L above 0.7) are left out.
     """
-    from unmask.experts.lessons.seed_lessons import read_seeds, split_apart, write_lessons
     from unmask.io.files import only_writer_of
+    from unmask.moe.experts.lessons.seed_lessons import read_seeds, split_apart, write_lessons
 
     of_file = {source.stem: read_seeds(source)}
     [(learned, tested)] = split_apart(of_file, number, held_out_number if held_out else 0, seed).values()
@@ -105,12 +105,12 @@ def specialise(
     options: LoadOptions,
 ) -> None:
     """Let a base model write lessons for a domain: it invents instructions, then answers them. Bad ones are filtered out."""
-    from unmask.experts.lessons.domain import load_domain
-    from unmask.experts.lessons.seed_lessons import read_seeds
-    from unmask.experts.lessons.specialise import FILES, SpecialisePlan, check_run, record_of
-    from unmask.experts.lessons.specialise import specialise as run
     from unmask.io.files import check_output
     from unmask.models.identity import identity_of
+    from unmask.moe.experts.lessons.domain import load_domain
+    from unmask.moe.experts.lessons.seed_lessons import read_seeds
+    from unmask.moe.experts.lessons.specialise import FILES, SpecialisePlan, check_run, record_of
+    from unmask.moe.experts.lessons.specialise import specialise as run
 
     for name in FILES:
         check_output(output / name, [seeds, *(avoid or [])])
@@ -142,7 +142,7 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
 
     many = writers > 1 or ray_address is not None
     if engine == "vllm":
-        from unmask.experts.lessons.vllm_engine import Engine
+        from unmask.moe.experts.lessons.vllm_engine import Engine
 
         if many:
             raise UnmaskError("vLLM writes many texts at once by itself: leave --writers and --ray-address out.")
@@ -150,13 +150,13 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
     if engine != "transformers":
         raise unknown("engine", engine, ["transformers", "vllm"])
     if many:
-        from unmask.experts.lessons.pool import WriterPool
+        from unmask.moe.experts.lessons.pool import WriterPool
 
         return WriterPool(source, writers, ray_address or "local", gpus=1 if source.device.startswith("cuda") else 0)
-    from unmask.experts.lessons.generation import Writer
-    from unmask.mixture.any_model import load_any_language_model
+    from unmask.models.loading import load_language_model
+    from unmask.moe.experts.lessons.generation import Writer
 
-    return Writer(*load_any_language_model(source))
+    return Writer(*load_language_model(source))
 
 
 def expert(
@@ -182,9 +182,9 @@ def expert(
 ) -> None:
     """Train a LoRA expert on the lessons of one domain. The result is a plain PEFT folder, for `unmask mix` and any PEFT tool."""
     from unmask.errors import in_one_sentence
-    from unmask.experts.expert import train_expert
-    from unmask.experts.lesson_training import Learning
-    from unmask.experts.lessons.lessons import read_lessons
+    from unmask.moe.experts.expert import train_expert
+    from unmask.moe.experts.lesson_training import Learning
+    from unmask.moe.experts.lessons.lessons import read_lessons
     from unmask.training.lora import LoraOptions
 
     with in_one_sentence():

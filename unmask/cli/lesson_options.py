@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.errors import UnmaskError
-from unmask.experts import names
+from unmask.moe.experts import names
 
 if TYPE_CHECKING:
-    from unmask.experts.lessons.lessons import Lesson
+    from unmask.moe.experts.lessons.lessons import Lesson
 
 MOST_STEPS, MOST_TEXTS, MOST_TOKENS, LAST_SEED = 10_000_000, 1_000_000, 1_000_000_000, 2**32 - 1
 Steps = Annotated[int, typer.Option(min=1, max=MOST_STEPS, help="Optimiser steps.")]
@@ -30,7 +30,7 @@ Drawn = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Seed o
 
 def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
     """Lessons by domain, of NAME=FILE. Raises UnmaskError."""
-    from unmask.experts.lessons.lessons import read_lessons
+    from unmask.moe.experts.lessons.lessons import read_lessons
 
     return {name: read_lessons(file) for name, file in _files_of("lessons", given).items()}
 

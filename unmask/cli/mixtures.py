@@ -21,13 +21,13 @@ from unmask.cli.lesson_options import (
 )
 from unmask.cli.options import LoadOptions, refuse_given
 from unmask.errors import UnmaskError, in_one_sentence
-from unmask.experts.names import Over, Start
 from unmask.io.terminal import say, tell_result
-from unmask.mixture.names import Level, Method, RouterKind
+from unmask.moe.experts.names import Over, Start
+from unmask.moe.mixture.names import Level, Method, RouterKind
 
 if TYPE_CHECKING:
-    from unmask.experts.mixing import Ingredients
-    from unmask.experts.router import RouterOptions
+    from unmask.moe.experts.mixing import Ingredients
+    from unmask.moe.experts.router import RouterOptions
     from unmask.training.lora import LoraOptions
 
 Router = Annotated[
@@ -124,10 +124,10 @@ def mix(
     options: LoadOptions,
 ) -> None:
     """Combine experts into a mixture (MiXSE): put them into their base model and train a router. Use it like any other model."""
-    from unmask.experts.balance import Balance
-    from unmask.experts.mixing import Ingredients
-    from unmask.experts.router import RouterOptions
-    from unmask.mixture.gating import Routing
+    from unmask.moe.experts.balance import Balance
+    from unmask.moe.experts.mixing import Ingredients
+    from unmask.moe.experts.router import RouterOptions
+    from unmask.moe.mixture.gating import Routing
     from unmask.training.lora import LoraOptions
 
     if joint and (experts or shared or start_from or not base):
@@ -150,7 +150,7 @@ def mix(
 
 def _rate_of_router(joint: bool, given: float | None) -> float | None:
     """The router's own rate in joint training: that of a router alone, by default. At the rate of experts it hardly moves."""
-    from unmask.experts.router import LEARNING
+    from unmask.moe.experts.router import LEARNING
 
     return LEARNING.lr if joint and given is None else given
 
@@ -175,9 +175,9 @@ def _mix(
     lr: float | None,
 ) -> None:
     """Mix experts, or train new ones jointly where only their LoRA is said; with the steps and the rate that are usual for that."""
-    from unmask.experts.mixing import JOINT, Ingredients, mix_jointly
-    from unmask.experts.mixing import mix as run
-    from unmask.experts.router import LEARNING
+    from unmask.moe.experts.mixing import JOINT, Ingredients, mix_jointly
+    from unmask.moe.experts.mixing import mix as run
+    from unmask.moe.experts.router import LEARNING
 
     usual = LEARNING if isinstance(made_of, Ingredients) else JOINT
     steps = usual.steps if steps is None else steps
@@ -218,10 +218,10 @@ def merge(
     """Merge experts into the weights of their base model. The result is a plain language model without a router."""
     from unmask.io.files import atomic_folder, only_writer_of
     from unmask.io.seals import seal
-    from unmask.mixture.expert_folder import read_expert, require_alike
-    from unmask.mixture.merging import check_merge, merge_experts
-    from unmask.mixture.mixture_folder import base_of_experts
-    from unmask.models.loading import load_language_model
+    from unmask.models.loading import load_base_language_model
+    from unmask.moe.mixture.expert_folder import read_expert, require_alike
+    from unmask.moe.mixture.merging import check_merge, merge_experts
+    from unmask.moe.mixture.mixture_folder import base_of_experts
 
     if method != "dare":
         refuse_given(context, ("seed",), "is for dare, which draws what it drops: leave it out.")
@@ -232,7 +232,7 @@ def merge(
     with only_writer_of(output):
         if output.exists():
             raise UnmaskError(f"'{output}' exists: give a new folder.")
-        model, tokenizer = load_language_model(source)
+        model, tokenizer = load_base_language_model(source)
         merge_experts(model, loaded, method, weights=weight, density=density, seed=seed)
         with atomic_folder(output) as scratch:
             model.save_pretrained(scratch)

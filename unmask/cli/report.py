@@ -26,7 +26,7 @@ def report(
 ) -> None:
     """Write an HTML report of a comparison (with figures and tables), of routing records, or of a study's claims."""
     from unmask.errors import UnmaskError
-    from unmask.reporting.atlas.page import is_record, write_atlas
+    from unmask.moe.atlas.page import is_record, write_atlas
     from unmask.reporting.report_folder import write_report
     from unmask.studies.claims.report import write_claims
     from unmask.studies.results import is_study, refuse_several

@@ -69,9 +69,9 @@ def serve(
     options: ModelOptions,
 ) -> None:
     """Serve embeddings over HTTP with OpenAI's API (POST /v1/embeddings)."""
-    from unmask.serving.browsers import parse_origin
-    from unmask.serving.keys import read_keys, require_keys
-    from unmask.serving.limits import Limits
+    from unmask.server.browsers import parse_origin
+    from unmask.server.keys import read_keys, require_keys
+    from unmask.server.limits import Limits
 
     require_package("uvicorn")
     limits = Limits(
@@ -88,8 +88,8 @@ def serve(
     require_keys(host, allowed, no_keys)
     logging.getLogger("unmask.access").disabled = not access_log
 
-    from unmask.serving.served import load_models  # imports torch, which takes seconds
-    from unmask.serving.server import Server, address_of, listen
+    from unmask.server.served import load_models  # imports torch, which takes seconds
+    from unmask.server.server import Server, address_of, listen
 
     with listen(host, port) as listening:
         models = load_models(model, ",".join(designs or ()), **asdict(options))

@@ -42,7 +42,7 @@ def ui(
     Only this machine can open the page.
     """
     from unmask.errors import UnmaskError
-    from unmask.serving.server import listen
+    from unmask.server.server import listen
     from unmask.ui.page_file import opened
     from unmask.ui.server import PageServer
     from unmask.ui.start import load_page, read_inputs

@@ -52,10 +52,10 @@ def upcycle(
     """Turn a dense model into a mixture of experts. The experts are copies of its MLPs, or the MLPs of trained copies (--branch)."""
     from unmask.io.files import only_writer_of
     from unmask.models.branches import load_branch
-    from unmask.models.loading import dtype_name, load_language_model, places_of
-    from unmask.models.upcycled_folder import check_free, save_upcycled
-    from unmask.models.upcycling import UpcycleOptions, sizes
-    from unmask.models.upcycling import upcycle as run
+    from unmask.models.loading import dtype_name, load_base_language_model, places_of
+    from unmask.moe.upcycling.upcycle import UpcycleOptions, sizes
+    from unmask.moe.upcycling.upcycle import upcycle as run
+    from unmask.moe.upcycling.upcycled_folder import check_free, save_upcycled
 
     named = _by_name(branch or [])
     if named and experts not in (None, len(named)):
@@ -67,7 +67,7 @@ def upcycle(
     for source in sources.values():  # a wrong path is told before anything is loaded
         places_of(source)
     with only_writer_of(output):
-        dense, tokenizer = load_language_model(options.source(model))
+        dense, tokenizer = load_base_language_model(options.source(model))
         before = sum(parameter.numel() for parameter in dense.parameters())
         done = run(dense, how, [load_branch(name, source, dense, tokenizer) for name, source in sources.items()])
         save_upcycled(done, tokenizer, output, model, how)

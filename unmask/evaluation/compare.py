@@ -30,9 +30,8 @@ from unmask.errors import require_package
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision, runs_code, why_not_scored
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
 from unmask.io.terminal import counted, say
-from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation
-from unmask.models.loading import Source, precision_of
+from unmask.models.loading import Source, load_decoder, precision_of
 from unmask.models.provenance import hardware, versions
 from unmask.saving.folder import EmbedderSettings, read_saved
 from unmask.statistics.bootstrap import Items
@@ -408,7 +407,7 @@ def _score_on_task_of_words(
 
 def load_checked(plan: ComparisonPlan) -> Loaded:
     """Load the model of a plan and check each of its designs on it."""
-    model, tokenizer = load_any_decoder(plan.source)
+    model, tokenizer = load_decoder(plan.source)
     backbone = Backbone(model, _first_attention(plan))
     head = plan.saved.trained_head(model) if plan.saved else None
     backbone.head = head.to(backbone.device) if head else None

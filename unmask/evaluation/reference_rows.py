@@ -171,6 +171,8 @@ def _is_saved_embedder(folder: Path) -> bool:
     """Whether the only code that a folder names is our own module, so that nobody has to be trusted."""
     try:
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
-        return [module["type"] for module in modules] == ["unmask.st_module.UnmaskModule"] and not any(folder.glob("*.py"))
+        return [module["type"] for module in modules] == ["unmask.sentence_transformers_module.UnmaskModule"] and not any(
+            folder.glob("*.py")
+        )
     except (OSError, ValueError, TypeError, KeyError):
         return False

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.models.decoder import body_of
-from unmask.models.loading import HeadMissing, Source, load_decoder, load_language_model
+from unmask.models.loading import HeadMissing, Source, load_base_language_model, load_decoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,7 +42,7 @@ def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: Pr
     An embedder is saved without the head that predicts tokens. If that head is not tied, the branch has that of the base.
     """
     try:
-        model, own = load_language_model(source)
+        model, own = load_base_language_model(source)
         weights = dict(model.named_parameters())
     except HeadMissing:
         body, own = load_decoder(source)

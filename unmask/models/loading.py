@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -52,11 +53,34 @@ class HeadMissing(UnmaskError):
     """A language model was saved without the head that predicts tokens, and the head is not tied to the embeddings."""
 
 
-def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError.
+# Folders that rooms above this one load. Their functions are named, not imported, since they build on this module.
+_LOADERS = {
+    "mixture": "unmask.moe.mixture.mixture_folder:load_mixture",
+    "expert": "unmask.moe.mixture.merging:load_merged_expert",
+}
 
-    A mixture of ours is loaded by `unmask.mixture.any_model.load_any_decoder`, which calls this for every other model.
+
+def _load_folder(kind: str, folder: Path, source: Source) -> Any:
+    module, _, function = _LOADERS[kind].partition(":")
+    return getattr(import_module(module), function)(folder, source)
+
+
+def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The decoder without its language-model head, on its device, and its tokenizer. The model may be an adapter or a mixture.
+
+    Raises UnmaskError.
     """
+    folder, adapters = places_of(source)
+    if is_mixture(folder):
+        if adapters:
+            raise UnmaskError(f"'{source.model}' is a mixture, and an adapter would change its base under its experts.")
+    elif not any(is_mixture(Path(adapter)) for adapter in adapters):
+        return _load_plain_decoder(source)
+    mixture, tokenizer = _load_folder("mixture", _only_folder(source), source)
+    return note_source(mixture.body, source, mixture.source), tokenizer
+
+
+def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path, base, chain = _parts_of(source)
     device = pick_device(source.device)
     own = next((own for adapter in reversed(chain) if (own := _tokenizer_beside(adapter, source)) is not None), None)
@@ -153,7 +177,38 @@ def _intact(path: str) -> str:
     return path
 
 
-def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_language_model(source: Source) -> tuple[Any, PreTrainedTokenizerBase]:
+    """A model that predicts tokens, in evaluation mode, and its tokenizer. Raises UnmaskError.
+
+    The source names a language model, an expert or a mixture, or a base model with the expert or the mixture as its adapter. An expert is
+    merged into its base at full strength.
+    """
+    folder = _only_folder(source)
+    if is_mixture(folder):
+        mixture, tokenizer = _load_folder("mixture", folder, source)
+        note_source(mixture.body, source, mixture.source)
+        return mixture.model.eval(), tokenizer
+    model, tokenizer = _load_folder("expert", folder, source) if is_adapter(folder) else load_base_language_model(source)
+    return model.eval(), tokenizer
+
+
+def load_language_model_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """The tokenizer that `load_language_model` returns, without loading the model."""
+    folder = _only_folder(source)
+    tokenizer = own_tokenizer(folder, source)
+    return load_tokenizer(source if source.adapters else below(folder, source) or source) if tokenizer is None else tokenizer
+
+
+def _only_folder(source: Source) -> Path:
+    if len(source.adapters) > 1:
+        raise UnmaskError(
+            f"Here a model takes one adapter or mixture, not {source.adapter_names}. Save them merged first "
+            "(Embedder.from_pretrained(MODEL, adapter=[...]).save_pretrained(FOLDER)), or give one."
+        )
+    return Path(adapter_folder(source.adapters[0]) if source.adapters else place_of(source))
+
+
+def load_base_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder WITH its language-model head, on its device, and its tokenizer. `body_of` finds the decoder inside.
 
     It attends causally, whatever its config says: an embedder may have been saved without its mask, and would see what it has to predict.

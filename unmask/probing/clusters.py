@@ -28,10 +28,9 @@ from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import unit
 from unmask.probing.topics import top_words
+from unmask.statistics.information import adjusted_mutual_information, entropy, mutual_information
 from unmask.statistics.intervals import Bounds
 from unmask.statistics.jackknife import jackknife_interval
-from unmask.statistics.routing.information import entropy, mutual_information
-from unmask.statistics.routing.runs import adjusted_information
 from unmask.tasks.sampling import random_subset
 
 SEEDS = 5
@@ -107,7 +106,7 @@ def exact_matching(table: Table) -> float:
 
 
 MEASURES: dict[str, Callable[[Table], float]] = {
-    "AMI": adjusted_information,
+    "AMI": adjusted_mutual_information,
     "NMI": normalised_mutual_information,
     "Jaccard of pairs": pair_jaccard,
     "exact matching": exact_matching,
@@ -228,8 +227,8 @@ def matched(first: Labels, second: Labels) -> list[int]:
 
 def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[tuple[float, ...], Bounds | None]:
     """AMI of each grouping with the labels, and the interval of the mean."""
-    each = tuple(adjusted_information(contingency(gold, grouping)) for grouping in groupings)
-    return each, mean_agreement(adjusted_information, [(gold, grouping) for grouping in groupings])[1]
+    each = tuple(adjusted_mutual_information(contingency(gold, grouping)) for grouping in groupings)
+    return each, mean_agreement(adjusted_mutual_information, [(gold, grouping) for grouping in groupings])[1]
 
 
 def _pairs(counts: Labels) -> int:

@@ -27,14 +27,12 @@ from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.paths import expanded
 from unmask.io.seals import SEAL, check_seal, load_tensors, save_tensors, seal
-from unmask.mixture.any_model import load_any_decoder
-from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import depth_of, rotary_border
 from unmask.models.devices import is_native
 from unmask.models.hub import hub_folder, warn_of_unknown
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
-from unmask.models.loading import DTYPES, Source, dtype_name, pick_device
+from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick_device
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
 from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, ST_CONFIG, files_in, own_files, replace_files
@@ -150,7 +148,7 @@ class EmbedderSettings(BaseModel):
         saved = Design.parse(self.design)
         wanted = as_design(design) if design else saved
         source = self.completed(source)
-        decoder, tokenizer = load_any_decoder(source)
+        decoder, tokenizer = load_decoder(source)
         return EmbedderParts(
             decoder,
             tokenizer,
@@ -296,7 +294,7 @@ def write(embedder: Saveable, folder: Path) -> None:
     """Write the files of an embedder into an empty folder."""
     base = None
     if (mixture := mixture_of(embedder)) is not None:
-        save_mixture(mixture, folder)
+        mixture.write_files(folder)
     elif adapted(embedder):
         base = pinned(base_of_loaded(embedder.backbone.model) or embedder.source, embedder.backbone.model)
         write_adapter(embedder.backbone.model, folder, base)
@@ -384,7 +382,7 @@ def _refuse_its_base(embedder: Saveable, folder: Path) -> None:
         raise UnmaskError(f"'{folder}' holds the base model of this embedder, so it is not overwritten: give another folder.")
 
 
-def mixture_of(embedder: Saveable) -> Mixture | None:
+def mixture_of(embedder: Saveable) -> Any:
     """The mixture that the model is, or None."""
     return getattr(embedder.backbone.model, "mixture", None)
 
@@ -423,7 +421,7 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
         ("", "sentence_transformers.base.modules.transformer.Transformer"),
         ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
     ]
-    modules = types if plain else [("", "unmask.st_module.UnmaskModule")]
+    modules = types if plain else [("", "unmask.sentence_transformers_module.UnmaskModule")]
     listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)]
     _write_json(folder / _MODULES, listed)
     said = {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"}

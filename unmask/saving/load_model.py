@@ -9,9 +9,8 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError, unknown
-from unmask.mixture.any_model import load_any_decoder, load_any_language_model
 from unmask.models.decoder import body_of
-from unmask.models.loading import Source, load_language_model, places_of
+from unmask.models.loading import Source, load_base_language_model, load_decoder, load_language_model, places_of
 from unmask.models.source import is_mixture
 from unmask.saving.folder import read_saved
 
@@ -22,7 +21,7 @@ def load_model(source: Source, attention: Attention | None = None) -> LoadedMode
     Raises UnmaskError if a plain model is given without an attention, and AttentionError if the model does not obey.
     """
     source, attention, limit = _completed(source, attention)
-    model, tokenizer = load_any_decoder(source)
+    model, tokenizer = load_decoder(source)
     return LoadedModel(Backbone(model, attention), tokenizer, source, max_length=limit)
 
 
@@ -30,7 +29,7 @@ def load_predicting_model(source: Source, attention: Attention | None = None) ->
     """As load_model, with the output layer that predicts tokens. Raises UnmaskError also for a model that was saved without it."""
     source, attention, limit = _completed(source, attention)
     folder, adapters = places_of(source)
-    load = load_any_language_model if is_mixture(Path([str(folder), *adapters][-1])) else load_language_model
+    load = load_language_model if is_mixture(Path([str(folder), *adapters][-1])) else load_base_language_model
     model, tokenizer = load(source)
     return LoadedModel(Backbone(body_of(model), attention), tokenizer, source, model.eval(), limit)
 

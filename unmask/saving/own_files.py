@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from unmask.errors import UnmaskError
 from unmask.io.seals import SEAL, read_record
-from unmask.mixture.mixture_folder import EXPERTS, ROUTERS, read_mixture_settings
-from unmask.mixture.mixture_folder import SETTINGS as MIXTURE
 
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
 ST_CONFIG = "config_sentence_transformers.json"
@@ -21,24 +18,20 @@ _NAMES = (
     *(SETTINGS, FIT, HEAD, SEAL),
     *("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
     "model-?????-of-?????.safetensors",
-    *("adapter_config.json", "adapter_model.safetensors", MIXTURE, ROUTERS),
+    *("adapter_config.json", "adapter_model.safetensors", "mixture.json", "router.safetensors"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja"),
     *("modules.json", ST_CONFIG, "sentence_bert_config.json", "1_Pooling/config.json"),
 )
-"""The names that saving gives to files, in this version or an earlier one."""
+"""The names that saving gives to files."""
 
 
 def own_files(folder: Path) -> set[Path]:
-    """The files of the saved embedder in a folder: those that its seal lists. Without a seal, those with names that saving gives.
-
-    sentence-transformers leaves no seal, and older versions wrote none.
-    """
+    """The files of the saved embedder in a folder: those in its seal, or, without one (sentence-transformers), those that saving names."""
     files = files_in(folder)
     if (sealed := read_record(folder / SEAL)) is not None:
         return {folder / name for name in (*sealed, SEAL)} & set(files)
-    experts = _experts(folder)
-    return {file for file in files if _is_named(file.relative_to(folder), experts)}
+    return {file for file in files if any(fnmatchcase(file.relative_to(folder).as_posix(), name) for name in _NAMES)}
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -59,17 +52,3 @@ def replace_files(folder: Path, earlier: Iterable[Path], scratch: Path) -> None:
     for emptied in sorted({place for file in gone for place in file.parents if folder in place.parents}, reverse=True):
         with suppress(OSError):  # something else lies there
             emptied.rmdir()
-
-
-def _is_named(file: Path, experts: Collection[str]) -> bool:
-    if len(file.parts) > 2 and file.parts[0] == EXPERTS and file.parts[1] in experts:
-        return True
-    return any(fnmatchcase(file.as_posix(), name) for name in _NAMES)
-
-
-def _experts(folder: Path) -> set[str]:
-    """The experts that the mixture in a folder names. Earlier versions copied whatever lay in their folders."""
-    with suppress(OSError, UnmaskError):
-        settings = read_mixture_settings(folder)
-        return {*settings.experts, settings.shared or ""}
-    return set()

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from unmask.experts.lesson_training import Learning
-from unmask.experts.names import Average
-from unmask.experts.records import RunRecord
+from unmask.moe.experts.lesson_training import Learning
+from unmask.moe.experts.names import Average
+from unmask.moe.experts.records import RunRecord
 from unmask.studies.plans import PlanTable, WholePlan
 from unmask.training.lora import LoraOptions
 

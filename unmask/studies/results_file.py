@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from unmask.experts.records import RunRecord
 from unmask.io.files import write_json
 from unmask.models.provenance import hardware, versions
+from unmask.moe.experts.records import RunRecord
 from unmask.studies.claims.claim import Finding
 from unmask.studies.results import RESULTS
 from unmask.studies.sheet import Sheet

@@ -15,9 +15,8 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
 from unmask.errors import UnmaskError
-from unmask.mixture.any_model import load_any_decoder
 from unmask.models.decoder import body_of, depth_of
-from unmask.models.loading import Source, load_language_model, pick_dtype, precision_of
+from unmask.models.loading import Source, load_base_language_model, load_decoder, pick_dtype, precision_of
 from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
 from unmask.training import processes
@@ -55,10 +54,10 @@ class Trainee:
         source = replace(_source(recipe), dtype="float32" if recipe.trains_weights else recipe.dtype)
         language_model = None
         if predicts_tokens(recipe):
-            language_model, tokenizer = load_language_model(source)
+            language_model, tokenizer = load_base_language_model(source)
             body = body_of(language_model)
         else:
-            body, tokenizer = load_any_decoder(source)
+            body, tokenizer = load_decoder(source)
         torch.manual_seed(seed)
         config: Any = body.config.get_text_config(decoder=True)
         head = _new_head(recipe, design, config.hidden_size, depth_of(config)) if design.needs_head else None

@@ -18,8 +18,8 @@ from unmask import __version__
 from unmask.designs.design import Attention
 from unmask.designs.prompt_names import Prompts
 from unmask.errors import UnmaskError
-from unmask.serving.gate import note
-from unmask.serving.protocol import ApiError
+from unmask.server.gate import note
+from unmask.server.protocol import ApiError
 from unmask.ui import reports as report_pages
 from unmask.ui import requests, routing_view, similarities, tokens
 from unmask.ui.corpus import read_corpus

@@ -17,7 +17,7 @@ from unmask.encoding.quantization import normalized, unit_cosines
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
-from unmask.serving.gate import note
+from unmask.server.gate import note
 from unmask.ui.corpus import Corpus
 from unmask.ui.work import Stop, Stopped
 from unmask.ui.workbench import Workbench

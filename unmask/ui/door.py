@@ -10,11 +10,11 @@ from __future__ import annotations
 import hmac
 from urllib.parse import parse_qs
 
-from unmask.serving.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
-from unmask.serving.browsers import as_text, require_host, require_no_other_page
-from unmask.serving.gate import answer, note
-from unmask.serving.limits import Limits
-from unmask.serving.protocol import ApiError
+from unmask.server.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
+from unmask.server.browsers import as_text, require_host, require_no_other_page
+from unmask.server.gate import answer, note
+from unmask.server.limits import Limits
+from unmask.server.protocol import ApiError
 
 REPORTS = "/reports/"
 """Below this path, a key in the path stands for the token: a link cannot send a header, and a report has an origin of its own."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from unmask.errors import first_problem
-from unmask.serving.protocol import ApiError
+from unmask.server.protocol import ApiError
 
 MOST_TEXTS = 30
 MOST_CHARACTERS = 20_000

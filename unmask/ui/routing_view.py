@@ -17,10 +17,10 @@ from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
 from unmask.encoding.batching import collate
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
-from unmask.mixture.gating import gates
-from unmask.mixture.model import MixtureModel
 from unmask.models.decoder import model_lock
 from unmask.models.routers import expert_blocks, why_no_routers
+from unmask.moe.mixture.gating import gates
+from unmask.moe.mixture.model import MixtureModel
 
 MOST_TOKENS = 200
 _TOP = 10

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from unmask.serving.connection import Connection
+from unmask.server.connection import Connection
 from unmask.ui.app import Page
 from unmask.ui.door import LIMITS, Door
 

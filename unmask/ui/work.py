@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from unmask.errors import UnmaskError
-from unmask.serving.gate import gone
-from unmask.serving.protocol import ApiError
+from unmask.server.gate import gone
+from unmask.server.protocol import ApiError
 
 Value = TypeVar("Value")
 MOST_WAITING = 8

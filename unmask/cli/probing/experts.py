@@ -14,8 +14,8 @@ from unmask.cli.options import AsJson, ModelOptions
 from unmask.cli.probing.common import Seed, between, show
 
 if TYPE_CHECKING:
-    from unmask.probing.routing.expert_record import ExpertLosses
-    from unmask.statistics.routing.text_bootstrap import Measured
+    from unmask.moe.routing.expert_record import ExpertLosses
+    from unmask.moe.routing.statistics.text_bootstrap import Measured
 
 _SHOWN = 15
 
@@ -52,9 +52,9 @@ def experts(
     as_json: AsJson = False,
 ) -> None:
     """Remove each expert in turn: how much worse the model predicts texts without it, and how different experts are."""
-    from unmask.probing.routing.expert_losses import measure_experts
-    from unmask.probing.routing.labelled_texts import read_labelled
-    from unmask.probing.routing.recording import check_folder
+    from unmask.moe.routing.expert_losses import measure_experts
+    from unmask.moe.routing.labelled_texts import read_labelled
+    from unmask.moe.routing.recording import check_folder
     from unmask.saving.load_model import load_predicting_model
 
     given = read_labelled(texts, label or [], column or ["text"], seed)
@@ -103,7 +103,7 @@ def _signed(change: float) -> str:
 
 def _notes(found: ExpertLosses, output: Path) -> list[str]:
     from unmask.io.terminal import counted
-    from unmask.probing.routing.record import EXPERTS
+    from unmask.moe.routing.record import EXPERTS
 
     more = len(found.removals) - _SHOWN
     left_out = f" Left out: {found.left_out} of one token." if found.left_out else ""

@@ -14,7 +14,7 @@ from unmask.designs.design import Attention
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
-    from unmask.probing.routing.record import RoutingRecord
+    from unmask.moe.routing.record import RoutingRecord
 
 Row = tuple[str, str, str, str]
 _OF_A_NEW_RECORD = ("label", "column", "sample", "attention", *(field.name for field in fields(ModelOptions)))
@@ -73,7 +73,7 @@ def routing(
 ) -> None:
     """Record which experts each token goes to, and measure how sure, balanced and specialised the routers are."""
     from unmask.errors import UnmaskError, require_package
-    from unmask.probing.routing.record import read_record
+    from unmask.moe.routing.record import read_record
 
     require_package("sklearn")
     if (model is None) != (not texts):
@@ -99,8 +99,8 @@ def _recorded(
     seed: int,
     options: ModelOptions,
 ) -> RoutingRecord:
-    from unmask.probing.routing.labelled_texts import read_labelled
-    from unmask.probing.routing.recording import check_folder, record_routing
+    from unmask.moe.routing.labelled_texts import read_labelled
+    from unmask.moe.routing.recording import check_folder, record_routing
     from unmask.saving.load_model import load_model
 
     given = read_labelled(texts or [], label or [], column or ["text"], seed)
@@ -112,8 +112,8 @@ def _recorded(
 
 
 def _show_measures(record: RoutingRecord, seed: int, as_json: bool) -> None:
-    from unmask.probing.routing.measures import measured_routing
-    from unmask.probing.routing.point_measures import Draws
+    from unmask.moe.routing.measures import measured_routing
+    from unmask.moe.routing.point_measures import Draws
 
     result = measured_routing(record, Draws(seed=seed))
     if as_json:
@@ -138,8 +138,8 @@ def _show_measures(record: RoutingRecord, seed: int, as_json: bool) -> None:
 
 
 def _show_agreement(record: RoutingRecord, other: RoutingRecord, seed: int, as_json: bool) -> None:
-    from unmask.probing.routing.agreement import compare_records
-    from unmask.probing.routing.point_measures import Draws
+    from unmask.moe.routing.agreement import compare_records
+    from unmask.moe.routing.point_measures import Draws
 
     found = compare_records(record, other, Draws(seed=seed))
     result = found.as_json()

@@ -13,11 +13,10 @@ from unmask.designs.design import Design
 from unmask.encoding.heads import DEFAULTS
 from unmask.io.files import inside
 from unmask.io.terminal import say
-from unmask.mixture.any_model import load_any_decoder
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_base_language_model, load_decoder
 from unmask.models.routers import proven_routers
-from unmask.models.upcycled_folder import save_upcycled
-from unmask.models.upcycling import UpcycleOptions, upcycle
+from unmask.moe.upcycling.upcycle import UpcycleOptions, upcycle
+from unmask.moe.upcycling.upcycled_folder import save_upcycled
 from unmask.studies.embedders.made import Made
 from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, Making
 from unmask.tasks.task import Task
@@ -47,7 +46,7 @@ class Builder:
         folder = inside(self.folder / "models", name)
         if making.experts is not None:
             upcycled = folder.with_name(f"{name}-upcycled")
-            if not upcycled.exists() and proven_routers(load_any_decoder(of.source)[0]):
+            if not upcycled.exists() and proven_routers(load_decoder(of.source)[0]):
                 return [of]  # it is a mixture of experts already
             options = UpcycleOptions(making.experts)
             of = Made(partial(self._upcycled, of, options, upcycled), None, lambda: options, of)
@@ -60,7 +59,7 @@ class Builder:
         """A dense model as a mixture of experts."""
         if not folder.exists():
             say(f"{self.source.model}: upcycling")
-            dense, tokenizer = load_language_model(of.source)
+            dense, tokenizer = load_base_language_model(of.source)
             save_upcycled(upcycle(dense, options), tokenizer, folder, of.source.model, options)
         return replace(self.source, model=str(folder))
 

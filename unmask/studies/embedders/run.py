@@ -16,12 +16,12 @@ from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.reference_rows import compare_if_installed, unscored_reference
 from unmask.evaluation.results import Result, ResultStore
-from unmask.experts.records import RunRecord, write_or_check
 from unmask.io.files import only_run_in
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device, precision_of
 from unmask.models.source import lasting_name
+from unmask.moe.experts.records import RunRecord, write_or_check
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Claim, Finding, findings, with_here

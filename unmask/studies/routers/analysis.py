@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Float
 
 from unmask.io.array_types import NDArray
+from unmask.moe.routing.statistics.information import joint_of_texts, normalised_information
+from unmask.moe.routing.statistics.text_bootstrap import shuffled_labels, text_weights, without_chance
 from unmask.statistics.paired import PairedTest, holm, with_holm
 from unmask.statistics.rank_correlation import FEWEST, RankCorrelation, rank_correlation
-from unmask.statistics.routing.information import joint_of_texts, normalised_information
-from unmask.statistics.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OTHERS_ROUTER, STANDARD, Yardstick, reference_of
 from unmask.studies.routers.contrast import Contrast, SeedNoise, of_items, seed_noise

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.experts.expert import train_expert
-from unmask.experts.lessons.lessons import Lesson
-from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.io.files import inside
 from unmask.io.terminal import say
-from unmask.mixture.gating import Routing
 from unmask.models.loading import Source
+from unmask.moe.experts.expert import train_expert
+from unmask.moe.experts.lessons.lessons import Lesson
+from unmask.moe.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.moe.mixture.gating import Routing
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, Configuration
 from unmask.studies.routers.lesson_sets import LessonSet
 from unmask.studies.routers.plan import RoutersPlan

@@ -23,22 +23,21 @@ from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
-from unmask.experts.likelihood import likelihoods, response_likelihood
 from unmask.io.array_types import NDArray
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import inside, remove
 from unmask.io.records import Record
 from unmask.io.seals import Damaged
 from unmask.io.terminal import say
-from unmask.mixture.any_model import load_any_language_model
-from unmask.mixture.overrides import override_routing
 from unmask.models.decoder import body_of
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source
-from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
-from unmask.probing.routing.measures import measured_routing
-from unmask.probing.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings
-from unmask.probing.routing.recording import record_routing
+from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.likelihood import likelihoods, response_likelihood
+from unmask.moe.mixture.overrides import override_routing
+from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
+from unmask.moe.routing.measures import measured_routing
+from unmask.moe.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings
+from unmask.moe.routing.recording import record_routing
 from unmask.starter import reference_texts
 from unmask.studies.routers.configurations import CONFIGURATIONS, digest
 from unmask.studies.routers.lesson_sets import Lessons
@@ -152,7 +151,7 @@ class Measuring:
         self, name: str, seed: int, mixture: Path | None, held_out: Lessons, content: str
     ) -> tuple[CellRecord, NDArray[Any]]:
         source = self.source if mixture is None else replace(self.source, model=str(mixture))
-        model, tokenizer = load_any_language_model(source)
+        model, tokenizer = load_language_model(source)
         none = np.zeros((0, 0, 0), np.uint16)
         if mixture is not None and (choice := CONFIGURATIONS[name].choice):
             return CellRecord(mixture=content, likelihood=self._chosen(model, tokenizer, held_out, choice, seed)), none

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.lessons import Lesson
-from unmask.experts.lessons.seed_lessons import keep_lessons, read_seeds, split
 from unmask.io.files import inside, make_folder
 from unmask.io.rows import Row, field, read_rows
+from unmask.moe.experts.lessons.lessons import Lesson
+from unmask.moe.experts.lessons.seed_lessons import keep_lessons, read_seeds, split
 from unmask.starter import lessons_file
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.plan import LessonSource, RoutersPlan

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, UInt
 
 from unmask.io.array_types import NDArray
-from unmask.probing.routing.record import Choices, RoutingRecord
-from unmask.statistics.routing.text_bootstrap import text_counts
+from unmask.moe.routing.record import Choices, RoutingRecord
+from unmask.moe.routing.statistics.text_bootstrap import text_counts
 
 
 def responses(record: RoutingRecord, starts: Sequence[int]) -> tuple[UInt[NDArray[np.uint16], "text point expert"], float]:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.lessons import tokenize_lessons
-from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
 from unmask.io.files import only_run_in
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source, load_language_model, pick_device, precision_of
+from unmask.models.loading import Source, load_base_language_model, pick_device, precision_of
 from unmask.models.routers import find_routers
 from unmask.models.source import lasting_name
+from unmask.moe.experts.lessons.lessons import tokenize_lessons
+from unmask.moe.experts.records import LessonsRecord, RunRecord, write_or_check
 from unmask.studies.learning_plan import LearningRecord
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
@@ -67,7 +67,7 @@ def study(
     write: writes the report, and gives its tables. command, scale: what started the run, for the results.
     """
     with only_run_in(folder):
-        model, tokenizer = load_language_model(source)
+        model, tokenizer = load_base_language_model(source)
         if find_routers(model):
             raise UnmaskError(
                 f"'{source.model}' is a mixture of experts already, and this study builds mixtures from a dense model."

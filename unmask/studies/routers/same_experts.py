@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.experts.mixing import RECORD, MixingRecord
+from unmask.moe.experts.mixing import RECORD, MixingRecord
 from unmask.studies.routers.configurations import CONFIGURATIONS
 
 TOGETHER = "together"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.experts.expert import train_expert
-from unmask.experts.lessons.lessons import Lesson
-from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.io.files import inside
 from unmask.io.terminal import say
 from unmask.models.loading import Source
+from unmask.moe.experts.expert import train_expert
+from unmask.moe.experts.lessons.lessons import Lesson
+from unmask.moe.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, StudyPlan, Variant
 from unmask.studies.self_moe.study_data import Number, StudyData, number_of
 

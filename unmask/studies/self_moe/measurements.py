@@ -18,21 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.answer_likelihood import answer_likelihood, answer_nats, behind
-from unmask.experts.abilities.harness import Fetched, Items, accuracies
-from unmask.experts.abilities.multiple_choice import Choice
-from unmask.experts.expert_usage import measure_usage
-from unmask.experts.likelihood import likelihoods
 from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
-from unmask.mixture.any_model import load_any_language_model
-from unmask.mixture.expert_folder import read_expert
-from unmask.mixture.merging import merge_experts
-from unmask.mixture.mixture_folder import load_mixture
-from unmask.mixture.names import Method
-from unmask.mixture.overrides import override_routing
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_base_language_model, load_language_model
+from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood, answer_nats, behind
+from unmask.moe.experts.abilities.harness import Fetched, Items, accuracies
+from unmask.moe.experts.abilities.multiple_choice import Choice
+from unmask.moe.experts.expert_usage import measure_usage
+from unmask.moe.experts.likelihood import likelihoods
+from unmask.moe.mixture.expert_folder import read_expert
+from unmask.moe.mixture.merging import merge_experts
+from unmask.moe.mixture.mixture_folder import load_mixture
+from unmask.moe.mixture.names import Method
+from unmask.moe.mixture.overrides import override_routing
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
@@ -182,7 +181,7 @@ class Measurements:
     @contextmanager
     def merging(self, experts: Sequence[Path], method: Method, density: float | None = None) -> Iterator[tuple[Any, Any]]:
         """The base model with these experts merged into it."""
-        model, tokenizer = load_language_model(self.source)
+        model, tokenizer = load_base_language_model(self.source)
         merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
         yield model.eval(), tokenizer
 
@@ -211,7 +210,7 @@ class Measurements:
         return replace(self.source, model=str(folder or self.source.model))
 
     def _load(self, folder: Path | None) -> Any:
-        return load_any_language_model(self._source(folder))
+        return load_language_model(self._source(folder))
 
     def _lacks(self, row: str, abilities: bool = True) -> bool:
         """Whether something of a row is not measured yet. If so, it prints that."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from unmask.mixture.mixture_folder import load_mixture
 from unmask.models.loading import Source
+from unmask.moe.mixture.mixture_folder import load_mixture
 
 _TOKENS, _TEXTS, _ROUNDS = 128, 4, 4
 

@@ -11,13 +11,13 @@ from typing import Final, Literal
 from pydantic import Field
 
 from unmask.errors import UnmaskError, unknown
-from unmask.experts.balance import Balance
-from unmask.experts.lessons.domain import load_domain
-from unmask.experts.lessons.specialise import FEWEST_SEEDS
-from unmask.experts.names import Average
-from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
-from unmask.mixture.gating import Routing
+from unmask.moe.experts.balance import Balance
+from unmask.moe.experts.lessons.domain import load_domain
+from unmask.moe.experts.lessons.specialise import FEWEST_SEEDS
+from unmask.moe.experts.names import Average
+from unmask.moe.experts.router import RouterOptions
+from unmask.moe.mixture.gating import Routing
 from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import read_plan, scales_of

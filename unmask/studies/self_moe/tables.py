@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from unmask.moe.routing.statistics.text_bootstrap import without_chance
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain
-from unmask.statistics.routing.text_bootstrap import without_chance
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of
 from unmask.studies.sheet import Sheet

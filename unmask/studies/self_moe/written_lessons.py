@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.experts.lessons.domain import load_domain
-from unmask.experts.lessons.generation import Writer
-from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.specialise import LESSONS, SpecialisePlan, Yield, specialise
 from unmask.io.files import inside
 from unmask.io.terminal import counted, say
-from unmask.mixture.any_model import load_any_language_model
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source
+from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.lessons.domain import load_domain
+from unmask.moe.experts.lessons.generation import Writer
+from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
+from unmask.moe.experts.lessons.specialise import LESSONS, SpecialisePlan, Yield, specialise
 
 SEEDS = 100  # seed lessons of a domain, as in the paper (section 2.1)
 
@@ -38,7 +37,7 @@ def write(
 
     Instructions near a held-out lesson of any domain are dropped. A domain may end up without lessons. Raises UnmaskError as `specialise`.
     """
-    writer = Writer(*load_any_language_model(source))
+    writer = Writer(*load_language_model(source))
     weights = identity_of(source).revision
     forbidden = [lesson.question for of_domain in held_out.values() for lesson in of_domain]
     lessons, yields = {}, {}

@@ -69,7 +69,7 @@ def prepare_chunks(
     for what the batch does not have). Raises UnmaskError for data that cannot fill a batch.
     """
     from unmask.encoding.tokenization import PromptTokenizer
-    from unmask.st_module import UnmaskModule
+    from unmask.sentence_transformers_module import UnmaskModule
     from unmask.training.schedule import ScheduledExample, contrastive_schedule
     from unmask.training.sharding import agreed_chunks
 

@@ -1,0 +1,84 @@
+"""The losses without an expert stand on the card of this expert, and on no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.moe.atlas.conftest import recorded
+from tests.moe.atlas.made_record import Made
+from tests.moe.atlas.test_packing import unpacked
+from unmask.moe.atlas.aggregate import aggregate
+from unmask.moe.routing.expert_record import ExpertLosses, LabelLosses, Removal
+from unmask.moe.routing.record import EXPERTS, read_record
+from unmask.moe.routing.statistics.text_bootstrap import Measured
+
+MADE = Made(points=3, experts=4, texts=12)
+
+
+def losses(folder: Path, removals: list[Removal], **other: Any) -> Path:
+    """A record with losses: those of removal number n are n / 10 in all, and n / 10 + 1 for the domain `law`."""
+    recorded(folder, MADE)
+    settings = read_record(folder).settings
+
+    def change(value: float) -> Measured:
+        return Measured(value, 0.0, (value - 0.01, value + 0.01))
+
+    numbers = [place / 10 for place in range(len(removals))]
+    of_domains = LabelLosses(
+        ("law", "unknown"), (change(1.0), change(1.0)), tuple((change(one + 1), change(9.0)) for one in numbers)
+    )
+    given: dict[str, Any] = {
+        "model": settings.model, "weights": settings.weights, "dtype": "float32", "max_length": 32, "seed": 0, "sources": ("made",),
+        "texts": 12, "tokens": 100, "left_out": 0, "points": settings.points, "experts": None, "loss": change(2.0), "removals": removals,
+        "changes": [change(one) for one in numbers], "labels": {"domain": of_domains}, "differences": None, "overlaps": {},
+        "provenance": {},
+    }  # fmt: skip
+    ExpertLosses.model_validate(given | other).write(folder / EXPERTS)
+    return folder
+
+
+EACH = [Removal((point,), expert) for point in range(3) for expert in range(4)]
+
+
+def test_each_slot_has_the_loss_of_its_expert(tmp_path: Path) -> None:
+    data = aggregate(read_record(losses(tmp_path / "record", EACH)))
+    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)
+    assert found[2, 1] == pytest.approx([0.9, 0.89, 0.91]) and found[0, 3, 0] == pytest.approx(0.3)
+    by_domain = unpacked(data["removal"]["labels"][0]).reshape(12, len(data["heat"][1]["values"]))
+    law = data["heat"][1]["values"].index("law")
+    assert by_domain[:, law] == pytest.approx(1 + np.arange(12) / 10)
+    assert np.isnan(np.delete(by_domain, law, axis=1)).all(), "of other domains nothing is known"
+    assert not data["removal"]["together"]
+
+
+def test_what_was_measured_in_another_order_finds_its_slot(tmp_path: Path) -> None:
+    points = tuple(reversed(read_record(recorded(tmp_path / "points", MADE)).points))
+    data = aggregate(read_record(losses(tmp_path / "record", EACH, points=points)))
+    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)
+    assert found[0, 1, 0] == pytest.approx(0.9) and found[2, 3, 0] == pytest.approx(0.3)
+
+
+def test_an_expert_that_was_removed_everywhere_has_one_loss(tmp_path: Path) -> None:
+    everywhere = [Removal((0, 1, 2), expert) for expert in range(4)]
+    data = aggregate(read_record(losses(tmp_path / "record", everywhere)))
+    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)[:, :, 0]
+    assert found == pytest.approx(np.tile(np.arange(4) / 10, (3, 1))) and data["removal"]["together"]
+
+
+def test_an_expert_that_was_removed_at_some_points_has_its_loss_there(tmp_path: Path) -> None:
+    """As an expert of ours over a mixture, whose own routers stand in the record, too."""
+    ours = [Removal((0, 2), expert) for expert in range(3)]
+    data = aggregate(read_record(losses(tmp_path / "record", ours)))
+    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)[:, :, 0]
+    assert found[[0, 2], :3] == pytest.approx(np.tile(np.arange(3) / 10, (2, 1)))
+    assert np.isnan(found[1]).all() and np.isnan(found[:, 3]).all()
+
+
+def test_losses_of_another_model_are_not_shown(tmp_path: Path) -> None:
+    folder = losses(tmp_path / "record", EACH, weights="other")
+    with pytest.warns(UserWarning, match="of a model with other weights"):
+        assert aggregate(read_record(folder))["removal"] is None

@@ -1,0 +1,57 @@
+"""A pool of writers: processes under Ray that write what one writes, or say why they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.moe.experts.conftest import SUMS
+from tests.moe.experts.lessons.test_specialise import FREE
+from unmask.errors import UnmaskError
+from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.lessons.generation import Writer
+from unmask.moe.experts.lessons.pool import WriterPool
+from unmask.moe.experts.lessons.specialise import SpecialisePlan, specialise
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_cluster() -> Iterator[None]:
+    """The first pool starts the cluster of all tests; it takes seconds to start.
+
+    Ray is told of another cluster, which does not answer. No pool may join it: nobody asked for it.
+    """
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+        yield
+    ray.shutdown()
+
+
+def test_a_pool_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
+    """The same lessons, in the same files."""
+    source = Source(str(base), dtype="float32")
+    plan = SpecialisePlan(number=5, batch=2, instruction_tokens=8, response_tokens=8, patience=2)
+    specialise(Writer(*load_language_model(source)), "base", FREE, SUMS, tmp_path / "one", plan)
+    pool = WriterPool(source, 2)
+    try:
+        specialise(pool, "base", FREE, SUMS, tmp_path / "two", plan)
+    finally:
+        pool.close()
+    for file in ("instructions.jsonl", "lessons.jsonl", "report.json"):
+        assert (tmp_path / "two" / file).read_bytes() == (tmp_path / "one" / file).read_bytes()
+
+
+@pytest.mark.sample(0)
+def test_writers_without_their_gpus_are_refused(base: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"2 writers need 200 GPUs, and the Ray cluster has \d+ free of \d+"):
+        WriterPool(Source(str(base)), 2, gpus=100)
+
+
+@pytest.mark.sample(0)
+def test_a_writer_that_fails_says_why_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UnmaskError) as told:
+        WriterPool(Source(str(tmp_path / "empty")), 1)
+    assert "\n" not in str(told.value) and "has no config.json" in str(told.value)

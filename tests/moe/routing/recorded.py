@@ -1,0 +1,55 @@
+"""Small models with routers, labelled texts, and a record of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.families import FAMILIES
+from tests.moe.mixture.models import language_model, saved_experts
+from tests.tiny import TOPICS, tagged
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.loaded_model import LoadedModel
+from unmask.models.loading import Source
+from unmask.moe.mixture.gating import Routing
+from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
+
+NATIVE = (
+    "olmoe", "mixtral", "qwen2-moe", "qwen3-moe", "deepseek-v2", "deepseek-v3", "granitemoe", "gpt-oss", "phimoe", "glm4-moe",
+)  # fmt: skip
+
+
+def native(family: str, tokenizer: Any) -> LoadedModel:
+    return LoadedModel(Backbone(FAMILIES[family].build(), "causal"), tokenizer, Source("pico"))
+
+
+def ours(folder: Path, tokenizer: Any, routing: Routing | None = None, family: str = "llama") -> LoadedModel:
+    """A mixture of three experts whose routers are not flat."""
+    model = language_model(family, vocab_size=512, max_position_embeddings=512)
+    mixture = Mixture(model, saved_experts(folder, model), routing or Routing(top_k=2))
+    torch.manual_seed(1)
+    for router in mixture.routers.values():
+        torch.nn.init.normal_(router.weight, std=0.5)
+    return LoadedModel(Backbone(mixture.body, "causal"), tokenizer, Source("pico"))
+
+
+def topical(number: int = 12) -> LabelledTexts:
+    """Texts of two topics and of two sizes."""
+    texts = []
+    for place in range(number):
+        topic = list(TOPICS)[place % 2]
+        words = TOPICS[topic].split()
+        size = "long" if place % 3 == 0 else "short"
+        text = " ".join(words[(place + step) % 6] for step in range(9 if size == "long" else 4))
+        texts.append(LabelledText(text, (topic, size)))
+    return LabelledTexts(tuple(texts), ("topic", "size"), (), ("made",))
+
+
+def of_words(number: int = 10) -> LabelledTexts:
+    """Sentences with a tag for each word."""
+    rows = tagged(0, number)
+    texts = [LabelledText(" ".join(row["tokens"]), (), tuple(row["tokens"]), (tuple(row["tags"]),)) for row in rows]
+    return LabelledTexts(tuple(texts), (), ("tags",), ("made",))

@@ -1,0 +1,92 @@
+"""What choices go with, on choices with a known answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import normalized_mutual_info_score
+
+from tests.moe.routing.statistics.made_routing import EXPERTS, collapsed, routed
+from unmask.moe.routing.statistics.choices import (
+    coactivation,
+    follows,
+    frequent,
+    layer_agreement,
+    pair_codes,
+    repetition,
+    strongest_partner,
+    vocabulary_specialisation,
+)
+
+
+def table(one: np.ndarray, other: np.ndarray, rows: int = EXPERTS, columns: int = EXPERTS) -> np.ndarray:
+    counts = np.zeros((rows, columns))
+    np.add.at(counts, (one, other), 1)
+    return counts
+
+
+def test_vocabulary() -> None:
+    ids = np.arange(1000) % 10
+    assert vocabulary_specialisation(table(ids, ids % EXPERTS, 10)) == 1.0, "each id has its expert"
+    assert vocabulary_specialisation(np.full((10, EXPERTS), 25.0)) == 0.25
+    half = np.array([[10.0, 0, 0, 0], [5, 5, 0, 0]])
+    assert vocabulary_specialisation(half) == 0.75
+    assert np.isnan(vocabulary_specialisation(np.zeros((0, EXPERTS))))
+
+
+def test_ids_that_are_seen_often() -> None:
+    ids = np.array([7] * 10 + [9] * 9 + [8] * 12)
+    assert frequent(ids).tolist() == [0] * 10 + [-1] * 9 + [1] * 12
+
+
+def test_neighbours_are_of_one_text_and_next_to_each_other() -> None:
+    texts, positions = np.array([0, 0, 0, 1, 1]), np.array([3, 4, 6, 7, 8])
+    assert follows(texts, positions).tolist() == [False, True, False, False, True]
+
+
+def repeated(first: np.ndarray, texts: np.ndarray) -> float:
+    behind = follows(texts, np.arange(len(first)))
+    same = behind[1:] & (first[1:] == first[:-1])
+    return float(repetition(np.array(same.sum()), np.array(behind.sum()), np.bincount(first, minlength=EXPERTS)))
+
+
+def test_repetition() -> None:
+    made = routed(texts=200)
+    assert repeated(made.first, made.texts) == pytest.approx(0, abs=0.03), "no memory"
+    assert repeated(collapsed().first, collapsed().texts) == 0, "chance says the same"
+    assert repeated(made.texts % EXPERTS, made.texts) == pytest.approx(1), "one expert a text"
+    assert repeated(np.arange(1000) % EXPERTS, np.zeros(1000, int)) == pytest.approx(-1 / 3), "never twice"
+    assert np.isnan(repetition(np.array(0.0), np.array(0.0), np.ones(4)))
+
+
+def test_agreement_of_layers() -> None:
+    one, other = routed(texts=200).first, routed(texts=200, seed=1).first
+    assert layer_agreement(table(one, (one + 1) % EXPERTS)) == pytest.approx(1), "names do not matter"
+    assert layer_agreement(table(one, other)) == pytest.approx(0, abs=0.01)
+    mixed = np.where(np.arange(len(one)) % 2, one, other)
+    expected = normalized_mutual_info_score(one, mixed, average_method="geometric")
+    assert layer_agreement(table(one, mixed)) == pytest.approx(expected)
+    assert layer_agreement(table(one, np.zeros_like(one))) == 0
+
+
+def pairs_of(chosen: np.ndarray) -> np.ndarray:
+    codes, _ = pair_codes(chosen, EXPERTS)
+    return np.bincount(codes, minlength=EXPERTS**2).astype(float).reshape(EXPERTS, EXPERTS)
+
+
+def test_coactivation() -> None:
+    chosen = np.array([[0, 1], [1, 0], [0, 2], [3, -1]])
+    pairs = pairs_of(chosen)
+    assert pairs.tolist() == [[3, 2, 1, 0], [2, 2, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]]
+    assert coactivation(pairs)[0].tolist() == pytest.approx([1, 2 / 3, 1 / 3, 0])
+    assert strongest_partner(pairs) == pytest.approx((2 / 3 + 1 + 1 + 0) / 4)
+    assert np.isnan(strongest_partner(np.zeros((4, 4))))
+    codes, tokens = pair_codes(chosen, EXPERTS)
+    assert sorted(zip(tokens[tokens > 1].tolist(), codes[tokens > 1].tolist(), strict=True)) == [
+        (2, 0),
+        (2, 2),
+        (2, 8),
+        (2, 10),
+        (3, 15),
+    ]
+    assert strongest_partner(pairs_of(np.array([[0, 1], [2, 3]] * 50))) == 1

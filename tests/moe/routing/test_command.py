@@ -1,0 +1,92 @@
+"""`unmask probe routing`, run as a user does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.moe.routing.recorded import topical
+from tests.probing.conftest import Run
+from tests.test_docs import ROOT, blocks
+from tests.tiny import write_rows
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    rows = [{"text": text.text, "topic": text.values[0], "size": text.values[1]} for text in topical(24).texts]
+    return write_rows(tmp_path / "texts.jsonl", rows)
+
+
+def test_a_record_is_made_measured_and_read_again(
+    run: Run, texts: Path, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    base = ("routing", "-o", tmp_path / "out")
+    code, out, err = run(*base, "-m", pico_folder("olmoe"), "-t", texts, "--label", "topic", "--label", "size")
+    assert code == 0, err
+    for part in (
+        "topic: information",
+        "size: probe, routing weights",
+        "repetition",
+        "3 routing points, 2 of 8 experts a token",
+    ):
+        assert part in out
+    assert max(len(line.rstrip()) for line in out.splitlines() if line.startswith(" ")) <= 80
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.name[0] != ".") == [
+        "measures.json",
+        "parts",
+        "record.json",
+    ]
+    assert run(*base)[1] == out, "without a model"
+    found: Any = json.loads(run(*base, "--json")[1])
+    assert found["labels"]["topic"]["values"] == {"music": 12, "sport": 12} and len(found["points"]) == 3
+    assert found["draws"]["seed"] == 0
+
+
+def test_two_records_are_compared(run: Run, texts: Path, pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    for name, family in (("a", "olmoe"), ("b", "mixtral")):
+        assert run("routing", "-m", pico_folder(family), "-t", texts, "-o", tmp_path / name)[0] == 0
+    code, out, _ = run("routing", "-o", tmp_path / "a", "--against", tmp_path / "b")
+    assert code == 0 and all(word in out for word in ("kappa", "AMI", "saturation"))
+    found = json.loads(run("routing", "-o", tmp_path / "a", "--against", tmp_path / "b", "--json")[1])
+    assert found["measures"]["kappa"]["value"] < 0.9
+
+
+def test_the_python_of_the_page_runs(
+    run: Run,
+    texts: Path,
+    pico_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("routing", "-m", pico_folder("olmoe"), "-t", texts, "--label", "topic", "-o", "routing")[0] == 0
+    [reading] = blocks(ROOT / "docs" / "routers.md", "python")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(reading.replace("[0, 5]", "[0, 2]").replace("points[5]", "points[2]"), "routers.md", "exec"), {})
+    assert "gate" in printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-m", "pico"), "give -m and -t, or neither"),
+        (("-t", "texts.jsonl"), "give -m and -t, or neither"),
+        ((), "holds no routing record"),
+        (("-m", "pico", "-t", "nowhere.jsonl"), "There is no file"),
+        (("-m", "pico", "-t", "{texts}"), "has no router: it is dense"),
+        (("-m", "pico", "-t", "{texts}", "--label", "author"), "column 'author'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    run: Run, texts: Path, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    code, _, err = run("routing", "-o", tmp_path / "out", *(word.replace("{texts}", str(texts)) for word in words))
+    assert code == 2 and message in err
+    assert not (tmp_path / "out").exists()

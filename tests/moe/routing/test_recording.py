@@ -1,0 +1,396 @@
+"""A record holds what the model's routers did, token by token, whatever the batch and however often it was stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unmask.moe.routing.recording as recording
+from tests.moe.routing.recorded import NATIVE, native, of_words, ours, topical
+from tests.training.running import ended, forked
+from unmask.encoding.loaded_model import LoadedModel
+from unmask.errors import UnmaskError
+from unmask.moe.mixture.gating import Routing, RoutingPoint
+from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
+from unmask.moe.routing.record import Choices, RoutingRecord, read_record
+from unmask.moe.routing.recording import record_routing
+
+HALF = 5e-4  # probabilities in 16 bits
+CONFIGURATIONS = {
+    "block": Routing(top_k=2),
+    "layer": Routing(router="layer", top_k=1),
+    "final": Routing(router="final", top_k=2, renormalise=True),
+    "sequence": Routing(level="sequence", top_k=1),
+    "span": Routing(span=2, top_k=1),
+}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def by_hooks(model: LoadedModel, text: str) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """The logits of each router for one text alone, by hooks of our own, and the experts that the experts' module was told to use."""
+    body, found, used = model.backbone.model, {}, {}
+    hooks = []
+    names = {module: name for name, module in body.named_modules()}
+
+    def keep(name: str, index: int) -> Any:
+        def hook(_: Any, __: Any, output: Any) -> None:
+            found[name] = (output[index] if isinstance(output, tuple) else output).float()
+
+        return hook
+
+    def told(name: str) -> Any:
+        def hook(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+            used[name] = next(
+                part for part in (*args, *named.values()) if torch.is_tensor(part) and not part.is_floating_point()
+            )
+
+        return hook
+
+    for router in model.backbone.routers:
+        name = names[router.module]
+        hooks.append(router.module.register_forward_hook(keep(name, router.index)))
+        experts = getattr(body.get_submodule(name.rpartition(".")[0]), "experts", None)
+        if experts is not None:
+            hooks.append(experts.register_forward_pre_hook(told(name), with_kwargs=True))
+    with torch.no_grad():
+        body(torch.tensor([model.tokenizer(text)["input_ids"]]), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    order = [names[router.module] for router in model.backbone.routers]
+    return [found[name] for name in order], [used.get(name) for name in order]
+
+
+def of_text(choices: Choices, text: int, point: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    own = choices.texts == text
+    return choices.probabilities[point][own], choices.chosen[point][own], choices.gates[point][own]
+
+
+def every(record: RoutingRecord) -> Choices:
+    return record.choices(range(len(record.points)))
+
+
+@pytest.mark.parametrize("family", NATIVE)
+def test_the_record_is_what_the_routers_of_a_native_mixture_did(family: str, tokenizer: Any, tmp_path: Path) -> None:
+    model, texts = native(family, tokenizer), topical()
+    record = record_routing(model, texts, tmp_path / "record")
+    choices = every(record)
+    for number in (0, 1, 7):
+        logits, used = by_hooks(model, texts.texts[number].text)
+        for point in range(len(record.points)):
+            shares, chosen, gates = of_text(choices, number, point)
+            assert np.allclose(shares, logits[point].softmax(dim=-1), atol=HALF)
+            assert (np.sort(chosen) == used[point].sort().values.numpy()).all()  # type: ignore[union-attr]
+            assert (np.diff(gates.astype(float), axis=1) <= 0).all() and (gates > 0).all()
+    assert [point.experts for point in record.points] == [8] * len(record.points)
+    assert [point.chosen for point in record.points] == [2] * len(record.points)
+    assert record.points[-1].layer == 3
+
+
+@pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen2-moe"])
+def test_the_record_is_what_output_router_logits_gives(family: str, tokenizer: Any, tmp_path: Path) -> None:
+    model, texts = native(family, tokenizer), topical(4)
+    record = record_routing(model, texts, tmp_path / "record")
+    ids = torch.tensor([tokenizer(texts.texts[2].text)["input_ids"]])
+    with torch.no_grad():
+        given = model.backbone.model(ids, output_router_logits=True).router_logits
+    for point, logits in enumerate(given):
+        assert np.allclose(of_text(every(record), 2, point)[0], logits.softmax(dim=-1), atol=HALF)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_record_is_what_the_routers_of_our_mixture_did(name: str, tokenizer: Any, tmp_path: Path) -> None:
+    routing = CONFIGURATIONS[name]
+    model, texts = ours(tmp_path, tokenizer, routing), topical()
+    record = record_routing(model, texts, tmp_path / "record")
+    choices = every(record)
+    layers = {"final": [1], "span": [1, 3]}.get(name, [1, 1, 2, 2, 3, 3])
+    assert [point.layer for point in record.points] == layers, "a shared decision is recorded once"
+    assert record.settings.experts == ("a", "b", "c")
+    names = [name for name, module in model.backbone.model.named_modules() if isinstance(module, RoutingPoint)]
+    places = [names.index(point.name) for point in record.points]
+    for number in (0, 5):
+        logits, _ = by_hooks(model, texts.texts[number].text)
+        for point, place in enumerate(places):
+            shares, chosen, gates = of_text(choices, number, point)
+            expected = logits[place].softmax(dim=-1)
+            best = expected.topk(routing.top_k)
+            weights = best.values / best.values.sum(dim=-1, keepdim=True) if routing.renormalise else best.values
+            assert np.allclose(shares, expected, atol=HALF)
+            assert (chosen == best.indices.numpy()).all() and np.allclose(gates, weights, atol=HALF)
+
+
+def test_of_a_mixture_of_ours_on_a_native_mixture_only_its_own_routers_are_recorded(tokenizer: Any, tmp_path: Path) -> None:
+    """The experts of the base have no names, and would get those of ours. The order among the modules does not matter."""
+    model, texts = ours(tmp_path, tokenizer, family="olmoe"), topical(4)
+    model.backbone.routers.reverse()
+    record = record_routing(model, texts, tmp_path / "record")
+    modules = dict(model.backbone.model.named_modules())
+    logits, _ = by_hooks(model, texts.texts[1].text)
+    names = {module: name for name, module in modules.items()}
+    by_name = dict(zip([names[router.module] for router in model.backbone.routers], logits, strict=True))
+    assert [(point.layer, point.experts) for point in record.points] == [(1, 3), (2, 3), (3, 3)]
+    assert record.settings.experts == ("a", "b", "c")
+    for place, point in enumerate(record.points):
+        shares, *_ = of_text(every(record), 1, place)
+        assert np.allclose(shares, by_name[point.name].softmax(dim=-1), atol=HALF), point.name
+
+
+def test_gates_that_override_the_routing_are_recorded(tokenizer: Any, tmp_path: Path) -> None:
+    model = ours(tmp_path, tokenizer, Routing(top_k=1))
+    mixture: Any = model.backbone.model.mixture
+    with mixture.only("b"):
+        record = record_routing(model, topical(), tmp_path / "record")
+    choices = every(record)
+    assert all((chosen == 1).all() for chosen in choices.chosen) and all((gates == 1).all() for gates in choices.gates)
+    assert choices.probabilities[0].std() > 0.01, "as the router has them"
+
+
+def test_a_text_of_a_single_token_is_recorded_like_any_other(tokenizer: Any, tmp_path: Path) -> None:
+    model = ours(tmp_path, tokenizer, Routing(top_k=1))
+    one = LabelledTexts((LabelledText("x"),))
+    several = LabelledTexts((*one.texts, *topical().texts))
+    alone, among = (every(record_routing(model, texts, tmp_path / f"of-{len(texts.texts)}")) for texts in (one, several))
+    for point in range(6):
+        for here, there in zip(of_text(alone, 0, point), of_text(among, 0, point), strict=True):
+            assert len(here) == 1 and np.allclose(here, there, atol=HALF)
+
+
+@pytest.mark.parametrize("family", ["olmoe", "gpt-oss", "ours"])
+def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> None:
+    model = ours(tmp_path, tokenizer) if family == "ours" else native(family, tokenizer)
+    texts = topical()
+    together = every(record_routing(model, texts, tmp_path / "together"))
+    alone = every(record_routing(model, texts, tmp_path / "alone", batch_tokens=1))
+    assert (together.ids == alone.ids).all() and (together.positions == alone.positions).all()
+    for point in range(len(together.chosen)):
+        assert np.allclose(together.probabilities[point], alone.probabilities[point], atol=HALF)
+        assert (together.chosen[point] == alone.chosen[point]).mean() > 0.99
+
+
+def test_padding_and_what_stands_before_the_text_are_not_recorded(tmp_path: Path) -> None:
+    from tests.conftest import make_tokenizer
+
+    tokenizer, texts = make_tokenizer(add_bos=True), topical()
+    choices = every(record_routing(native("olmoe", tokenizer), texts, tmp_path / "record"))
+    expected = [tokenizer(text.text)["input_ids"] for text in texts.texts]
+    assert choices.ids.tolist() == [token for ids in expected for token in ids[1:]]
+    assert choices.texts.tolist() == [number for number, ids in enumerate(expected) for _ in ids[1:]]
+    assert choices.positions.tolist() == [place for ids in expected for place in range(1, len(ids))]
+
+
+def test_texts_and_labels_stand_beside_the_tokens(tokenizer: Any, tmp_path: Path) -> None:
+    model, texts = native("olmoe", tokenizer), topical()
+    record = read_record(record_routing(model, texts, tmp_path / "record").folder)
+    found = record.texts
+    assert found.texts == [text.text for text in texts.texts]
+    for place, name in enumerate(("topic", "size")):
+        values = record.label(name).values
+        assert [values[code] for code in found.labels[name]] == [text.values[place] for text in texts.texts]
+    vectors = model.encode([design := _mean()], found.texts)[design]
+    assert np.allclose(record.hidden(np.arange(len(found.texts))), vectors, atol=1e-4)
+    assert (record.hidden(np.array([3, 9])) == record.hidden(np.arange(12))[[3, 9]]).all()
+    assert (np.bincount(every(record).texts) == found.tokens).all()
+    assert record.settings.provenance["versions"] and record.settings.weights.startswith("memory-")
+
+
+def _mean() -> Any:
+    from unmask.designs.design import Design
+
+    return Design.parse("causal/plain/mean")
+
+
+def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> None:
+    texts = of_words()
+    record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record")
+    choices, values = every(record), record.label("tags").values
+    for number, text in enumerate(texts.texts):
+        own = choices.texts == number
+        said = [
+            (tokenizer.decode([token]).strip(), values[tag] if tag >= 0 else None)
+            for token, tag in zip(choices.ids[own], choices.tags["tags"][own], strict=True)
+        ]
+        rebuilt: list[str] = []
+        for word, tag in zip(text.words, text.tags[0], strict=True):
+            pieces = ""
+            while pieces != word:
+                piece, label = said.pop(0)
+                assert label == (tag if piece else None), "a space alone is of no word"
+                pieces += piece
+            rebuilt.append(pieces)
+        assert not said and tuple(rebuilt) == text.words
+
+
+def test_each_token_says_which_characters_it_is(tmp_path: Path) -> None:
+    from tests.conftest import make_tokenizer
+
+    tokenizer = make_tokenizer(add_bos=True)
+    written = ["ball goal", "", "a\U0001f600b", "lone \ud800 here", "race team medal coach ball"]
+    texts = LabelledTexts(tuple(LabelledText(text) for text in written))
+    record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record", max_length=5)
+    choices = every(record)
+    assert len(record.spans()) == 5 and "\ufffd" in record.texts.texts[3]
+    for number, (text, spans) in enumerate(zip(record.texts.texts, record.spans(), strict=True)):
+        own = choices.texts == number
+        assert len(spans) == choices.positions[own].max() + 1 <= 5
+        for position, token in zip(choices.positions[own], choices.ids[own], strict=True):
+            first, last = spans[position]
+            decoded = tokenizer.decode([token]).strip()
+            assert not text or "\ufffd" in decoded or text[first:last].strip() == decoded
+
+
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_MOST", 30)
+    monkeypatch.setattr(recording, "_LEAST", 1)
+
+
+def test_parts_do_not_change_what_is_recorded(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, texts = native("olmoe", tokenizer), topical()
+    whole = every(record_routing(model, texts, tmp_path / "whole"))
+    small_parts(monkeypatch)
+    record = record_routing(model, texts, tmp_path / "parts")
+    assert record.settings.parts > 3
+    parts = every(record)
+    assert (parts.ids == whole.ids).all() and (parts.texts == whole.texts).all()
+    assert np.allclose(parts.probabilities[1], whole.probabilities[1], atol=HALF)
+    assert record.texts.texts == [text.text for text in texts.texts]
+    assert (record.hidden(np.array([0, 8])) == record.hidden(np.arange(12))[[0, 8]]).all()
+    one = record.choices([2])
+    assert len(one.probabilities) == 1 and (one.probabilities[0] == parts.probabilities[2]).all()
+
+
+@pytest.mark.parametrize("stop", [0, 2])
+def test_a_resumed_record_is_an_undisturbed_one(
+    stop: int, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_parts(monkeypatch)
+    model, texts = native("olmoe", tokenizer), topical()
+    record_routing(model, texts, tmp_path / "undisturbed")
+    original, calls = recording._record_part, []
+
+    def dying(*args: Any) -> None:
+        calls.append(args)
+        if len(calls) > stop:
+            raise KeyboardInterrupt
+        original(*args)
+
+    monkeypatch.setattr(recording, "_record_part", dying)
+    with pytest.raises(KeyboardInterrupt):
+        record_routing(model, texts, tmp_path / "resumed")
+    with pytest.raises(UnmaskError, match="not finished"):
+        read_record(tmp_path / "resumed")
+    calls.clear()
+
+    def counted(*args: Any) -> None:
+        calls.append(args)
+        original(*args)
+
+    monkeypatch.setattr(recording, "_record_part", counted)
+    record = record_routing(model, texts, tmp_path / "resumed")
+    assert len(calls) == record.settings.parts - stop, "what is there stays"
+    assert content(tmp_path / "resumed") == content(tmp_path / "undisturbed")
+    calls.clear()
+    record_routing(model, texts, tmp_path / "resumed")
+    assert calls == []
+
+
+def test_a_damaged_part_is_noticed_and_recorded_again(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_parts(monkeypatch)
+    model, texts = native("olmoe", tokenizer), topical()
+    record_routing(model, texts, tmp_path / "record")
+    before = content(tmp_path / "record")
+    for name in ("tokens.parquet", "texts.parquet"):
+        file = tmp_path / "record" / "parts" / "00001" / name
+        file.write_bytes(file.read_bytes()[:-9] + b"\0" * 9)
+        with pytest.raises(UnmaskError, match="damaged"):
+            read_record(tmp_path / "record")
+        record_routing(model, texts, tmp_path / "record")
+        assert content(tmp_path / "record") == before
+
+
+def test_another_record_is_not_mixed_in(tokenizer: Any, tmp_path: Path) -> None:
+    model, texts = native("olmoe", tokenizer), topical()
+    record_routing(model, texts, tmp_path / "record")
+    with pytest.raises(UnmaskError, match="a record with other --sample: give another folder"):
+        record_routing(model, texts, tmp_path / "record", sample=5)
+    renamed = replace(texts, sources=("renamed",))
+    with pytest.raises(UnmaskError, match="a record with other names of files: give"):
+        record_routing(model, renamed, tmp_path / "record")
+    relabelled = replace(texts, labels=("subject", "size"))
+    with pytest.raises(UnmaskError, match="a record with other texts or labels: give"):
+        record_routing(model, relabelled, tmp_path / "record")
+    with pytest.raises(UnmaskError, match="other weights"):
+        record_routing(native("mixtral", tokenizer), texts, tmp_path / "record")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    with pytest.raises(UnmaskError, match=r"holds other files \(thesis.txt\)"):
+        record_routing(model, texts, tmp_path / "mine")
+    with pytest.raises(UnmaskError, match="holds no routing record"):
+        read_record(tmp_path / "mine")
+
+
+def test_a_dense_model_is_refused_before_anything_is_written(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match="has no router: it is dense"):
+        record_routing(native("llama", tokenizer), topical(), tmp_path / "record")
+    assert not (tmp_path / "record").exists()
+
+
+def test_a_sample_of_tokens_is_drawn_by_the_seed_and_computed_in_full_context(tokenizer: Any, tmp_path: Path) -> None:
+    model, texts = native("olmoe", tokenizer), topical()
+    whole = every(record_routing(model, texts, tmp_path / "whole"))
+    some, same, other = (
+        every(record_routing(model, texts, tmp_path / name, sample=20, seed=seed))
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert len(some.ids) == 20 and (some.positions == same.positions).all() and (some.positions != other.positions).any()
+    place = {key: at for at, key in enumerate(zip(whole.texts.tolist(), whole.positions.tolist(), strict=True))}
+    at = [place[key] for key in zip(some.texts.tolist(), some.positions.tolist(), strict=True)]
+    assert np.allclose(some.probabilities[2], whole.probabilities[2][at], atol=HALF)
+    assert len(record_routing(model, texts, tmp_path / "d", sample=10_000).choices().ids) == len(whole.ids)
+
+
+def test_long_texts_are_cut_and_counted(tokenizer: Any, tmp_path: Path) -> None:
+    record = record_routing(native("olmoe", tokenizer), of_words(), tmp_path / "record", max_length=4)
+    assert record.settings.truncated > 0 and record.choices().positions.max() == 3
+    assert record.settings.max_length == 4
+
+
+def test_killed_at_any_moment_and_resumed(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is a copy of this process, so that none has to import everything."""
+    small_parts(monkeypatch)
+    original = recording._record_part
+
+    def slow(*args: Any) -> None:
+        time.sleep(0.02)
+        original(*args)
+
+    monkeypatch.setattr(recording, "_record_part", slow)  # else it would be too fast to be killed
+
+    def start(folder: str) -> int:
+        return forked(lambda: record_routing(native("olmoe", tokenizer), topical(60), tmp_path / folder))
+
+    assert ended(start("undisturbed")) == 0
+    parts = len(list((tmp_path / "undisturbed" / "parts").iterdir()))
+    for enough in (1, parts // 2):
+        running, until = start("killed"), time.monotonic() + 60
+        while len(list((tmp_path / "killed").glob("parts/0*"))) < enough and time.monotonic() < until:
+            time.sleep(0.005)
+        os.kill(running, signal.SIGKILL)
+        assert ended(running) == -signal.SIGKILL, "it was too fast to be killed"
+    assert ended(start("killed")) == 0
+    assert content(tmp_path / "killed") == content(tmp_path / "undisturbed")

@@ -1,0 +1,205 @@
+"""The batcher: answers are complete and in order, a text fails alone, who has left is not computed, nothing is lost at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from unmask.server.batcher import Batch, Batcher, Closed, Full
+
+
+class Model:
+    """A model whose vector of a text is the text, doubled. It records its batches, and waits while `gate` is closed."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def __call__(self, worker: int, group: Hashable, values: Sequence[str]) -> list[str]:
+        self.batches.append(list(values))
+        self.entered.set()
+        assert self.gate.wait(10)
+        if "bad" in values:
+            raise RuntimeError("bad")
+        return [value * 2 for value in values]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+def test_requests_of_several_workers(model: Model) -> None:
+    seen: set[int] = set()
+
+    def compute(worker: int, group: Hashable, values: Sequence[str]) -> list[str]:
+        seen.add(worker)
+        time.sleep(0.002)
+        return model(worker, group, values)
+
+    batcher = Batcher(compute, budget=40, capacity=10**6, workers=3)
+    futures = [(batcher.submit(n % 2, texts(*(f"{n}.{place}" for place in range(n)))), n) for n in range(1, 40)]
+    for future, n in futures:
+        assert future.result(10) == [f"{n}.{place}" * 2 for place in range(n)]
+    assert seen == {0, 1, 2}
+    batcher.close(10)
+    assert not batcher.alive
+
+
+@pytest.fixture
+def batcher(model: Model) -> Iterator[Batcher]:
+    made = Batcher(model, budget=100, capacity=1000)
+    yield made
+    model.gate.set()
+    made.close(10)
+
+
+def texts(*values: str, tokens: int = 10) -> list[tuple[int, str]]:
+    return [(tokens, value) for value in values]
+
+
+@contextmanager
+def busy(batcher: Batcher, model: Model) -> Iterator[Future[list[Any]]]:
+    """While the model computes a batch, and what is submitted has to wait."""
+    model.gate.clear()
+    model.entered.clear()
+    first = batcher.submit("other", texts("first"))
+    assert model.entered.wait(10)
+    yield first
+    model.gate.set()
+
+
+def test_results_are_in_the_order_of_the_texts(batcher: Batcher) -> None:
+    given = [(10 + (7 * place) % 50, f"text{place}") for place in range(60)]
+    assert batcher.submit("a", given).result(10) == [value * 2 for _, value in given]
+
+
+def test_no_texts_are_no_results(batcher: Batcher) -> None:
+    assert batcher.submit("a", []).result(10) == []
+
+
+def test_requests_of_many_threads_are_kept_apart(batcher: Batcher) -> None:
+    results: dict[int, list[str]] = {}
+
+    def ask(number: int) -> None:
+        for turn in range(20):
+            found = batcher.submit(number % 2, texts(*(f"{number}.{turn}.{place}" for place in range(number)))).result(10)
+            assert found == [f"{number}.{turn}.{place}" * 2 for place in range(number)]
+        results[number] = found
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(results) == 8
+
+
+def test_texts_that_meet_share_a_batch(batcher: Batcher, model: Model) -> None:
+    with busy(batcher, model):
+        futures = [batcher.submit("a", texts(f"t{number}")) for number in range(8)]
+    wait(futures, 10)
+    assert model.batches == [["first"], [f"t{number}" for number in range(8)]]
+
+
+def test_a_hundred_queries_do_not_wait_for_a_document(batcher: Batcher, model: Model) -> None:
+    with busy(batcher, model):
+        document = batcher.submit("a", [(400, "document")])
+        queries = [batcher.submit("a", texts(f"q{number}", tokens=5)) for number in range(100)]
+    wait([document, *queries], 10)
+    assert model.batches[-1] == ["document"]
+    assert all(len(batch) <= 20 for batch in model.batches)
+
+
+def test_the_failure_of_a_text_is_that_of_its_request_alone(batcher: Batcher, model: Model) -> None:
+    with busy(batcher, model):
+        good = [batcher.submit("a", texts(f"good{number}")) for number in range(4)]
+        bad = batcher.submit("a", texts("fine", "bad"))
+    assert [future.result(10) for future in good] == [[f"good{number}" * 2] for number in range(4)]
+    with pytest.raises(RuntimeError, match="bad"):
+        bad.result(10)
+    assert batcher.submit("a", texts("next")).result(10) == ["nextnext"]
+
+
+def test_a_cancelled_request_is_not_computed(batcher: Batcher, model: Model) -> None:
+    with busy(batcher, model):
+        gone = batcher.submit("a", texts("gone", "gone too"))
+        stays = batcher.submit("a", texts("stays"))
+        assert batcher.waiting == (3, 30)
+        assert gone.cancel()
+        assert batcher.waiting == (1, 10)
+    assert stays.result(10) == ["staysstays"]
+    assert model.batches == [["first"], ["stays"]]
+
+
+def test_a_request_that_is_cancelled_while_it_is_computed_harms_nobody(batcher: Batcher, model: Model) -> None:
+    with busy(batcher, model) as first:
+        assert first.cancel()
+    assert batcher.submit("a", texts("next")).result(10) == ["nextnext"]
+
+
+def test_a_full_queue_refuses_and_says_for_how_long(batcher: Batcher, model: Model) -> None:
+    batcher.submit("a", texts("warm")).result(10)
+    with busy(batcher, model):
+        waiting = [batcher.submit("a", [(500, "x")]), batcher.submit("a", [(500, "y")])]
+        with pytest.raises(Full) as refused:
+            batcher.submit("a", [(1, "z")])
+        assert refused.value.seconds > 0
+    wait(waiting, 10)
+    assert batcher.submit("a", texts("again")).result(10) == ["againagain"]
+
+
+def test_an_empty_queue_takes_a_request_of_any_size(batcher: Batcher) -> None:
+    assert batcher.submit("a", [(5000, "huge")]).result(10) == ["hugehuge"]
+
+
+def test_closing_computes_what_was_accepted_and_refuses_what_is_new(batcher: Batcher, model: Model) -> None:
+    with busy(batcher, model) as first:
+        accepted = batcher.submit("a", texts("accepted"))
+        closing = threading.Thread(target=batcher.close)
+        closing.start()
+        time.sleep(0.05)
+        with pytest.raises(Closed):
+            batcher.submit("a", texts("late"))
+    closing.join(10)
+    assert (first.result(0), accepted.result(0)) == (["firstfirst"], ["acceptedaccepted"])
+    assert not batcher.alive
+
+
+def test_what_is_not_computed_in_time_is_told(batcher: Batcher, model: Model) -> None:
+    with busy(batcher, model):
+        waiting = batcher.submit("a", texts("waiting", "too"))
+        batcher.close(0.05)
+        with pytest.raises(Closed):
+            waiting.result(1)
+
+
+def test_a_batch_is_observed_before_it_is_answered() -> None:
+    """Who asks for the metrics after an answer finds its texts in them."""
+    seen: list[Batch] = []
+
+    def slowly(batch: Batch) -> None:
+        time.sleep(0.05)
+        seen.append(batch)
+
+    batcher = Batcher(Model(), budget=100, capacity=1000, observe=slowly)
+    batcher.submit("a", [(3, "text")]).result(10)
+    assert [batch.tokens for batch in seen] == [3]
+    batcher.close()
+
+
+def test_every_batch_is_observed() -> None:
+    seen: list[Batch] = []
+    batcher = Batcher(Model(), budget=100, capacity=1000, observe=seen.append)
+    batcher.submit("a", texts("x", "y")).result(10)
+    batcher.close(10)
+    assert [(batch.group, batch.texts, batch.tokens) for batch in seen] == [("a", 2, 20)]
+    assert seen[0].seconds >= 0

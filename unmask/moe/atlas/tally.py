@@ -1,0 +1,239 @@
+"""Tally: everything that is counted in a record, in one reading. One part of the record is in memory at a time.
+
+A slot is one expert at one routing point. All tables have a column for each slot, point by point, so that a model of any number of
+experts in each layer fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt
+
+from unmask.io.array_types import NDArray
+from unmask.io.terminal import progress_bar
+from unmask.moe.routing.record import Choices, Label, RoutingRecord
+
+MOST_VALUES = 24
+"""Values of a label that are told apart. The rarest of more are one: `others`."""
+OTHERS = "(others)"
+TOP = 3
+"""Experts of which the probability is kept, for each token that is shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """A label as the atlas counts it. values: their names; place: of each value of the record in them."""
+
+    label: Label | None
+    values: tuple[str, ...]
+    place: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, record: RoutingRecord, label: Label) -> Grouping:
+        """All values of a label, or the most frequent ones."""
+        size = len(label.values)
+        kept = np.arange(size)
+        if size > MOST_VALUES:
+            codes = (
+                [record.texts.labels[label.name]]
+                if label.of == "text"
+                else [part.tags[label.name] for part in record.batches(())]
+            )
+            counts = np.sum([np.bincount(some[some >= 0], minlength=size) for some in codes], axis=0)
+            kept = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
+        place = np.full(size, len(kept), np.int64)
+        place[kept] = np.arange(len(kept))
+        more = (OTHERS,) if len(kept) < size else ()
+        return cls(label, tuple(label.values[value] for value in kept) + more, place)
+
+    def codes(self, choices: Choices, labels: dict[str, NDArray[np.int16]]) -> NDArray[np.int64]:
+        """The value of each token; -1 for none."""
+        if self.label is None:
+            return np.zeros(len(choices.texts), np.int64)
+        if self.label.of == "text":
+            return np.asarray(self.place[labels[self.label.name][choices.texts]])
+        tags = choices.tags[self.label.name]
+        return np.where(tags >= 0, self.place[tags], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """For each value of a label and each slot, among the tokens of the value: how many choose it first, how many choose it, how sure.
+
+    tokens: of each value. sure: the sum of the probabilities of the slot, over the tokens that choose it first.
+    """
+
+    grouping: Grouping
+    tokens: Int[NDArray[np.int64], " value"]
+    first: Float[NDArray[np.float64], "value slot"]
+    load: Float[NDArray[np.float64], "value slot"]
+    sure: Float[NDArray[np.float64], "value slot"]
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Counts of a record.
+
+    starts: the first slot of each routing point, and their number. first: the first choice of each token, in the order of the record.
+    everything, groups: shares of slots, over all tokens and by label. pairs: for each point, how many tokens chose both of two experts.
+    shown: for each text that is shown, its rows in `top` and `probabilities` and their positions in the text. routing: the mean
+    probabilities of the texts on the map.
+    """
+
+    record: RoutingRecord
+    starts: NDArray[np.int64]
+    texts: Int[NDArray[np.int32], " token"]
+    ids: Int[NDArray[np.int32], " token"]
+    positions: Int[NDArray[np.int32], " token"]
+    first: Int[NDArray[np.int16], "token point"]
+    everything: Shares
+    groups: list[Shares]
+    pairs: list[Float[NDArray[np.float64], "_ _"]]
+    shown: dict[int, range]
+    shown_positions: Int[NDArray[np.int32], " row"]
+    top: UInt[NDArray[np.uint16], "row point top"]
+    probabilities: Float[NDArray[np.float32], "row point top"]
+    mapped: Int[NDArray[np.int64], " text"]
+    routing: Float[NDArray[np.float32], "text slot"]
+
+    def slots(self, point: int) -> slice:
+        """The slots of a routing point."""
+        return slice(int(self.starts[point]), int(self.starts[point + 1]))
+
+
+def tally(record: RoutingRecord, mapped: NDArray[np.int64], shown: dict[int, int]) -> Tally:
+    """Read a record once. mapped: texts of the map, ascending. shown: how many of its tokens are shown, for each text that is shown."""
+    points = record.points
+    starts = np.concatenate([[0], np.cumsum([point.experts for point in points])]).astype(np.int64)
+    counts = _Counts(record, starts, mapped, shown)
+    with progress_bar("reading the record", record.settings.parts) as advance:
+        for choices in record.batches():
+            counts.add(choices)
+            advance(1)
+    return counts.done()
+
+
+class _Counts:
+    """A tally that grows part by part."""
+
+    def __init__(
+        self, record: RoutingRecord, starts: NDArray[np.int64], mapped: NDArray[np.int64], shown: dict[int, int]
+    ) -> None:
+        self.record, self.starts, self.mapped, self.wanted = record, starts, mapped, shown
+        slots, points = int(starts[-1]), len(record.points)
+        whole = Grouping(None, ("all",), np.zeros(1, np.int64))
+        self.shares = [
+            _empty(grouping, slots) for grouping in (whole, *(Grouping.of(record, one) for one in record.settings.labels))
+        ]
+        self.pairs = [np.zeros((point.experts, point.experts)) for point in record.points]
+        self.plain: list[tuple[NDArray[Any], ...]] = []
+        self.rows: dict[int, range] = {}
+        total = sum(shown.values())
+        self.shown_positions = np.zeros(total, np.int32)
+        self.top = np.zeros((total, points, TOP), np.uint16)
+        self.probabilities = np.zeros((total, points, TOP), np.float32)
+        self.routing = np.zeros((len(mapped), slots), np.float32)
+        self.filled = 0
+
+    def add(self, choices: Choices) -> None:
+        """Count one part."""
+        labels = self.record.texts.labels
+        codes = [shares.grouping.codes(choices, labels) for shares in self.shares]
+        for shares, own in zip(self.shares, codes, strict=True):
+            np.add(shares.tokens, np.bincount(own[own >= 0], minlength=len(shares.tokens)), out=shares.tokens)
+        shown, mapped = self._shown_rows(choices), self._mapped_rows(choices)
+        firsts = np.empty((len(choices.texts), len(self.record.points)), np.int16)
+        for point, (probabilities, chosen) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
+            first = np.where(chosen[:, 0] >= 0, chosen[:, 0], probabilities.argmax(axis=1)).astype(np.int64)
+            firsts[:, point] = first
+            self._count(point, first, probabilities, chosen, codes)
+            self._keep(point, first, probabilities, shown, mapped)
+        self.filled += len(shown)
+        self.plain.append((choices.texts, choices.ids, choices.positions, firsts))
+
+    def _count(
+        self,
+        point: int,
+        first: NDArray[np.int64],
+        probabilities: NDArray[Any],
+        chosen: NDArray[Any],
+        codes: Sequence[NDArray[np.int64]],
+    ) -> None:
+        experts = probabilities.shape[1]
+        own = slice(self.starts[point], self.starts[point + 1])
+        sure = np.take_along_axis(probabilities, first[:, None], axis=1)[:, 0].astype(np.float64)
+        acts = np.zeros((len(first), experts + 1), np.float32)  # the last column takes "no choice" (-1)
+        np.put_along_axis(acts, chosen.astype(np.int64) % (experts + 1), 1, axis=1)
+        acts = acts[:, :experts]
+        self.pairs[point] += acts.T @ acts
+        for shares, code in zip(self.shares, codes, strict=True):
+            known = code >= 0
+            size = len(shares.tokens)
+            flat = code[known] * experts + first[known]
+            shares.first[:, own] += np.bincount(flat, minlength=size * experts).reshape(size, experts)
+            shares.sure[:, own] += np.bincount(flat, sure[known], minlength=size * experts).reshape(size, experts)
+            for value in np.unique(code[known]):
+                shares.load[value, own] += acts[code == value].sum(axis=0)
+
+    def _keep(
+        self,
+        point: int,
+        first: NDArray[np.int64],
+        probabilities: NDArray[Any],
+        shown: NDArray[np.int64],
+        mapped: list[tuple[int, slice]],
+    ) -> None:
+        """Keep what single texts show: the strongest experts of their tokens, the first choice before the others, and means."""
+        size = min(TOP, probabilities.shape[1])
+        rows = probabilities[shown].astype(np.float32)
+        raised = rows.copy()
+        np.put_along_axis(raised, first[shown][:, None], 2.0, axis=1)
+        best = np.argsort(-raised, axis=1, kind="stable")[:, :size]
+        here = slice(self.filled, self.filled + len(shown))
+        self.top[here, point, :size] = best
+        self.probabilities[here, point, :size] = np.take_along_axis(rows, best, axis=1)
+        for place, tokens in mapped:
+            self.routing[place, self.starts[point] : self.starts[point + 1]] = probabilities[tokens].mean(
+                axis=0, dtype=np.float32
+            )
+
+    def _shown_rows(self, choices: Choices) -> NDArray[np.int64]:
+        rows: list[NDArray[np.int64]] = []
+        at = self.filled
+        for text, tokens in _texts(choices):
+            if text in self.wanted:
+                own = np.arange(tokens.start, min(tokens.stop, tokens.start + self.wanted[text]))
+                self.rows[text] = range(at, at + len(own))
+                at += len(own)
+                rows.append(own)
+        found = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        self.shown_positions[self.filled : at] = choices.positions[found]
+        return found
+
+    def _mapped_rows(self, choices: Choices) -> list[tuple[int, slice]]:
+        place = {int(text): at for at, text in enumerate(self.mapped)}
+        return [(place[text], tokens) for text, tokens in _texts(choices) if text in place]
+
+    def done(self) -> Tally:
+        """The whole tally."""
+        texts, ids, positions, first = (np.concatenate(some) for some in zip(*self.plain, strict=True))
+        return Tally(
+            self.record, self.starts, texts, ids, positions, first, self.shares[0], self.shares[1:], self.pairs,
+            dict(sorted(self.rows.items())), self.shown_positions, self.top, self.probabilities, self.mapped, self.routing,
+        )  # fmt: skip
+
+
+def _empty(grouping: Grouping, slots: int) -> Shares:
+    shape = len(grouping.values), slots
+    return Shares(grouping, np.zeros(shape[0], np.int64), *(np.zeros(shape) for _ in range(3)))
+
+
+def _texts(choices: Choices) -> list[tuple[int, slice]]:
+    """The texts of a part, each with its tokens."""
+    numbers, starts = np.unique(choices.texts, return_index=True)
+    ends = [*starts[1:], len(choices.texts)]
+    return [(int(text), slice(int(start), int(end))) for text, start, end in zip(numbers, starts, ends, strict=True)]

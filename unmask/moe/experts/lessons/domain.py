@@ -1,0 +1,89 @@
+"""Domain: the topic of lessons, and the prompts with which a base model writes them.
+
+A base model follows examples, not orders. So the prompt for an instruction shows a list of requirements and three seed lessons. The prompt
+for a response shows the role of an expert and five seed lessons with their responses (Self-MoE, arXiv 2406.12034, section 2.1). The
+wording is our own.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from unmask.errors import UnmaskError, first_problem, unknown
+from unmask.io.paths import expanded
+from unmask.moe.experts.lessons.lessons import Lesson
+
+_SHIPPED = Path(__file__).parent / "domains"
+STOP = "\n\nTask"  # what a base model writes when it goes on to the next task
+BLANK = "\n\n"  # the end of an instruction
+
+
+class Domain(BaseModel):
+    """The content of a domain file.
+
+    form: "choice" needs four choices and a letter, "code" needs a response that parses as Python with a function, "free" needs neither.
+    ask: first line of the prompt. requirements: numbered below it. role: who responds. answer: a pattern that every response must match.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    form: Literal["free", "choice", "code"] = "free"
+    ask: str
+    requirements: tuple[str, ...] = Field(min_length=1)
+    role: str
+    answer: str | None = None
+
+    @field_validator("answer")
+    @classmethod
+    def _compiles(cls, answer: str | None) -> str | None:
+        if answer is not None:
+            try:
+                re.compile(answer)
+            except re.error as error:
+                raise ValueError(f"'{answer}' is not a regular expression: {error}") from error
+        return answer
+
+    def brainstorm(self, seeds: Sequence[Lesson]) -> str:
+        """The prompt for a new instruction."""
+        rules = "\n".join(f"{place}. {rule}" for place, rule in enumerate(self.requirements, start=1))
+        tasks = [f"Task {place}\n{_question(seed)}" for place, seed in enumerate(seeds, start=1)]
+        return f"{self.ask}\n\nRequirements:\n{rules}\n\n" + "\n\n".join([*tasks, f"Task {len(seeds) + 1}\nInstruction:"])
+
+    def respond(self, seeds: Sequence[Lesson]) -> str:
+        """The shared beginning of the prompts for responses, up to the instruction to be answered."""
+        tasks = [f"Task {place}\n{_question(seed)}\nResponse: {seed.output}" for place, seed in enumerate(seeds, start=1)]
+        return f"{self.role}\n\n" + "\n\n".join(tasks) + f"\n\nTask {len(seeds) + 1}\n"
+
+    @staticmethod
+    def question(lesson: Lesson) -> str:
+        """The end of the prompt, for one instruction."""
+        return f"{_question(lesson)}\nResponse:"
+
+
+def _question(lesson: Lesson) -> str:
+    return f"Instruction: {lesson.instruction}" + (f"\nInput: {lesson.input}" if lesson.input else "")
+
+
+def shipped_domains() -> dict[str, Path]:
+    """The domains of this package, by name."""
+    return {file.stem: file for file in sorted(_SHIPPED.glob("*.toml"))}
+
+
+def load_domain(name: str) -> Domain:
+    """A domain of this package, or of a TOML file. Raises UnmaskError with the mistake in the file."""
+    file = shipped_domains().get(name, expanded(name))
+    if not file.is_file():
+        raise unknown("domain", name, [*shipped_domains(), "a TOML file"])
+    try:
+        return Domain.model_validate({"name": file.stem} | tomllib.loads(file.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise UnmaskError(f"{file} is not valid TOML: {error}.") from error
+    except ValidationError as error:
+        raise UnmaskError(f"{file}: {first_problem(error)}.") from error

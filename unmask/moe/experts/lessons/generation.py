@@ -1,0 +1,180 @@
+"""Generation: many continuations of prompts with a common beginning, which is computed once.
+
+The key-value cache of the prefix is computed once and repeated for every row. Rows of different lengths have masked padding between
+prefix and row. A sliding window would count that padding. So under one, rows of different lengths are padded on the left and computed
+as a whole. The same is done for a mixture with a final router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from unmask.errors import UnmaskError
+from unmask.models.decoder import pad_id_of
+from unmask.moe.experts.lessons.packed_attention import packed_attention
+from unmask.moe.experts.shared_prefix import can_repeat, keep_rows, repeated_prefix
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen: greedily at temperature 0, else from the most likely tokens that make up `top_p`."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Text:
+    """A written text, and whether it ended by itself: with a stop string or the end-of-sequence token."""
+
+    text: str
+    ended: bool
+
+
+@dataclass(frozen=True)
+class GenerationJob:
+    """A batch to be written. The fields are the arguments of `Writer.write`."""
+
+    prefix: str
+    rows: tuple[str, ...]
+    sampling: Sampling
+    stop: str
+    seed: int
+
+
+_STRETCH = 16  # finished rows are removed after so many new tokens
+
+
+class Writers(Protocol):
+    """What continues texts: one model, or several that write `width` batches at a time.
+
+    engine: the library that computes. Two writers of one engine write the same texts.
+    """
+
+    width: int
+    engine: str
+
+    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
+        """The texts that follow the prompts of each job, in the order of the jobs."""
+        ...
+
+
+class Writer:
+    """A language model that continues texts."""
+
+    width, engine = 1, "transformers"
+
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+        if tokenizer.eos_token_id is None:
+            raise UnmaskError(
+                "The tokenizer of this model has no end-of-sequence token, so a text would never end. Use another model."
+            )
+
+    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
+        """The texts that follow the prompts of each job, in the order of the jobs."""
+        return [self.write(job.prefix, job.rows, job.sampling, job.stop, job.seed) for job in jobs]
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:
+        """The text that follows prefix + row, for each row, up to `stop`. Equal seeds give equal texts.
+
+        Raises UnmaskError for a prompt that leaves no positions for the new tokens.
+        """
+        start = self.tokenizer(prefix)["input_ids"]
+        ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
+        one_length = len({len(end) for end in ends}) == 1
+        shared = bool(start) and can_repeat(self.model) and (not self._slides or one_length)
+        ids, mask = self._inputs(start, ends, shared)
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if positions and ids.shape[1] + sampling.max_new_tokens > positions:
+            raise UnmaskError(
+                f"A prompt of {ids.shape[1]} tokens leaves no room for {sampling.max_new_tokens} new ones in {positions} positions: "
+                "use shorter seeds."
+            )
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            cache = repeated_prefix(self.model, start, len(rows)) if shared else None
+            with packed_attention(self.model):
+                return self._continue(ids, mask, cache, sampling, stop)
+
+    def _continue(self, ids: torch.Tensor, mask: torch.Tensor, cache: Any, sampling: Sampling, stop: str) -> list[Text]:
+        """The texts that follow the rows. cache: keys and values of the prefix, if they are computed already.
+
+        Finished rows are removed after each stretch of tokens. Otherwise every row would cost as much as the longest.
+        """
+        begun, last = ids.shape[1], ids.shape[1] + sampling.max_new_tokens
+        can_shrink = can_repeat(self.model)  # what can repeat its rows can remove them, too
+        stretch = _STRETCH if can_shrink else sampling.max_new_tokens
+        texts, going = [Text("", False)] * len(ids), list(range(len(ids)))
+        while True:
+            found = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                max_new_tokens=min(stretch, last - ids.shape[1]),
+                stop_strings=[stop],
+                tokenizer=self.tokenizer,
+                eos_token_id=self._ends,
+                pad_token_id=pad_id_of(self.tokenizer, self.model) or self.tokenizer.eos_token_id,
+                use_cache=True,
+                return_dict_in_generate=True,
+                **_choosing(sampling),
+            )
+            for row, text in zip(going, self._texts(found.sequences[:, begun:], stop), strict=True):
+                texts[row] = text
+            left = [place for place, row in enumerate(going) if not texts[row].ended]
+            if not left or not can_shrink or found.sequences.shape[1] == last:
+                break
+            if len(left) < len(going):
+                keep_rows(found.past_key_values, left, ids.device)
+            going = [going[place] for place in left]
+            ids, cache = found.sequences[left], found.past_key_values
+            mask = torch.nn.functional.pad(mask[left], (0, ids.shape[1] - mask.shape[1]), value=1)
+        return texts
+
+    def _texts(self, new: torch.Tensor, stop: str) -> list[Text]:
+        texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
+        ends = torch.isin(new, torch.tensor(self._ends, device=new.device)).any(dim=1).tolist()
+        return [Text(text.split(stop)[0], end or stop in text) for text, end in zip(texts, ends, strict=True)]
+
+    @property
+    def _ends(self) -> list[int]:
+        """The tokens that end a text: a chat model may have several."""
+        config = getattr(self.model, "generation_config", None)
+        own = getattr(config, "eos_token_id", None) or []
+        return sorted({self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])})
+
+    @property
+    def _slides(self) -> bool:
+        config = self.model.config.get_text_config(decoder=True)
+        kinds = getattr(config, "layer_types", None)
+        return any("sliding" in kind for kind in kinds) if kinds else bool(getattr(config, "sliding_window", None))
+
+    def _inputs(self, start: Sequence[int], ends: Sequence[Sequence[int]], shared: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = max(len(end) for end in ends)
+        gaps = [[0] * (longest - len(end)) for end in ends]
+        rows = [[*start, *gap, *end] if shared else [*gap, *start, *end] for gap, end in zip(gaps, ends, strict=True)]
+        begun, whole = [1] * len(start), [[1] * len(end) for end in ends]
+        real = [[*begun, *gap, *end] if shared else [*gap, *begun, *end] for gap, end in zip(gaps, whole, strict=True)]
+        return torch.tensor(rows, device=self.model.device), torch.tensor(real, device=self.model.device)
+
+
+def _choosing(sampling: Sampling) -> dict[str, Any]:
+    """The arguments of `generate` that say how a token is chosen."""
+    from transformers import LogitsProcessorList
+
+    from unmask.moe.experts.lessons.nucleus import NucleusSampling
+
+    drawing = [NucleusSampling(sampling.temperature, sampling.top_p)] if sampling.temperature else []
+    return {
+        "do_sample": False, "temperature": None, "top_p": None, "top_k": None, "logits_processor": LogitsProcessorList(drawing)
+    }  # fmt: skip

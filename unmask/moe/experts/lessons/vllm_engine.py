@@ -1,0 +1,86 @@
+"""vLLM as the writer. It keeps a GPU busy with hundreds of texts at once, and computes a common beginning once.
+
+It writes what transformers would write, except for rounding: the last bits of a text may depend on the texts beside it. So a run that was
+stopped continues with lessons as good as before, but not with exactly the same ones. Use the default writer if you need the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.models.bundled import resolve
+from unmask.models.loading import Source, precision_of
+from unmask.models.source import is_mixture, require_own_code
+from unmask.moe.experts.lessons.generation import GenerationJob, Text
+
+
+class Engine:
+    """A base model in vLLM that continues texts. Raises UnmaskError without vLLM, and for an expert or a mixture.
+
+    source: a base model. max_model_len: most tokens of a prompt with its continuation; None takes the positions of the model.
+    """
+
+    width, engine = 16, "vllm"
+
+    def __init__(self, source: Source, max_model_len: int | None = None) -> None:
+        folder = Path(resolve(source.model))
+        if is_mixture(folder) or (folder / "adapter_config.json").is_file():
+            raise UnmaskError(
+                f"'{source.model}' is an expert or a mixture, and the vLLM writer takes base models only. Use the default writer."
+            )
+        require_own_code(str(folder), source)
+        try:
+            from vllm import LLM
+        except ImportError as error:
+            raise UnmaskError("This writer needs vLLM: pip install vllm.") from error
+        dtype = precision_of(source)
+        self._model = LLM(
+            model=str(folder) if folder.is_dir() else source.model,
+            revision=source.revision,
+            dtype=dtype,
+            trust_remote_code=source.trust_remote_code,
+            max_model_len=max_model_len,
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+        )
+        self.tokenizer: Any = self._model.get_tokenizer()
+
+    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
+        """The texts that follow the prompts of each job, in the order of the jobs. Raises UnmaskError for a prompt that is too long."""
+        from vllm import SamplingParams
+
+        prompts: list[Any] = []
+        ways: list[Any] = []
+        for job in jobs:
+            start = self.tokenizer(job.prefix)["input_ids"]
+            sampled = SamplingParams(
+                max_tokens=job.sampling.max_new_tokens,
+                temperature=job.sampling.temperature,
+                top_p=job.sampling.top_p,
+                stop=[job.stop],
+            )
+            for place, row in enumerate(job.rows):
+                prompts.append({"prompt_token_ids": [*start, *self.tokenizer(row, add_special_tokens=False)["input_ids"]]})
+                way = sampled.clone()
+                way.seed = job.seed * 4096 + place  # a seed for each row: rows with equal prompts must differ
+                ways.append(way)
+        self._refuse_long(prompts, jobs)
+        written = iter(self._model.generate(prompts, ways, use_tqdm=False))
+        return [[_text(next(written)) for _ in job.rows] for job in jobs]
+
+    def _refuse_long(self, prompts: Sequence[Any], jobs: Sequence[GenerationJob]) -> None:
+        positions = self._model.model_config.max_model_len
+        longest = max(len(prompt["prompt_token_ids"]) for prompt in prompts)
+        asked = max(job.sampling.max_new_tokens for job in jobs)
+        if longest + asked > positions:
+            raise UnmaskError(
+                f"A prompt of {longest} tokens leaves no room for {asked} new ones in {positions} positions: use shorter seeds."
+            )
+
+
+def _text(written: Any) -> Text:
+    first = written.outputs[0]
+    return Text(first.text, first.finish_reason == "stop")

@@ -1,0 +1,272 @@
+"""Mixing: make a mixture on disk of experts and lessons. Training of the router can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from unmask.errors import UnmaskError
+from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
+from unmask.io.seals import check_seal, load_tensors, seal
+from unmask.models.identity import identity_of, pinned
+from unmask.models.loading import Source, precision_of
+from unmask.models.provenance import versions
+from unmask.models.source import lasting_name
+from unmask.moe.experts.expert import LORA
+from unmask.moe.experts.joint_training import fresh_mixture, write_experts
+from unmask.moe.experts.lesson_training import Learning
+from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.moe.experts.records import LessonsRecord, RunRecord, TrainingRecord, claim, finished, is_own, working_folder
+from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
+from unmask.moe.mixture.expert_folder import read_expert
+from unmask.moe.mixture.gating import Routing
+from unmask.moe.mixture.mixture_folder import (
+    EXPERTS,
+    ROUTERS,
+    Mixture,
+    base_of_experts,
+    build_mixture,
+    read_mixture_settings,
+)
+from unmask.training.lora import LoraOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+RECORD = "mixing.json"
+JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
+
+
+class MixingRecord(TrainingRecord):
+    """The content of `mixing.json`.
+
+    experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied; older versions did not
+    keep them. lora: of experts that trained with their router.
+    """
+
+    domains: dict[str, LessonsRecord]
+    routing: Routing
+    learning: Learning
+    options: RouterOptions
+    experts: dict[str, str] = Field(default_factory=dict)
+    scales: dict[str, float] = Field(default_factory=dict)
+    shared: str | None = None
+    start_from: str | None = None
+    lora: LoraOptions | None = None
+
+    def is_same(self, before: RunRecord, folder: Path) -> bool:
+        """Whether an earlier run had the same, in the same order too: rows of the router and of each batch follow it."""
+        assert isinstance(before, MixingRecord)
+        ordered = [*self.experts, *self.domains] == [*before.experts, *before.domains]
+        return ordered and super().is_same(before, folder)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A finished mixture: its folder, and the loss of each logged step."""
+
+    folder: Path
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared).
+
+    start_from: a mixture to start the router from. Rows of experts that both mixtures have, by name, are copied. Rows of new experts
+    start anew. Rows of experts that are not among `experts` are dropped.
+    """
+
+    experts: tuple[Path, ...]
+    shared: Path | None = None
+    start_from: Path | None = None
+
+
+def mix(
+    ingredients: Ingredients,
+    domains: Mapping[str, Sequence[Lesson]],
+    folder: Path,
+    routing: Routing,
+    source: Source,
+    *,
+    learning: Learning = LEARNING,
+    options: RouterOptions | None = None,
+    callbacks: Sequence[Any] = (),
+) -> Mixed:
+    """Put experts into their base and train the router. A run that was stopped in the same folder continues.
+
+    source: how to load the base; it also names the base, unless its model is empty and the experts do. Raises UnmaskError for a folder
+    that holds something else, and as building and training do.
+    """
+    learning.require_first_gpu(source.device)
+    options = options or RouterOptions()
+    if options.joint:
+        raise UnmaskError("These experts stay as they are. For experts that learn with their router, use mix_jointly.")
+    experts = [read_expert(expert) for expert in ingredients.experts]
+    shared = [read_expert(ingredients.shared)] if ingredients.shared else []
+    options.check(routing, [expert.name for expert in experts], domains, learning)
+    if experts:
+        source = base_of_experts(experts, source)
+    record = _record(source, domains, routing, learning, options).model_copy(
+        update={
+            "experts": {expert.name: _hash(_factors(expert.folder)) for expert in experts},
+            "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
+            "shared": ingredients.shared and _hash(_factors(ingredients.shared)),
+            "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
+        }
+    )
+
+    def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
+        mixture, tokenizer = build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
+        known = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
+        return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in known]
+
+    return _trained(build, record, domains, folder, learning, options, callbacks, lambda *_: None)
+
+
+def mix_jointly(
+    domains: Mapping[str, Sequence[Lesson]],
+    folder: Path,
+    routing: Routing,
+    source: Source,
+    *,
+    lora: LoraOptions = LORA,
+    learning: Learning = JOINT,
+    options: RouterOptions | None = None,
+    callbacks: Sequence[Any] = (),
+) -> Mixed:
+    """Train new experts and their router together. There are as many experts as domains, but no expert belongs to a domain.
+
+    options: by default, the router learns at the rate of a router alone. At the rate of the experts, it hardly moves.
+    Raises UnmaskError as `mix` does.
+    """
+    learning.require_first_gpu(source.device)
+    options = replace(options or RouterOptions(joint=True, lr=LEARNING.lr), joint=True)
+    if options.lr == learning.lr:  # so it goes on with a run of an older version, which knew no other rate
+        options = replace(options, lr=None)
+    if options.start == "prototypes":
+        raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
+    record = _record(source, domains, routing, learning, options).model_copy(update={"lora": lora})
+    names = [f"expert{place}" for place in range(len(domains))]
+    options.check(routing, names, domains, learning)
+
+    def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
+        return *fresh_mixture(source, names, routing, lora, learning.seed), names
+
+    def finish(mixture: Mixture, work: Path) -> None:
+        write_experts(mixture, work / EXPERTS, lora)
+
+    return _trained(build, record, domains, folder, learning, options, callbacks, finish)
+
+
+def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
+    """Copy the router's rows of the experts that a saved mixture has as well. Returns the names of these experts.
+
+    Raises UnmaskError for a mixture of another base model or with other routers, or without an expert in common.
+    """
+    check_seal(folder)
+    settings = read_mixture_settings(folder)
+    ours, theirs = [expert.name for expert in mixture.experts], list(settings.experts)
+    both = [name for name in ours if name in theirs]
+    if not both:
+        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}. It has {', '.join(theirs)}.")
+    base = pinned(mixture.source, mixture.model)
+    if base.base_weights and settings.base_weights and base.base_weights != settings.base_weights:
+        raise UnmaskError(
+            f"'{folder}' is a mixture of another base model: '{settings.base}', not '{base.base}', or its weights have changed. A router "
+            "fits only the base model that it was trained on."
+        )
+    rows = load_tensors(folder / ROUTERS)
+    weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
+    _require_same_routers(folder, rows, settings.routing, weights, mixture.routing)
+    for name, weight in weights.items():
+        weight[[ours.index(expert) for expert in both]] = rows[name][[theirs.index(expert) for expert in both]].to(weight)
+    mixture.load_routers(weights)
+    return tuple(both)
+
+
+def _require_same_routers(
+    folder: Path, rows: Mapping[str, Tensor], theirs: Routing, weights: Mapping[str, Tensor], ours: Routing
+) -> None:
+    """Raise UnmaskError if the routers in a folder (rows, theirs) decide elsewhere than ours, or read states of another size."""
+    if theirs.router != ours.router:
+        raise UnmaskError(f"'{folder}' has routers of the kind '{theirs.router}', not '{ours.router}'.")
+    if others := rows.keys() ^ weights.keys():
+        if (theirs.span, theirs.from_layer) == (ours.span, ours.from_layer):
+            which = "has no router" if min(others) in weights else "has a router"
+            raise UnmaskError(f"'{folder}' {which} at {min(others)}: its experts change other maps.")
+        raise UnmaskError(f"'{folder}' has routers of the kind {_place(theirs)}, not {_place(ours)}.")
+    for name, weight in weights.items():
+        if (size := rows[name].shape[1]) != weight.shape[1]:
+            raise UnmaskError(
+                f"The router of '{folder}' reads states of {size} dimensions, and this base model has {weight.shape[1]}: it belongs to "
+                "another base model."
+            )
+
+
+def _place(routing: Routing) -> str:
+    return f"'{routing.router}' with span={routing.span}, from_layer={routing.from_layer}"
+
+
+def _record(
+    source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
+) -> MixingRecord:
+    return MixingRecord(
+        base=lasting_name(source.model),
+        base_weights=identity_of(source).revision,
+        dtype=precision_of(source),
+        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
+        routing=routing,
+        learning=learning,
+        options=options,
+    )
+
+
+def _trained(
+    build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]],
+    record: MixingRecord,
+    domains: Mapping[str, Sequence[Lesson]],
+    folder: Path,
+    learning: Learning,
+    options: RouterOptions,
+    callbacks: Sequence[Any],
+    finish: Callable[[Mixture, Path], None],
+) -> Mixed:
+    """Train and save a mixture, or reuse the finished one in the folder."""
+    folder = Path(os.path.realpath(folder))
+    work = working_folder(folder, "mixing")
+    with only_writer_of(folder):
+        done = finished(folder, RECORD, record, "mixture")
+        if done is None:
+            mixture, tokenizer, fresh = build()
+            for lessons in domains.values():
+                tokenize_lessons(tokenizer, lessons, learning.max_length)
+            claim(work, RECORD, record)  # only now: a mixture that cannot be built or trained leaves nothing behind
+            losses = train_router(
+                mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
+            )
+            finish(mixture, work)
+            done = record.model_copy(update={"losses": losses, "versions": versions()})
+            with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
+                mixture.write_files(scratch)
+                done.write(scratch / RECORD)
+                seal(scratch)
+        remove_with_scratch(work)
+    return Mixed(folder, done.losses)
+
+
+def _factors(expert: Path) -> Path:
+    """The file that peft reads the factors of an expert from."""
+    file = expert / "adapter_model.safetensors"
+    return file if file.is_file() else file.with_suffix(".bin")
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]

@@ -1,0 +1,233 @@
+"""Expert folders: plain PEFT folders, read without changing the model that they belong to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+from torch import Tensor, nn
+
+from unmask.errors import UnmaskError
+from unmask.io.seals import Damaged, check_seal, save_tensors
+from unmask.models.adapter_config import sort_adapter_config
+from unmask.models.decoder import body_of
+from unmask.models.digests import digest_of_file
+from unmask.models.identity import recorded_base
+from unmask.models.source import adapter_weights, base_name, lasting_name
+from unmask.moe.mixture.expert_linear import Factors
+
+_PREFIX = "base_model.model."
+UNREADABLE = {
+    "use_dora": "DoRA",
+    "rank_pattern": "a rank for each module",
+    "alpha_pattern": "a scale for each module",
+    "modules_to_save": "whole modules beside the LoRA",
+    "target_parameters": "experts of a mixture of experts",
+    "trainable_token_indices": "embeddings",
+    "lora_bias": "biases",
+    "alora_invocation_tokens": "aLoRA",
+    "use_qalora": "QA-LoRA",
+    "kasa_config": "KaSA",
+    "velora_config": "VeLoRA",
+    "monteclora_config": "MonteCLoRA",
+    "use_bdlora": "BD-LoRA",
+    "arrow_config": "Arrow, which routes",
+    "layer_replication": "copies of layers",
+}
+"""Settings under which an adapter is more, or other, than a change scale * B A of each linear map."""
+_CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
+"""Starts of the factors (`init_lora_weights`) for which PEFT changes the weights of the base: without that, it is another model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expert:
+    """One LoRA adapter.
+
+    scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
+    in the causal language model; the scale is in the second one. base_weights: of the base by their content, if the folder says it.
+    content: of the files as they were read, None if the factors are not from there.
+    """
+
+    name: str
+    folder: Path
+    base: str
+    rank: int
+    scale: float
+    factors: Mapping[str, Factors]
+    base_weights: str | None = None
+    content: str | None = None
+
+
+def read_expert(folder: Path, name: str | None = None) -> Expert:
+    """Read a PEFT folder. Raises UnmaskError for a folder that is no plain LoRA."""
+    if not (folder / "adapter_config.json").is_file():
+        raise UnmaskError(f"'{folder}' is no expert: it has no adapter_config.json. An expert is a folder with a LoRA adapter.")
+    check_seal(folder)
+    if adapter_weights(folder) is None:
+        raise UnmaskError(f"'{folder}' is no expert: it has no weights (adapter_model.safetensors).")
+    content = content_of(folder)  # first: files that change while they are read are noticed later
+    config = _config(folder / "adapter_config.json")
+    if config.get("peft_type") != "LORA":
+        raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
+    trained = [f"{what} ({key})" for key, what in UNREADABLE.items() if config.get(key)]
+    if config.get("bias", "none") != "none":
+        trained.append("biases")
+    if str(config.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
+        trained.append("on a base whose weights PEFT changed first (init_lora_weights)")
+    if trained:
+        raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
+    weights = _weights(folder)
+    scale = _scale(config)
+    return Expert(
+        name or Path(os.path.abspath(folder)).name,  # noqa: PTH100 (of `.` and `..` too, and a link keeps its name)
+        folder,
+        _base(str(config.get("base_model_name_or_path") or ""), folder),
+        int(config["r"]),
+        scale,
+        _factors(folder, weights, scale),
+        recorded_base(folder),
+        content,
+    )
+
+
+def content_of(folder: Path) -> str:
+    """A hash of the files that decide what an expert adds: its config and its weights. Raises UnmaskError if one cannot be read."""
+    weights = adapter_weights(folder) or folder / "adapter_model.safetensors"
+    digests = [digest_of_file(file) for file in (folder / "adapter_config.json", weights)]
+    return hashlib.sha256(" ".join([weights.name, *digests]).encode()).hexdigest()[:16]
+
+
+def _base(name: str, folder: Path) -> str:
+    """The base model as the folder names it, a path as an absolute one. A missing base is an error only where it is loaded."""
+    try:
+        return base_name(name, folder) if name else ""
+    except UnmaskError:
+        return name
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise Damaged(f"'{file}' is damaged: it is not JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise Damaged(f"'{file}' is damaged: it holds no settings.")
+    for key in ("r", "lora_alpha"):
+        value = config.get(key)
+        if config.get("peft_type") == "LORA" and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise UnmaskError(f"'{file}' cannot be used: {key} must be a number above 0, not {value!r}.")
+    return config
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    from peft.utils import load_peft_weights
+    from safetensors import SafetensorError
+
+    try:
+        return load_peft_weights(str(folder.absolute()), device="cpu")  # type: ignore[no-any-return]
+    except (SafetensorError, RuntimeError, EOFError) as error:
+        raise Damaged(f"The weights in '{folder}' are damaged: {error}.") from error
+    except UnpicklingError as error:
+        raise Damaged(f"The weights in '{folder}' are damaged, or the file holds more than weights.") from error
+
+
+def _scale(config: Mapping[str, Any]) -> float:
+    rank = float(config["r"])
+    return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
+    factors: dict[str, Factors] = {}
+    for key, down in weights.items():
+        if not key.endswith(".lora_A.weight"):
+            continue
+        up = weights.get(key.replace(".lora_A.", ".lora_B."))
+        if up is None or not key.startswith(_PREFIX):
+            raise UnmaskError(f"'{folder}' is not a complete LoRA adapter: {key} has no second factor.")
+        factors[key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")] = (down.float(), up.float() * scale)
+    if len(factors) * 2 != len(weights):
+        raise UnmaskError(f"'{folder}' cannot be an expert: some of its weights are not LoRA factors of linear maps.")
+    return factors
+
+
+def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
+    """Write an expert as a PEFT folder with the scale alpha / rank, for the base model that it names."""
+    from peft import LoraConfig
+
+    config = LoraConfig(r=expert.rank, lora_alpha=alpha, target_modules=list(expert.factors), task_type="CAUSAL_LM")
+    config.base_model_name_or_path = lasting_name(expert.base) if expert.base else None
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    sort_adapter_config(folder)
+    weights = {}
+    for name, (down, up) in expert.factors.items():
+        weights[f"{_PREFIX}{name}.lora_A.weight"] = down
+        weights[f"{_PREFIX}{name}.lora_B.weight"] = up * (expert.rank / alpha)
+    save_tensors(folder / "adapter_model.safetensors", weights)
+
+
+def require_alike(experts: Sequence[Expert]) -> None:
+    """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different maps, different base models."""
+    if not experts:
+        raise UnmaskError("A mixture needs at least one expert.")
+    names = [expert.name for expert in experts]
+    if len(set(names)) < len(names):
+        raise UnmaskError(f"Two experts have the same name: {', '.join(names)}. Rename the folder of one of them.")
+    first = experts[0]
+    for other in experts[1:]:
+        if not _same_base(first, other):
+            raise UnmaskError(f"'{other.name}' is an expert of '{other.base}', '{first.name}' of '{first.base}'.")
+        if other.rank != first.rank:
+            raise UnmaskError(
+                f"'{other.name}' has rank {other.rank}, '{first.name}' has {first.rank}. All experts of a mixture need one rank."
+            )
+        if lacking := first.factors.keys() ^ other.factors.keys():
+            raise UnmaskError(
+                f"Only one of '{other.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
+            )
+
+
+def _same_base(one: Expert, other: Expert) -> bool:
+    """By content where both say it: a base may have been moved between two trainings."""
+    if one.base_weights and other.base_weights:
+        return one.base_weights == other.base_weights
+    return one.base == other.base
+
+
+def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
+    """The linear map of a language model that an expert changes. Raises UnmaskError if the model has none there, or one of another size."""
+    down, up = expert.factors[name]
+    size, problem = (up.shape[0], down.shape[1]), "the model has no such linear map"
+    linear, body = _submodule(model, name), body_of(model)
+    if linear is None and _submodule(body, name) is not None:
+        inside = next(path for path, module in model.named_modules() if module is body)
+        raise UnmaskError(
+            f"'{expert.name}' was trained on the decoder without its language-model head: it changes {name}, where the language model "
+            f"has {inside}.{name}. Only an adapter of the whole language model is an expert. `unmask expert` trains one."
+        )
+    if linear is not None and type(linear) is not nn.Linear:
+        raise UnmaskError(
+            f"'{expert.name}' changes {name}, which is a {type(linear).__name__} in this model. An expert changes maps of nn.Linear only."
+        )
+    if linear is not None:
+        if tuple(linear.weight.shape) == size:
+            return linear
+        problem = f"the model's is {linear.out_features} x {linear.in_features}"
+    raise UnmaskError(
+        f"Expert '{expert.name}' does not fit this model: its {name} is {size[0]} x {size[1]}, {problem}. "
+        "It was trained on another base model."
+    )
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None

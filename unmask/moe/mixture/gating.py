@@ -1,0 +1,247 @@
+"""Gating: how a router's logits for a token decide how strongly each expert acts on it.
+
+alpha = topk(softmax(W_r x)). Experts outside the top k get 0. The gates that remain are NOT made to sum to 1 again (Self-MoE, arXiv
+2406.12034, section 2.2): under top-1 that would make every gate 1, whatever the logits are, and the router would have no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.errors import UnmaskError
+from unmask.moe.mixture.names import Level, RouterKind
+
+_FEW = 8
+GateFunction = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How tokens are given to experts. A block is an attention or an MLP.
+
+    router: "block" has one router for all blocks, and each block routes by its own input. "layer" has a router for each block. "final"
+    decides once for the whole model, by the last state of a first pass without experts, as X-LoRA does.
+    level: "token" routes each token by itself. "sequence" routes by the mean of the logits up to that token, which keeps the model causal.
+    span: number of layers that share a decision, which the first of them makes by its input; 0 lets each block decide.
+    from_layer: the first layer with experts. The layers below it are those of the base.
+    top_k: number of experts that act on a token. renormalise: make their gates sum to 1. Use it for evaluation: it separates which
+    expert is chosen from how strongly it acts. Raises UnmaskError for a top_k below 1 and for settings that contradict each other.
+    """
+
+    router: RouterKind = "block"
+    top_k: int = 1
+    renormalise: bool = False
+    level: Level = "token"
+    span: int = 0
+    from_layer: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, value, least in (("top_k", self.top_k, 1), ("span", self.span, 0), ("from_layer", self.from_layer, 0)):
+            if value < least:
+                raise UnmaskError(f"{name} must be at least {least}, not {value}.")
+        if self.span and self.router == "final":
+            raise UnmaskError(
+                "A 'final' router decides once for all layers, so a span would change nothing. Leave one of them out."
+            )
+
+    @property
+    def made_for(self) -> dict[str, str | int]:
+        """The settings that a mixture is built for. They cannot be changed later."""
+        return {"router": self.router, "level": self.level, "span": self.span, "from_layer": self.from_layer}
+
+    @property
+    def recomputable(self) -> bool:
+        """Whether a block can be computed again by itself. Otherwise it needs what only the latest forward pass left behind."""
+        return self.level == "token" and self.router != "final" and not self.span
+
+    def require_gradient(self) -> None:
+        """Raise UnmaskError if a router would learn nothing under this routing."""
+        if self.renormalise and self.top_k == 1:
+            raise UnmaskError(
+                "With top_k 1 and renormalised gates every gate is 1, so the router has no gradient. Train without renormalising, "
+                "or with a larger top_k."
+            )
+
+
+def gates(logits: Float[Tensor, "*batch expert"], routing: Routing) -> Float[Tensor, "*batch expert"]:
+    """How strongly each expert acts, in fp32: the softmax over all experts, zero outside the top k."""
+    weights = logits.float().softmax(dim=-1)
+    if routing.top_k < weights.shape[-1]:
+        kept = weights.topk(routing.top_k, dim=-1).indices
+        weights = weights * torch.zeros_like(weights).scatter(-1, kept, 1.0)
+    return weights / weights.sum(dim=-1, keepdim=True) if routing.renormalise else weights
+
+
+class Control:
+    """What all routing points of one mixture share: the routing, and what overrides it.
+
+    gate_function: computes the gates in place of the routing (an oracle, chance). override: a name that only this use of a gate function
+    has. off: the base model alone. decided: logits of a first pass (router "final"). scale: what the factors of the experts lack while
+    they train, alpha / r. recorded: a list that takes the logits of every routing point, in order. so_far: turns the logits of single
+    tokens into those of the text up to each token.
+    """
+
+    def __init__(self, routing: Routing) -> None:
+        self.routing = routing
+        self.gate_function: GateFunction | None = None
+        self.override = ""
+        self.off = False
+        self.decided: Tensor | None = None
+        self.scale = 1.0
+        self.recorded: list[Tensor] | None = None
+        self.so_far: Callable[[str, Tensor], Tensor] | None = None
+
+
+class BlockState:
+    """What a routing point holds while its block works.
+
+    strength: the gate of each expert, once for each of its ranks. gates: once for each expert; None for a single token.
+    input: of the block. low: the gated A x of the maps that read it. few: there are few tokens, on a CPU, where calls and
+    memory cost more than products. chosen: for a single token, the ranks of the one expert that acts on it; the factors of
+    the others are then not even read.
+    """
+
+    __slots__ = ("chosen", "few", "gates", "input", "low", "strength")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Reset everything."""
+        self.strength: Any = None
+        self.gates: Tensor | None = None
+        self.input: Tensor | None = None
+        self.low: Sequence[Tensor] = ()
+        self.few = False
+        self.chosen = slice(None)
+
+
+class RoutingPoint(nn.Module):
+    """Computes the gates of a block's tokens, once for all linear maps of the block. It returns logits, as any router does.
+
+    name: of the block. always: rank of an expert that acts on every token at full strength; its ranks stand behind the routed ones.
+    leader: the earlier point whose decision this one takes over. None if it decides itself.
+    Maps that read the block's own input (query, key and value; gate and up) share one product with their factors A, which saves calls.
+    """
+
+    together: Tensor | None
+
+    def __init__(
+        self, name: str, router: nn.Linear, rank: int, control: Control, always: int = 0, leader: RoutingPoint | None = None
+    ) -> None:
+        super().__init__()
+        self._leader = [leader] if leader else []  # in a list, so that it is no submodule
+        self._decision: Tensor | None = None
+        self.name, self.router, self.rank, self.control, self.always = name, router, rank, control, always
+        self.now = BlockState()
+        self.fixed = True  # the factors do not train
+        self._sharing: dict[nn.Module, int] = {}
+        self._by_expert: Tensor | None = None
+        self.register_buffer("together", None, persistent=False)
+
+    def forward(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "row expert"]:
+        """Logits of every token, shape (B * T, n). Sets `now` for the maps of the block."""
+        control, now = self.control, self.now
+        tokens = hidden.numel() // hidden.shape[-1]
+        # not where gradients are computed: the factors for few tokens may have been made in inference mode
+        now.few = self.fixed and not torch.is_grad_enabled() and tokens <= _FEW and hidden.device.type == "cpu"
+        wide = hidden.float() if now.few else hidden
+        logits = self._decide(wide)
+        if control.recorded is not None:
+            control.recorded.append(logits)
+        if now.few and tokens == 1 and control.routing.top_k == 1 and not control.gate_function and not self.always:
+            self._choose(logits)
+        else:
+            weights = now.gates = control.gate_function(logits) if control.gate_function else gates(logits, control.routing)
+            strength = (weights if control.scale == 1 else weights * control.scale).to(wide.dtype)
+            strength = strength.unsqueeze(-1).expand(*strength.shape, self.rank).flatten(-2)
+            now.strength = nn.functional.pad(strength, (0, self.always), value=1.0) if self.always else strength
+        if self._sharing:
+            now.input = hidden
+            now.low = self._low_of_few(wide) if now.few else self._low(wide)
+        return logits.reshape(-1, logits.shape[-1])
+
+    @property
+    def decides(self) -> bool:
+        """Whether this point decides itself."""
+        return not self._leader
+
+    def _decide(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch expert"]:
+        if self._leader:
+            decision = self._leader[0]._decision
+            assert decision is not None, "the layers of a decoder run in order"
+            return decision
+        control, weight = self.control, self.router.weight
+        logits = nn.functional.linear(hidden.to(weight.dtype), weight) if control.decided is None else control.decided
+        if control.so_far is not None:
+            logits = control.so_far(self.name, logits)
+        if control.routing.span:
+            self._decision = logits
+        return logits
+
+    def applied(self, logits: Float[Tensor, "row expert"]) -> Float[Tensor, "row expert"]:
+        """The gates of the tokens that the block works on, whatever computed them. logits: as `forward` has just returned them."""
+        own = self.now.gates
+        return gates(logits, self.control.routing) if own is None else own.reshape(logits.shape).float()
+
+    def share(self, stacks: Sequence[Any]) -> None:
+        """Compute the gated A x of these maps at once: all of them read the block's input."""
+        self._sharing = {stack: place for place, stack in enumerate(stacks)}
+        self.together = torch.cat([stack.down for stack in stacks]).detach()
+
+    def refresh(self) -> None:
+        """Take over the factors as they are now: their precision has changed."""
+        self._by_expert = None
+        if self._sharing:
+            self.share(list(self._sharing))
+
+    def unshare(self) -> None:
+        """Compute each map by itself, as training needs."""
+        self._sharing, self.together, self._by_expert, self.fixed = {}, None, None, False
+
+    def gated(self, stack: Any, hidden: Float[Tensor, "*batch input"]) -> Float[Tensor, "*batch rank"]:
+        """A x of each expert for one map, times its gate."""
+        now = self.now
+        if hidden is now.input and stack in self._sharing:
+            return now.low[self._sharing[stack]]
+        strength = now.strength.reshape(*hidden.shape[:-1], -1)  # a block may give its maps the tokens of all texts in one row
+        if now.few:
+            return nn.functional.linear(hidden.float(), stack.few("down")[now.chosen]) * strength  # type: ignore[no-any-return]
+        return nn.functional.linear(hidden, stack.down.to(hidden.dtype)) * strength  # type: ignore[no-any-return]
+
+    def forget(self) -> None:
+        """Drop the state of a forward pass when its block is done."""
+        self.now.clear()
+
+    def _choose(self, logits: Tensor) -> None:
+        """For top-1 of a single token: its gate, and the ranks of its expert."""
+        value, place = logits.softmax(dim=-1).max(dim=-1, keepdim=True)
+        start = int(place) * self.rank
+        self.now.strength = torch.ones_like(value) if self.control.routing.renormalise else value
+        self.now.chosen = slice(start, start + self.rank)
+
+    def _low(self, hidden: Tensor) -> Sequence[Tensor]:
+        assert self.together is not None
+        product = nn.functional.linear(hidden, self.together).unflatten(-1, (len(self._sharing), -1))
+        return (product * self.now.strength.unsqueeze(-2)).unbind(dim=-2)  # type: ignore[no-any-return]
+
+    def _low_of_few(self, hidden: Tensor) -> Sequence[Tensor]:
+        """As `_low`, with the factors of an expert side by side: one expert is then a slice."""
+        assert self.together is not None
+        maps, ranks, now = len(self._sharing), self.rank, self.now
+        if self._by_expert is None:
+            split = self.together.float().unflatten(0, (maps, -1, ranks))
+            self._by_expert = split.transpose(0, 1).flatten(0, 2).contiguous()
+        if now.chosen.stop is not None:
+            factors = self._by_expert[now.chosen.start * maps : now.chosen.stop * maps]
+            return (nn.functional.linear(hidden, factors) * now.strength).split(ranks, dim=-1)  # type: ignore[no-any-return]
+        product = nn.functional.linear(hidden, self._by_expert).unflatten(-1, (-1, maps, ranks))
+        low = product.transpose(-3, -2).flatten(-2) * now.strength.unsqueeze(-2)
+        return low.unbind(dim=-2)  # type: ignore[no-any-return]

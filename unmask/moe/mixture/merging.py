@@ -1,0 +1,107 @@
+"""Merging: add several experts to the weights of their base model. All tokens then get the same mix.
+
+All methods work on task vectors, delta W = scale * B A, one linear map at a time. (Adapters are often merged by their factors A and B
+instead. That gives another change: its cosine to the change by task vectors was 0.25.)
+linear: the sum of w_i delta_i.
+ties: keep the largest `density` of each vector, elect a sign, average the values of that sign (after arXiv 2306.01708). The paper trims an
+expert's whole task vector at once; here each linear map is trimmed alone. The weights w_i scale values after the signs were elected.
+dare: keep a random `density` of each vector, scale it up by 1 / density, and sum (arXiv 2311.03099).
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unmask.errors import UnmaskError
+from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
+from unmask.moe.mixture.expert_folder import Expert, linear_of, read_expert, require_alike
+from unmask.moe.mixture.names import Method
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def merge_experts(
+    model: PreTrainedModel,
+    experts: Sequence[Expert],
+    method: Method,
+    *,
+    weights: Sequence[float] | None = None,
+    density: float | None = None,
+    seed: int = 0,
+) -> PreTrainedModel:
+    """Add the merged task vectors of experts to a causal language model, in place.
+
+    weights: one for each expert; by default 1 / n for "linear", else 1. density: share of each task vector that is kept, for "ties"
+    and "dare" only. seed: decides what "dare" keeps. Sums are computed in fp32. Raises UnmaskError for experts that do not fit, and for a
+    density that the method does not take.
+    """
+    require_alike(experts)
+    check_merge(len(experts), method, weights, density)
+    shares = list(weights) if weights else [1 / len(experts) if method == "linear" else 1.0] * len(experts)
+    fitting = {name: [linear_of(model, expert, name) for expert in experts] for name in experts[0].factors}
+    with torch.no_grad():
+        for name, (linear, *_) in fitting.items():  # all experts fit before anything is changed
+            vectors = [up @ down for down, up in (expert.factors[name] for expert in experts)]
+            seeds = [_seed(seed, name, expert.name) for expert in experts]
+            change = _merged(vectors, torch.tensor(shares), method, density, seeds)
+            if not bool(change.isfinite().all()):
+                raise UnmaskError(f"The merged change of {name} is not finite: use smaller weights.")
+            linear.weight.copy_(linear.weight.float() + change.to(linear.weight.device))
+    return model
+
+
+def load_merged_expert(folder: Path, source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The base model with one expert merged in at full strength, and the tokenizer. Raises UnmaskError."""
+    expert, own = read_expert(folder), own_tokenizer(folder, source)
+    base = replace(source, adapters=()) if source.adapters else base_of(folder, source)
+    model, tokenizer = load_base_language_model(base)
+    return merge_experts(model, [expert], "linear", weights=[1.0]), tokenizer if own is None else own
+
+
+def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float | None) -> None:
+    """Raise UnmaskError for options that a method does not have, or for values that it does not take."""
+    if weights and len(weights) != experts:
+        raise UnmaskError(f"{len(weights)} weights were given for {experts} experts. Give one weight for each expert.")
+    if method == "linear":
+        if density is not None:
+            raise UnmaskError(
+                "'linear' keeps whole task vectors, so a density would change nothing. Leave it out, or use ties or dare."
+            )
+    elif density is None:
+        raise UnmaskError(f"'{method}' needs a density: the share of each weight change that it keeps, such as 0.2.")
+    elif not 0 < density <= 1:
+        raise UnmaskError(f"The density must be above 0 and at most 1, not {density}.")
+    elif method == "dare" and density == 1:
+        raise UnmaskError("'dare' with a density of 1 drops nothing: it would be the plain sum. Give a density below 1.")
+
+
+def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: float | None, seeds: Sequence[int]) -> Tensor:
+    from peft.utils.merge_utils import task_arithmetic, ties
+
+    if method == "ties":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # peft warns that a density of 1 prunes nothing
+            return ties(vectors, shares, density)  # type: ignore[no-any-return]
+    if method == "dare":
+        assert density is not None
+        vectors = [_dropped(vector, density, seed) for vector, seed in zip(vectors, seeds, strict=True)]
+    return task_arithmetic(vectors, shares)  # type: ignore[no-any-return]
+
+
+def _dropped(vector: Tensor, density: float, seed: int) -> Tensor:
+    """Drop and rescale, as DARE does. The generator is the vector's own: other vectors and their order do not matter."""
+    kept = torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
+    return vector * kept / density
+
+
+def _seed(seed: int, linear: str, expert: str) -> int:
+    return zlib.crc32(f"{seed}:{linear}:{expert}".encode())

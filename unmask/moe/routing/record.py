@@ -1,0 +1,306 @@
+"""Routing records: a folder with the choice of every router for every token, and what reads it.
+
+```
+record.json                 what was recorded, of which model and texts (see `RecordSettings`)
+parts/00000/texts.parquet   a row for each text: text, number of tokens, where each of them stands, its labels, the mean hidden state
+                            of its last layer
+parts/00000/tokens.parquet  a row for each token: text, position, token id, labels of tokens, and three columns for each routing point
+measures.json               the measures, once they were computed
+experts.json                what `unmask probe experts` found, if it was run (see `unmask.moe.routing.expert_losses`)
+```
+`read_record(folder)` opens a finished record. A part holds whole texts, in order, and is sealed. Probabilities and gates are of 16 bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+from pydantic import BaseModel, ConfigDict
+
+from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
+from unmask.io.records import Record
+from unmask.io.seals import Damaged, check_seal, is_sealed
+
+RECORD, PARTS, TOKENS, TEXTS = "record.json", "parts", "tokens.parquet", "texts.parquet"
+MEASURES, EXPERTS = "measures.json", "experts.json"
+
+
+class Point(BaseModel):
+    """A routing point. name: of the router's module. layer: 1..L. experts: so many; chosen: so many of them act on a token."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    layer: int
+    experts: int
+    chosen: int
+
+
+class Label(BaseModel):
+    """A label of texts or of tokens. In the files it is the place of its value in `values`, and -1 for a token without one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    of: Literal["text", "token"]
+    values: tuple[str, ...]
+
+
+class RecordSettings(Record):
+    """What a record is of.
+
+    weights: the model's identity. data: a hash of texts and labels. tokens: that are recorded; in all texts there are `tokens_of_texts`.
+    sample: the most tokens to record, drawn by the seed. experts: their names, if they have some. parts: number of parts, of at most
+    `part_tokens` tokens each. dim: of the hidden states. provenance: all else that a result depends on.
+    """
+
+    format: Literal[1] = 1
+    model: str
+    weights: str
+    attention: str
+    dtype: str
+    max_length: int
+    batch_tokens: int
+    data: str
+    sources: tuple[str, ...]
+    texts: int
+    truncated: int
+    tokens: int
+    tokens_of_texts: int
+    sample: int | None
+    seed: int
+    labels: tuple[Label, ...]
+    experts: tuple[str, ...] | None
+    points: tuple[Point, ...]
+    dim: int
+    part_tokens: int
+    parts: int
+    provenance: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """A name for everything but the provenance. Each part carries it."""
+        plain = self.model_dump(mode="json", exclude={"provenance", "model"})
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """What routers did with some tokens, token by token, texts one behind the other. The lists have an entry for each routing point read.
+
+    texts: the number of the text. positions: in the text, from 0, with what stands before it. ids: token ids. tags: labels
+    of tokens. probabilities: of all experts, the softmax of the router's scores. chosen: the experts that act, strongest
+    first; -1 for none. gates: how strongly these act.
+    """
+
+    texts: Int[NDArray[Any], " token"]
+    positions: Int[NDArray[Any], " token"]
+    ids: Int[NDArray[Any], " token"]
+    tags: dict[str, NDArray[np.int16]]
+    probabilities: list[Float[NDArray[np.float16], "token _"]]
+    chosen: list[Int[NDArray[np.int16], "token _"]]
+    gates: list[Float[NDArray[np.float16], "token _"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """The texts of a record. tokens: so many of each are recorded. labels: for each label of texts, the place of its value."""
+
+    texts: list[str]
+    tokens: Int[NDArray[Any], " text"]
+    labels: dict[str, NDArray[np.int16]]
+
+
+class RoutingRecord:
+    """A finished record on disk."""
+
+    def __init__(self, folder: Path, settings: RecordSettings) -> None:
+        self.folder, self.settings = folder, settings
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The routing points, in the order of the model."""
+        return self.settings.points
+
+    def label(self, name: str) -> Label:
+        """A label by its name."""
+        return next(label for label in self.settings.labels if label.name == name)
+
+    def batches(self, points: Sequence[int] | None = None) -> Iterator[Choices]:
+        """The choices part by part, of some routing points only (by their place) or of all. A part fits in memory."""
+        for part in range(self.settings.parts):
+            yield self._read(part, range(len(self.points)) if points is None else points)
+
+    def choices(self, points: Sequence[int] = ()) -> Choices:
+        """The choices of all tokens at some routing points. 1 M tokens at a point of 16 experts take 50 MB."""
+        return _joined(list(self.batches(points)))
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The texts, with their labels."""
+        import pyarrow as pa
+
+        names = [label.name for label in self.settings.labels if label.of == "text"]
+        wanted = ["text", "tokens", *(f"label_{name}" for name in names)]
+        table = pa.concat_tables([self._texts(part, wanted) for part in range(self.settings.parts)])
+        labels = {name: _numbers(table, f"label_{name}") for name in names}
+        return Texts(table["text"].to_pylist(), _numbers(table, "tokens"), labels)
+
+    def hidden(self, numbers: Int[NDArray[Any], " text"]) -> Float[NDArray[np.float32], "text dim"]:
+        """The mean state of the last layer over the tokens of some texts, by their ascending numbers."""
+        rows, first = [], 0
+        for part in range(self.settings.parts):
+            states = _rows(self._texts(part, ["hidden"]), "hidden")
+            rows.append(states[numbers[(numbers >= first) & (numbers < first + len(states))] - first])
+            first += len(states)
+        return np.concatenate(rows)
+
+    def spans(self) -> list[Int[NDArray[np.int32], "_ 2"]]:
+        """For each text, the characters [first, last) of each token that the model read, by position; empty for BOS."""
+        found = []
+        for part in range(self.settings.parts):
+            column = self._texts(part, ["spans"])["spans"].combine_chunks()
+            flat, ends = column.values.to_numpy(), column.offsets.to_numpy()
+            found += [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
+        return found
+
+    def _texts(self, part: int, columns: Sequence[str]) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.read_table(part_folder(self.folder, part) / TEXTS, columns=list(columns))
+
+    def _read(self, part: int, points: Sequence[int]) -> Choices:
+        import pyarrow.parquet as pq
+
+        of_tokens = [label.name for label in self.settings.labels if label.of == "token"]
+        lists = [[f"{kind}_{point}" for point in points] for kind in ("probabilities", "chosen", "gates")]
+        wanted = [
+            "text",
+            "position",
+            "token",
+            *(f"label_{name}" for name in of_tokens),
+            *(name for some in lists for name in some),
+        ]
+        table = pq.read_table(part_folder(self.folder, part) / TOKENS, columns=wanted)
+        arrays = [[_rows(table, name) for name in some] for some in lists]
+        tags = {name: _numbers(table, f"label_{name}") for name in of_tokens}
+        return Choices(_numbers(table, "text"), _numbers(table, "position"), _numbers(table, "token"), tags, *arrays)
+
+
+def read_record(folder: str | Path) -> RoutingRecord:
+    """Open a finished record. Raises UnmaskError for a folder without one, for an unfinished one, and for a damaged file."""
+    folder = Path(folder)
+    settings = RecordSettings.read(folder / RECORD)
+    if settings is None:
+        raise UnmaskError(
+            f"'{folder}' holds no routing record. `unmask probe routing -m MODEL -t TEXTS -o {folder}` writes one."
+        )
+    missing = [part for part in range(settings.parts) if not is_sealed(part_folder(folder, part))]
+    if missing:
+        raise UnmaskError(
+            f"The record in '{folder}' is not finished: {len(missing)} of {settings.parts} parts are missing. "
+            "Run the command that began it once more."
+        )
+    for part in range(settings.parts):
+        if not is_whole(part_folder(folder, part), settings):
+            raise UnmaskError(f"'{part_folder(folder, part)}' is damaged. Run the command that wrote the record once more.")
+    return RoutingRecord(folder, settings)
+
+
+def part_folder(folder: Path, part: int) -> Path:
+    """The folder of one part."""
+    return folder / PARTS / f"{part:05d}"
+
+
+def is_whole(part: Path, settings: RecordSettings) -> bool:
+    """Whether a part is there, undamaged, and of this record."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if not is_sealed(part):
+            return False
+        check_seal(part)
+        metadata = pq.read_schema(part / TOKENS).metadata or {}
+    except (Damaged, OSError, pa.ArrowException):
+        return False
+    return bool(metadata.get(b"unmask") == settings.digest.encode())
+
+
+def write_part(
+    scratch: Path,
+    settings: RecordSettings,
+    first_text: int,
+    texts: Texts,
+    spans: Sequence[Int[NDArray[Any], "_ 2"]],
+    hidden: Float[NDArray[np.float32], "text dim"],
+    choices: Choices,
+) -> None:
+    """Write the two tables of a part into a folder. spans: where each token of each text stands in it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lists: dict[str, Any] = {}
+    for point in range(len(settings.points)):
+        lists[f"probabilities_{point}"] = _list_column(choices.probabilities[point])
+        lists[f"chosen_{point}"] = _list_column(choices.chosen[point])
+        lists[f"gates_{point}"] = _list_column(choices.gates[point])
+    plain = {"text": choices.texts, "position": choices.positions, "token": choices.ids}
+    tags = {f"label_{name}": pa.array(values) for name, values in choices.tags.items()}
+    tokens = pa.table({**{name: pa.array(values) for name, values in plain.items()}, **tags, **lists})
+    told = {b"unmask": settings.digest.encode()}
+    places = range(len(settings.points))
+    pq.write_table(
+        tokens.replace_schema_metadata(told),
+        scratch / TOKENS,
+        compression="zstd",
+        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in places)],
+        use_byte_stream_split=[f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in places],
+    )
+    labels = {f"label_{name}": pa.array(values) for name, values in texts.labels.items()}
+    number = np.arange(first_text, first_text + len(texts.texts), dtype=np.int32)
+    columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}
+    places = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
+    table = pa.table({**columns, "spans": places, **labels, "hidden": _list_column(hidden)})
+    pq.write_table(table.replace_schema_metadata(told), scratch / TEXTS, compression="zstd")
+
+
+def _list_column(values: NDArray[Any]) -> Any:
+    import pyarrow as pa
+
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat), values.shape[1])
+
+
+def _numbers(table: Any, column: str) -> NDArray[Any]:
+    return np.asarray(table[column].to_numpy())
+
+
+def _rows(table: Any, column: str) -> NDArray[Any]:
+    values = table[column].combine_chunks()
+    return np.asarray(values.flatten().to_numpy(zero_copy_only=False).reshape(len(values), values.type.list_size))
+
+
+def _joined(parts: Sequence[Choices]) -> Choices:
+    def points(kind: str) -> list[NDArray[Any]]:
+        return [np.concatenate(arrays) for arrays in zip(*(getattr(part, kind) for part in parts), strict=True)]
+
+    return Choices(
+        np.concatenate([part.texts for part in parts]),
+        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.ids for part in parts]),
+        {name: np.concatenate([part.tags[name] for part in parts]) for name in parts[0].tags},
+        points("probabilities"),
+        points("chosen"),
+        points("gates"),
+    )

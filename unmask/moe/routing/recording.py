@@ -1,0 +1,364 @@
+"""Recording: runs texts through a mixture of experts and writes what each router does with each token, a part at a time.
+
+Which texts a part holds, and which batches it is computed in, depends on the texts alone. So a recording that was stopped continues with
+the same parts, and with the same bytes. Only one part is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead
+from unmask.encoding.batching import collate, default_batch_tokens, plan
+from unmask.encoding.forward_pass import chunks
+from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.pooling import POOLINGS
+from unmask.encoding.tokenization import TokenizedText, tokenize_bare
+from unmask.encoding.words import encodable
+from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
+from unmask.io.files import atomic_folder, only_run_in
+from unmask.io.seals import seal
+from unmask.io.terminal import progress_bar
+from unmask.models.decoder import model_lock, vocabulary_of
+from unmask.models.loading import dtype_name
+from unmask.models.provenance import fingerprint_of
+from unmask.models.routers import why_no_routers
+from unmask.moe.routing.labelled_texts import LabelledTexts
+from unmask.moe.routing.record import (
+    EXPERTS,
+    PARTS,
+    RECORD,
+    Choices,
+    Label,
+    Point,
+    RecordSettings,
+    RoutingRecord,
+    Texts,
+    is_whole,
+    part_folder,
+    write_part,
+)
+from unmask.probing.word_probe import assign_words
+
+_PART_VALUES, _MOST, _LEAST = 2**22, 8192, 256
+"""A part has at most so many probabilities, and between so many tokens."""
+_PROMPT = "plain"
+_GIVEN = {
+    "weights": "weights",
+    "attention": "attention",
+    "dtype": "dtype",
+    "data": "texts or labels",
+    "labels": "texts or labels",
+    "sources": "names of files",
+    "sample": "--sample",
+    "seed": "--seed",
+    "max_length": "--max-length",
+    "batch_tokens": "--batch-tokens",
+}
+"""What a user decides of a record, and what an error calls it."""
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Texts as the model reads them. spans: for each text, the characters of its tokens, (token, 2). kept: which of its tokens are
+    recorded. tags: labels of its tokens, (label, token).
+    """
+
+    texts: list[TokenizedText]
+    spans: list[NDArray[np.int32]]
+    kept: list[NDArray[np.bool_]]
+    tags: list[NDArray[np.int16]]
+
+
+def record_routing(
+    model: LoadedModel,
+    texts: LabelledTexts,
+    folder: Path,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+) -> RoutingRecord:
+    """Record what the routers of a model do with texts; what is recorded already stays.
+
+    sample: record so many tokens, drawn from all. Every token is computed all the same, since later tokens see it. Tokens before the text
+    (BOS) are not recorded. Raises UnmaskError for a dense model, and for a folder that holds another record.
+    """
+    backbone = model.backbone
+    if not backbone.routers:
+        raise UnmaskError(
+            f"'{model.source.model}' {why_no_routers(backbone.model)}. Give a mixture of experts, or make one: `unmask upcycle`, "
+            "`unmask mix`."
+        )
+    labels = [Label(name=name, of=of, values=tuple(texts.values(name))) for name, of in _kinds(texts)]
+    tokenized = tokenize(model, texts, labels, sample, seed, max_length)
+    budget = batch_tokens or default_batch_tokens(backbone)
+    settings = _settings(model, texts, labels, tokenized, sample, seed, max_length, budget)
+    with only_run_in(folder):
+        settings = _claim(folder, settings)
+        layout = Layout.of(backbone)
+        bounds = list(chunks([len(text.ids) for text in tokenized.texts], settings.part_tokens))
+        with progress_bar("recording texts", settings.texts) as advance:
+            for part, (start, end) in enumerate(bounds):
+                place = part_folder(folder, part)
+                if not is_whole(place, settings):
+                    with atomic_folder(place, replaces=lambda _: True) as scratch:
+                        _record_part(scratch, backbone, layout, settings, texts, tokenized, range(start, end))
+                        seal(scratch)
+                advance(end - start)
+    return RoutingRecord(folder, settings)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a forward pass gives. points: of every router. kept: the places of those that are recorded.
+
+    In a mixture of ours, only its own points are recorded: the experts of its base have no names. Blocks may share a decision, which is
+    recorded once, where it is made.
+    """
+
+    points: tuple[Point, ...]
+    kept: tuple[int, ...]
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Layout:
+        """The layout of a model."""
+        by_module, mixture = routing_points(backbone), getattr(backbone.model, "mixture", None)
+        recorded = list(by_module)
+        if mixture is not None:
+            recorded = list(mixture.deciding.values())[: 1 if mixture.routing.router == "final" else None]
+        return cls(tuple(by_module.values()), tuple(place for place, module in enumerate(by_module) if module in recorded))
+
+    @property
+    def recorded(self) -> tuple[Point, ...]:
+        """The points that are recorded."""
+        return tuple(self.points[place] for place in self.kept)
+
+
+def tokenize(
+    model: LoadedModel, texts: LabelledTexts, labels: Sequence[Label], sample: int | None, seed: int, max_length: int | None
+) -> TokenizedTexts:
+    """Tokens of the texts without a prompt, the labels of these tokens, and which of them are recorded."""
+    prompt = model.prompt_tokenizer(_PROMPT, max_length)
+    tokenized = list(prompt.tokenize([text.text for text in texts.texts]))
+    spans = [_spans(model, text.text, len(found.ids)) for text, found in zip(texts.texts, tokenized, strict=True)]
+    of_tokens = [label for label in labels if label.of == "token"]
+    tags = [np.full((len(of_tokens), len(text.ids)), -1, np.int16) for text in tokenized]
+    if of_tokens:
+        places = [{value: place for place, value in enumerate(label.values)} for label in of_tokens]
+        for text, own, found in zip(texts.texts, tags, tokenized, strict=True):
+            words = assign_words(text.sentence, tokenize_bare(model.tokenizer, text.text).offsets)
+            for number, positions in reversed(list(enumerate(words))):  # a token of two words gets the label of the first
+                here = [position for position in positions if position < len(found.ids)]
+                own[:, here] = [[place[values[number]]] for place, values in zip(places, text.tags, strict=True)]
+    inside = [np.arange(len(text.ids)) >= text.start for text in tokenized]
+    recorded = np.concatenate(inside)
+    if sample is not None and sample < (total := int(recorded.sum())):
+        drawn = np.zeros(total, bool)
+        drawn[np.random.default_rng(seed).choice(total, sample, replace=False)] = True
+        recorded[recorded] = drawn
+    ends = np.cumsum([len(text.ids) for text in tokenized])
+    return TokenizedTexts(tokenized, spans, np.split(recorded, ends[:-1]), tags)
+
+
+def _spans(model: LoadedModel, text: str, tokens: int) -> NDArray[np.int32]:
+    """The characters of each token that the model reads. An empty text is read as a token without characters."""
+    found = np.zeros((tokens, 2), np.int32)
+    offsets = tokenize_bare(model.tokenizer, encodable(text)).offsets[:tokens]
+    found[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
+    return found
+
+
+def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
+    """The routers of a model in the order in which they run, with the numbers of experts that they score and choose.
+
+    That need not be the order of modules. Raises UnmaskError if a router hides what it chooses.
+    """
+    ran: list[nn.Module] = []
+    found: list[tuple[int, int]] = []
+
+    def count(weights: Float[Tensor, "text token expert"], mask: Bool[Tensor, "text token"]) -> Tensor:
+        found.append((weights.shape[-1], int((weights != 0).sum(dim=-1).max())))
+        return weights.flatten(0, 1)
+
+    vocabulary = vocabulary_of(backbone.model)
+    probe = TokenizedText(tuple((7919 * token + 3) % vocabulary for token in range(16)), 0)
+    with model_lock(backbone.model), ExitStack() as hooks, torch.inference_mode():
+        for router in backbone.routers:
+            hooks.callback(router.module.register_forward_hook(lambda module, *_: ran.append(module)).remove)
+        backbone.read(collate([probe], 0), [RoutingRead("topk", count)])
+    names = {module: name for name, module in backbone.model.named_modules()}
+    layer_of = {module: place for place, layer in enumerate(backbone.layers, start=1) for module in layer.modules()}
+    return {
+        module: Point(name=names[module], layer=layer_of.get(module, 0), experts=experts, chosen=chosen)
+        for module, (experts, chosen) in zip(ran, found, strict=True)
+    }
+
+
+def part_tokens_of(points: Sequence[Point]) -> int:
+    """The most tokens of a part."""
+    return int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
+
+
+def _settings(
+    model: LoadedModel,
+    texts: LabelledTexts,
+    labels: Sequence[Label],
+    tokenized: TokenizedTexts,
+    sample: int | None,
+    seed: int,
+    max_length: int | None,
+    budget: int,
+) -> RecordSettings:
+    backbone, provenance = model.backbone, model.provenance
+    points = Layout.of(backbone).recorded
+    part_tokens = part_tokens_of(points)
+    mixture = getattr(backbone.model, "mixture", None)
+    lengths = [len(text.ids) for text in tokenized.texts]
+    return RecordSettings(
+        model=model.source.model,
+        weights=str(provenance["weights"]),
+        attention=backbone.attention,
+        dtype=dtype_name(backbone.model),
+        max_length=model.prompt_tokenizer(_PROMPT, max_length).max_length,
+        batch_tokens=budget,
+        data=_fingerprint(texts),
+        sources=texts.sources,
+        texts=len(texts.texts),
+        truncated=sum(text.truncated for text in tokenized.texts),
+        tokens=sum(int(kept.sum()) for kept in tokenized.kept),
+        tokens_of_texts=sum(lengths),
+        sample=sample,
+        seed=seed,
+        labels=tuple(labels),
+        experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
+        points=points,
+        dim=int(backbone.model.config.get_text_config(decoder=True).hidden_size),
+        part_tokens=part_tokens,
+        parts=len(list(chunks(lengths, part_tokens))),
+        provenance=provenance,
+    )
+
+
+def _fingerprint(texts: LabelledTexts) -> str:
+    return fingerprint_of(
+        [part for text in texts.texts for part in (text.text, *text.values, *(tag for own in text.tags for tag in own))]
+    )
+
+
+def _kinds(texts: LabelledTexts) -> list[tuple[str, Any]]:
+    return [*((name, "text") for name in texts.labels), *((name, "token") for name in texts.token_labels)]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UnmaskError for a folder that holds anything but a record."""
+    if folder.is_dir() and not (folder / RECORD).is_file():
+        others = [path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in (PARTS, EXPERTS)]
+        if others:
+            raise UnmaskError(f"'{folder}' holds other files ({others[0]}) and no record: give another folder.")
+
+
+def _claim(folder: Path, settings: RecordSettings) -> RecordSettings:
+    """Write the settings of a record, or read those of one that was begun. Raises UnmaskError if that is another record."""
+    check_folder(folder)
+    before = RecordSettings.read(folder / RECORD)
+    if before is None:
+        settings.write(folder / RECORD)
+        return settings
+    if before.digest != settings.digest:
+        changed = [name for name, what in _GIVEN.items() if getattr(settings, name) != getattr(before, name)]
+        what = " and ".join(dict.fromkeys(_GIVEN[name] for name in changed)) or "routing points"
+        raise UnmaskError(f"'{folder}' holds a record with other {what}: give another folder.")
+    return before
+
+
+def _record_part(
+    scratch: Path,
+    backbone: Backbone,
+    layout: Layout,
+    settings: RecordSettings,
+    texts: LabelledTexts,
+    tokenized: TokenizedTexts,
+    places: range,
+) -> None:
+    own = [tokenized.texts[place] for place in places]
+    kept = [tokenized.kept[place] for place in places]
+    ends = np.cumsum([int(mask.sum()) for mask in kept])
+    starts, total = ends - [int(mask.sum()) for mask in kept], int(ends[-1])
+    probabilities = [np.empty((total, point.experts), np.float16) for point in settings.points]
+    chosen = [np.empty((total, point.chosen), np.int16) for point in settings.points]
+    gates = [np.empty((total, point.chosen), np.float16) for point in settings.points]
+    hidden = np.empty((len(own), settings.dim), np.float32)
+    for batch in plan([len(text.ids) for text in own], settings.batch_tokens):
+        rows = np.concatenate([np.arange(starts[text], ends[text]) for text in batch])
+        hidden[batch], values = _read(backbone, layout, [own[text] for text in batch], [kept[text] for text in batch])
+        for point, (shares, places_of, strengths) in enumerate(values):
+            probabilities[point][rows], chosen[point][rows], gates[point][rows] = shares, places_of, strengths
+    tags = np.concatenate([tokenized.tags[place][:, mask] for place, mask in zip(places, kept, strict=True)], axis=1)
+    of_tokens = [label.name for label in settings.labels if label.of == "token"]
+    choices = Choices(
+        np.repeat(np.arange(places.start, places.stop, dtype=np.int32), ends - starts),
+        np.concatenate([np.flatnonzero(mask) for mask in kept]).astype(np.int32),
+        np.concatenate([np.asarray(text.ids, np.int32)[mask] for text, mask in zip(own, kept, strict=True)]),
+        dict(zip(of_tokens, tags, strict=True)),
+        probabilities,
+        chosen,
+        gates,
+    )
+    written = [encodable(texts.texts[place].text) for place in places]
+    spans = [tokenized.spans[place] for place in places]
+    labels = {}
+    for at, label in enumerate(label for label in settings.labels if label.of == "text"):
+        known = {value: number for number, value in enumerate(label.values)}
+        labels[label.name] = np.array([known[texts.texts[place].values[at]] for place in places], np.int16)
+    write_part(
+        scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), spans, hidden, choices
+    )
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _read(
+    backbone: Backbone, layout: Layout, texts: Sequence[TokenizedText], kept: Sequence[NDArray[np.bool_]]
+) -> tuple[NDArray[np.float32], list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]]:
+    """Mean hidden states of texts; and for each routing point the probabilities, the chosen experts and their gates, token by token."""
+    batch = collate(texts, 0)
+    recorded = torch.zeros_like(batch.real)
+    for row, mask in enumerate(kept):
+        recorded[row, : len(mask)] = torch.from_numpy(mask)
+
+    def select(weights: Float[Tensor, "text token expert"], _: Bool[Tensor, "text token"]) -> Float[Tensor, "row expert"]:
+        return weights[recorded.to(weights.device)]
+
+    every, applied = RoutingRead("softmax", select), RoutingRead("topk", select)
+    mean = HiddenRead(backbone.depth, POOLINGS["mean"])
+    values = backbone.read(batch, [every, applied, mean])
+    sizes = [point.experts for point in layout.points]
+    shares_of, gates_of = values[every].split(sizes, dim=1), values[applied].split(sizes, dim=1)
+    points = []
+    for place in layout.kept:
+        point, shares = layout.points[place], shares_of[place]
+        if not torch.isfinite(shares).all():
+            raise UnmaskError(f"The router '{point.name}' gives numbers that are not finite. Use --dtype float32.")
+        points.append((shares.half().cpu().numpy(), *_strongest(point, gates_of[place])))
+    return values[mean].float().cpu().numpy(), points
+
+
+def _strongest(point: Point, gates: Float[Tensor, "row expert"]) -> tuple[NDArray[Any], NDArray[Any]]:
+    if len(gates) and int((gates != 0).sum(dim=1).max()) > point.chosen:
+        raise UnmaskError(
+            f"The router '{point.name}' chooses more experts for some tokens than for others, and this is not recorded."
+        )
+    best = gates.float().topk(point.chosen, dim=1)
+    places = torch.where(best.values != 0, best.indices, -1)
+    return places.to(torch.int16).cpu().numpy(), best.values.half().cpu().numpy()

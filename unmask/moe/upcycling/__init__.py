@@ -1,0 +1,1 @@
+"""Dense models made into mixtures of experts."""
