@@ -19,7 +19,7 @@ from benchmarks._retrieval import SmallRetrieval, small_retrieval
 from unmask import Design, Embedder
 from unmask.encoding.chunk_vectors import Chunks, encode_chunks
 from unmask.encoding.chunking import Chunking
-from unmask.encoding.encode import Tally, encode_designs, fit_designs
+from unmask.encoding.encoder import Tally, encode_designs, fit_designs
 from unmask.starter import reference_texts
 
 GROUPS = (

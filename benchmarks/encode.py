@@ -111,7 +111,7 @@ def many_designs(ratios: Table, model: str, some: list[str], repeats: int) -> No
     """Compare all training-free designs of one attention and prompt with one of them."""
     from unmask import Design, Embedder
     from unmask.designs.design import HEADS, POOLINGS
-    from unmask.encoding.encode import encode_designs
+    from unmask.encoding.encoder import encode_designs
     from unmask.encoding.features import Fit
 
     embedder = Embedder.from_pretrained(model, PLAIN)

@@ -15,7 +15,8 @@ import numpy as np
 from benchmarks import _inputs
 from benchmarks.encode import best_times, texts
 from unmask import Design, Embedder
-from unmask.encoding.encode import Vectors, encode_tokenized
+from unmask.encoding.encoder import encode_tokenized
+from unmask.encoding.forward_pass import Vectors
 from unmask.encoding.features import Fit
 from unmask.encoding.questions import Question, encode_questions
 from unmask.encoding.tokenization import PromptTokenizer

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _tell(what: str, began: float) -> None:
     import torch
 
-    from unmask.encoding.forward_pass import peak_memory
+    from unmask.encoding.stored_vectors import peak_memory
 
     seconds = time.perf_counter() - began
     print(f"{what}: {seconds:.1f} s, peak memory {peak_memory(torch.device('cpu')) / 2**20:.0f} MB", flush=True)

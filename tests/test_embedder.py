@@ -24,10 +24,11 @@ from tests.conftest import TEXTS
 from tests.families import FAMILIES
 from unmask.designs.design import Design, as_design
 from unmask.embedder import Embedder
-from unmask.encoding.encode import Tally, Vectors
+from unmask.encoding.encoder import Encoder, Tally
 from unmask.encoding.features import Fit
-from unmask.encoding.other_names import INSTEAD
+from unmask.encoding.forward_pass import Vectors
 from unmask.encoding.quantization import finish, normalized
+from unmask.encoding.sentence_transformers_aliases import INSTEAD
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 
@@ -191,7 +192,7 @@ def test_queries_and_a_reference_corpus_may_be_a_generator(pico: Callable[..., E
 def test_what_is_no_list_of_texts_is_refused_before_anything_is_computed(
     plain: Embedder, texts: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unmask.embedder.encode_designs", lambda *_, **__: pytest.fail("it was computed"))
+    monkeypatch.setattr(Encoder, "encode", lambda *_, **__: pytest.fail("it was computed"))
     with pytest.raises(UnmaskError, match=message):
         plain.encode(texts)
 
@@ -210,15 +211,14 @@ def test_what_is_no_list_of_texts_is_refused_before_anything_is_computed(
 def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
     plain: Embedder, options: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unmask.encoding.encode import encode_designs
-
     asked: list[str] = []
+    encode = Encoder.encode
 
-    def watched(backbone: Any, prompt: Any, fits: Any, texts: Any, **rest: Any) -> Any:
+    def watched(self: Encoder, texts: Any, *arguments: Any, **options: Any) -> Any:
         asked.extend(texts)
-        return encode_designs(backbone, prompt, fits, texts, **rest)
+        return encode(self, texts, *arguments, **options)
 
-    monkeypatch.setattr("unmask.embedder.encode_designs", watched)
+    monkeypatch.setattr(Encoder, "encode", watched)
     with pytest.raises(UnmaskError, match=said):
         plain.encode(TEXTS, **options)
     assert not asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from unmask.designs.design import ATTENTIONS, Attention, as_design
 from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.quantization import normalized
 from unmask.models.bundled import BUNDLED
 from unmask.models.loading import Source, load_base_language_model
@@ -59,7 +60,7 @@ def loaded() -> Embedder:
 
 @cache
 def smollm2(design: str) -> Embedder:
-    return Embedder(loaded().backbone, loaded().tokenizer, as_design(design), source=loaded().source)
+    return Embedder(loaded().encoder, as_design(design))
 
 
 @pytest.fixture
@@ -227,9 +228,9 @@ def test_recorded_routing_is_what_the_routers_did(
     code, _, err = run("probe", "routing", "-m", folder, "-t", rows, "-o", tmp_path / "together", "--dtype", "float32")
     assert code == 0, err
     body, logits_of = reference(folder)
-    model = LoadedModel(Backbone(body, "causal"), loaded().tokenizer, Source("mixture"))
+    model = Encoder(Backbone(body, "causal"), loaded().tokenizer, Source("mixture"))
     texts = LabelledTexts(tuple(LabelledText(text) for text in TEXTS))
-    alone = record_routing(model, texts, tmp_path / "alone", batch_tokens=1).choices(range(points))
+    alone = record_routing(replace(model, batch_tokens=1), texts, tmp_path / "alone").choices(range(points))
     together = read_record(tmp_path / "together").choices(range(points))
     with torch.no_grad():
         logits = [logits_of(loaded().tokenizer(text, return_tensors="pt")["input_ids"]) for text in TEXTS]

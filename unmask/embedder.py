@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design, as_design
 from unmask.designs.prompts import takes_instruction
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.chunk_vectors import Chunks, encode_chunks
 from unmask.encoding.chunking import Chunking
-from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
+from unmask.encoding.encoder import Encoder, Tally
 from unmask.encoding.features import Fit
+from unmask.encoding.forward_pass import Vectors
 from unmask.encoding.heads import Head
 from unmask.encoding.lexical import unpacked
-from unmask.encoding.other_names import INSTEAD, refuse_unknown
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width, unit_cosines
-from unmask.encoding.several_prompts import digest_of_tokens, tokenizer_of
+from unmask.encoding.sentence_transformers_aliases import INSTEAD, refuse_unknown
+from unmask.encoding.several_prompts import DesignTokenizer, digest_of_tokens
 from unmask.encoding.texts import as_texts, warn_of_cuts
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, require_counts, unknown
@@ -52,37 +52,30 @@ class Nearest(NamedTuple):
 
 
 class Embedder:
-    """Texts in, vectors out. Threads may share an embedder, and embedders a model: their batches take turns.
+    """Texts in, vectors out: an encoder, one design and its fit.
 
-    backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
-    ("query" and "document" serve encode_query and encode_document); fit: what was fitted on reference texts; head: the trained
-    pooling of a design that has one; max_length: most tokens of one text with its prompt (never more than the model has positions);
-    batch_tokens: most tokens of one batch with its padding.
+    Threads may share an embedder, and embedders may share a model: their batches take turns.
+
+    Args:
+        encoder: the loaded model.
+        design: how the model is read.
+        instructions: by name, for prompts with `{instruction}`; "query" and "document" serve encode_query and encode_document.
+        fit: what was fitted on reference texts.
     """
 
     def __init__(
         self,
-        backbone: Backbone,
-        tokenizer: PreTrainedTokenizerBase,
+        encoder: Encoder,
         design: Design,
         *,
-        source: Source,
-        max_length: int = MAX_LENGTH,
-        batch_tokens: int | None = None,
         instructions: Mapping[str, str] | None = None,
         fit: Fit | None = None,
-        head: Head | None = None,
     ) -> None:
         """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
-        require_counts(max_length=max_length, batch_tokens=batch_tokens)
-        self.tokenizer, self.design, self.source, self.instructions = tokenizer, design, source, dict(instructions or {})
-        self.prompts = tokenizer_of(tokenizer, design.prompt, backbone.within_positions(max_length), backbone.vocabulary)
+        self.encoder, self.design, self.instructions = encoder.under(design.attention), design, dict(instructions or {})
         if self.instructions and not self.prompts.takes_instruction:
             raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")
-        # others may read the backbone that was given, so it stays as it is
-        self.backbone = backbone.under(design.attention) if head is None else backbone.under(design.attention).with_head(head)
         self.backbone.check(design)
-        self.batch_tokens = batch_tokens or default_batch_tokens(backbone)
         self._fit = fit or Fit()
 
     def __repr__(self) -> str:
@@ -95,6 +88,31 @@ class Embedder:
         def __getattr__(self, name: str) -> NoReturn:
             """Say what to use in place of a name of sentence-transformers."""
             raise AttributeError(f"Embedder has no '{name}'. {INSTEAD.get(name, '')}".rstrip(), name=name, obj=self)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The model under the attention of the design."""
+        return self.encoder.backbone
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of the model."""
+        return self.encoder.tokenizer
+
+    @property
+    def source(self) -> Source:
+        """Where the model comes from."""
+        return self.encoder.source
+
+    @property
+    def batch_tokens(self) -> int:
+        """Most tokens of one batch, padding included."""
+        return self.encoder.batch_tokens
+
+    @property
+    def prompts(self) -> DesignTokenizer:
+        """The tokenizer of the prompt, or of the several prompts that the design averages."""
+        return self.encoder.prompt_tokenizer(self.design.prompt)
 
     @property
     def dim(self) -> int:
@@ -182,37 +200,27 @@ class Embedder:
     ) -> Embedder:
         """Make an embedder of a decoder that is loaded already. Raises UnmaskError for a model with its language-model head."""
         design = as_design(design)
-        return cls(
-            Backbone(without_head(model), design.attention),
+        require_counts(max_length=max_length, batch_tokens=batch_tokens)
+        backbone = Backbone(without_head(model), design.attention)
+        encoder = Encoder(
+            backbone if head is None else backbone.with_head(head),
             tokenizer,
-            design,
-            source=source or Source(getattr(model, "name_or_path", "") or type(model).__name__),
-            max_length=max_length,
-            batch_tokens=batch_tokens,
-            instructions=instructions,
-            fit=fit,
-            head=head,
+            source or Source(getattr(model, "name_or_path", "") or type(model).__name__),
+            max_length,
+            batch_tokens or 0,
         )
+        return cls(encoder, design, instructions=instructions, fit=fit)
 
     def with_design(self, design: str | Design) -> Embedder:
         """The same loaded model, read by another design. Instructions go along if its prompt takes them. Raises UnmaskError."""
         design = as_design(design)
         if design == self.design:
             return self
-        return Embedder(
-            self.backbone,
-            self.tokenizer,
-            design,
-            source=self.source,
-            max_length=self.max_length,
-            batch_tokens=self.batch_tokens,
-            instructions=self.instructions if takes_instruction(design.prompts) else None,
-        )
+        return Embedder(self.encoder, design, instructions=self.instructions if takes_instruction(design.prompts) else None)
 
     def fit(self, texts: Iterable[str]) -> Embedder:
         """Fit standardisation and alpha on reference texts, as far as the design needs it. Returns the embedder itself."""
-        fits = fit_designs(self.backbone, self.prompts, [self.design], as_texts(texts), batch_tokens=self.batch_tokens)
-        self._fit = fits[self.design]
+        self._fit = self.encoder.fit([self.design], as_texts(texts))[self.design]
         return self
 
     def use_fit(self, fit: Fit) -> Embedder:
@@ -274,15 +282,8 @@ class Embedder:
         """Vectors of texts as the design makes them, and the places of those that were cut."""
         first, known = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
-            vectors = encode_designs(
-                self.backbone,
-                self.prompts,
-                {self.design: self.fitted},
-                texts,
-                instruction=instruction,
-                batch_tokens=self.batch_tokens,
-                tally=tally,
-                progress=advance,
+            vectors = self.encoder.encode(
+                texts, {self.design: self.fitted}, instruction=instruction, tally=tally, progress=advance, share_text=False
             )
         return vectors[self.design], [row - first for row in tally.cut[known:]]
 
@@ -336,13 +337,11 @@ class Embedder:
         tally = tally or Tally()
         first, known = tally.texts, len(tally.cut)
         chunks = encode_chunks(
-            self.backbone,
-            self.prompts,
+            self.encoder,
             {self.design: self.fitted},
             documents,
             chunking,
             instruction=self._instruction(instruction, instruction_name),
-            batch_tokens=self.batch_tokens,
             tally=tally,
             show_progress=show_progress,
         )[self.design]

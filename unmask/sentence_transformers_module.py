@@ -21,7 +21,6 @@ from unmask.embedder import Embedder
 from unmask.encoding.backbone import TokenBatch
 from unmask.encoding.batching import collate, steps_of
 from unmask.encoding.features import Raw, mean_of, vectors
-from unmask.encoding.several_prompts import tokenizer_of
 from unmask.errors import UnmaskError
 from unmask.models.decoder import restore_rotary, rotary_border
 
@@ -96,9 +95,7 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
     def max_seq_length(self, value: int) -> None:
         if not isinstance(value, int) or value < 1:
             raise UnmaskError(f"max_seq_length should be a whole number of at least 1, not {value!r}.")
-        embedder = self.embedder
-        limit = embedder.backbone.within_positions(value)
-        embedder.prompts = tokenizer_of(embedder.tokenizer, embedder.design.prompt, limit, embedder.backbone.vocabulary)
+        self.embedder.encoder = replace(self.embedder.encoder, max_length=value)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **others: Any) -> dict[str, Tensor]:
         """Tokenize a batch; the prompt of sentence-transformers is the instruction. Raises UnmaskError for any other option."""

@@ -31,6 +31,7 @@ from unmask.bulk.shards import SourceFile, read_sources
 from unmask.bulk.team import Member
 from unmask.bulk.workers import Workers
 from unmask.embedder import Embedder
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in
@@ -350,9 +351,7 @@ def test_the_fit_of_a_saved_embedder_is_its_own(here: Path) -> None:
 
 def fit_designs_of(monkeypatch: pytest.MonkeyPatch, factor: float) -> list[str]:
     """From now on, fits differ by a factor, as on another device. Returns the designs that are fitted."""
-    from unmask.encoding.encode import fit_designs
-
-    seen = list[str]()
+    seen, fit_designs = list[str](), Encoder.fit
 
     def shifted(*given: Any, **options: Any) -> Any:
         seen.append("fitted")
@@ -362,7 +361,7 @@ def fit_designs_of(monkeypatch: pytest.MonkeyPatch, factor: float) -> list[str]:
             for design, fit in fits.items()
         }
 
-    monkeypatch.setattr("unmask.embedder.fit_designs", shifted)
+    monkeypatch.setattr(Encoder, "fit", shifted)
     return seen
 
 
@@ -476,7 +475,7 @@ def test_a_vector_that_is_not_finite_is_a_dead_letter(here: Path, monkeypatch: p
 
 
 def test_a_vector_beyond_float16_is_a_dead_letter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unmask.encoding.encode import encode_tokenized as encode
+    encode = Encoder.encode_tokenized
 
     def enlarged(*given: Any, **options: Any) -> Any:
         found = encode(*given, **options)
@@ -484,7 +483,7 @@ def test_a_vector_beyond_float16_is_a_dead_letter(here: Path, monkeypatch: pytes
             vectors[1, 0] = 1e6
         return found
 
-    monkeypatch.setattr("unmask.bulk.document_encoder.encode_tokenized", enlarged)
+    monkeypatch.setattr(Encoder, "encode_tokenized", enlarged)
     only(here, "a.txt", "a\nb\nc\n")
     run(job_of(here, precision="float16"))
     assert [letter["line"] for letter in letters_of(here / "out")] == [2]

@@ -448,7 +448,7 @@ def test_nothing_is_written_when_encoding_fails(embedder: Embedder, tmp_path: Pa
 
     texts, before = texts_in(tmp_path), b"vectors of yesterday"
     (tmp_path / "vectors.npy").write_bytes(before)
-    monkeypatch.setattr("unmask.bulk.document_encoder.encode_tokenized", fail)
+    monkeypatch.setattr("unmask.encoding.encoder.Encoder.encode_tokenized", fail)
     for output in OUTPUTS:
         with pytest.raises(KeyboardInterrupt):
             embed_file(embedder, Job((texts,), tmp_path / f"vectors{output}"))

@@ -41,7 +41,7 @@ def test_a_file_of_somebody_else_is_told_before_a_model_is_loaded(
     command: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("unmask.saving.load_model.load_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("unmask.saving.load_model.load_encoder", lambda *_: pytest.fail("a model was loaded"))
     write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
     write_rows(tmp_path / "rows.jsonl", FILES["sts"]()["test.jsonl"])
     mine = tmp_path / f"{command}.{ending}"

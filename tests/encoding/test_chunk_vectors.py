@@ -12,7 +12,7 @@ import torch
 
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
-from unmask.encoding.encode import Tally
+from unmask.encoding.encoder import Tally
 from unmask.encoding.quantization import finish
 from unmask.errors import UnmaskError
 
@@ -113,7 +113,7 @@ def test_a_vector_that_is_not_finite_names_its_document(late: bool, pico: Callab
 def test_mistakes_are_found_before_anything_is_computed(
     options: dict[str, Any], message: str, plain: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unmask.encoding.chunk_vectors.encode_tokenized", lambda *_, **__: pytest.fail("it was computed"))
+    monkeypatch.setattr("unmask.encoding.encoder.Encoder.encode_tokenized", lambda *_, **__: pytest.fail("it was computed"))
     with pytest.raises(UnmaskError, match=message):
         plain.encode_chunks(DOCUMENTS, **options)
 

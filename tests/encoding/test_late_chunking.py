@@ -16,11 +16,11 @@ from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.beginnings import shared_length
 from unmask.encoding.chunking import Chunking
 from unmask.encoding.heads import HeadOptions, build_head
 from unmask.encoding.late_chunking import windows
 from unmask.encoding.pooling import POOLINGS
+from unmask.encoding.prefix_cache import shared_length
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 
@@ -224,7 +224,7 @@ def test_a_prompt_that_goes_on_after_the_text_is_refused_with_the_nearest_design
     design: str, nearest: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder = pico(design)
-    monkeypatch.setattr("unmask.encoding.chunk_vectors.encode_tokenized", lambda *_, **__: pytest.fail("it was computed"))
+    monkeypatch.setattr("unmask.encoding.encoder.Encoder.encode_tokenized", lambda *_, **__: pytest.fail("it was computed"))
     with pytest.raises(UnmaskError, match=f"ends with it.*'{nearest}'") as caught:
         embedder.encode_chunks([DOCUMENT], 16, late=True)
     monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +126,11 @@ def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> N
 
 
 def test_one_forward_pass_serves_lexical_and_dense_designs(lexical: Make) -> None:
-    from unmask.encoding.encode import encode_designs
     from unmask.encoding.features import Fit
 
     embedder = lexical()
     dense = Design.parse("prompteol")
-    found = encode_designs(embedder.backbone, embedder.prompts, {embedder.design: Fit(), dense: Fit()}, TEXTS, batch_tokens=200)
+    found = replace(embedder.encoder, batch_tokens=200).encode(TEXTS, {embedder.design: Fit(), dense: Fit()}, share_text=False)
     assert np.allclose(found[dense], embedder.with_design("prompteol").encode(TEXTS), atol=1e-5)
     assert np.allclose(unpacked(found[embedder.design], 512).toarray(), rows(embedder, TEXTS), atol=2e-5)
 

@@ -15,13 +15,12 @@ from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding import encode
+from unmask.encoding import forward_pass
 from unmask.encoding.batching import collate
-from unmask.encoding.beginnings import find_beginning
 from unmask.encoding.chunking import Chunking
-from unmask.encoding.encode import Tally, encode_designs
-from unmask.encoding.features import Fit
-from unmask.encoding.several_prompts import SeveralPrompts, tokenizer_of
+from unmask.encoding.encoder import Tally
+from unmask.encoding.prefix_cache import find_prefix
+from unmask.encoding.several_prompts import SeveralPrompts
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.probing.layers import layer_designs
@@ -106,7 +105,7 @@ def test_each_prompt_shares_its_own_beginning(pico: Make, monkeypatch: pytest.Mo
         f'"{start} of this text, which follows after a long beginning, {{text}}"' for start in ("Sum", "The topic in one word")
     ]
     embedder, texts = pico(f"causal/{'+'.join(long)}/last"), [f"text {place}" for place in range(20)]
-    lengths, find = list[int](), find_beginning
+    lengths, find = list[int](), find_prefix
 
     def noting(*given: Any) -> Any:
         found = find(*given)
@@ -114,10 +113,10 @@ def test_each_prompt_shares_its_own_beginning(pico: Make, monkeypatch: pytest.Mo
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(encode, "find_beginning", lambda *_: None)
+        patch.setattr(forward_pass, "find_prefix", lambda *_: None)
         whole, cost = Tally(), embedder.encode(texts[:1])
         expected = embedder.encode(texts, tally=whole)
-    monkeypatch.setattr(encode, "find_beginning", noting)
+    monkeypatch.setattr(forward_pass, "find_prefix", noting)
     tally = Tally()
     close(embedder.encode(texts, tally=tally), expected)
     close(expected[:1], cost)
@@ -186,11 +185,8 @@ def test_what_needs_one_prompt_refuses_several_before_it_computes(pico: Make, tm
 
 
 def test_nothing_reads_only_one_of_several_prompts(pico: Make, tokenizer: Any) -> None:
-    embedder, several = pico("causal/eol+style/last"), Design.parse("causal/eol+style/last")
+    embedder = pico("causal/eol+style/last")
     with pytest.raises(UnmaskError, match="averages 2"):
         _ = embedder.prompt
     with pytest.raises(ValueError, match="a batch for each prompt"):
         collate(list(embedder.prompts.tokenize(["a"])), 0)
-    for prompt, design in (("eol", several), (several.prompt, Design.parse("causal/eol/last"))):
-        with pytest.raises(ValueError, match="a design has others"):
-            encode_designs(embedder.backbone, tokenizer_of(tokenizer, prompt, 64), {design: Fit()}, ["a"], batch_tokens=64)

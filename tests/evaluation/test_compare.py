@@ -19,10 +19,10 @@ from tests.tasks.test_mteb import by_mteb
 from tests.tiny import give_code, labelled, write_rows, write_task
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import Embedder
-from unmask.encoding import questions
+from unmask.encoding import shared_prefix
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.encode import encode_tokenized, fit_designs
-from unmask.encoding.forward_pass import ForwardPass
+from unmask.encoding.encoder import Encoder
+from unmask.encoding.stored_vectors import StoredVectors
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
@@ -75,11 +75,13 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Names of the designs that texts were encoded for, call by call."""
     seen: list[set[str]] = []
 
-    def encode(backbone: Any, prompts: Any, fits: dict[Design, Any], *args: Any, **options: Any) -> Any:
-        seen.append({design.name for design in fits})
-        return encode_tokenized(backbone, prompts, fits, *args, **options)
+    encode = Encoder.encode_tokenized
 
-    monkeypatch.setattr(questions, "encode_tokenized", encode)
+    def watched(self: Encoder, texts: Any, designs: dict[Design, Any], **options: Any) -> Any:
+        seen.append({design.name for design in designs})
+        return encode(self, texts, designs, **options)
+
+    monkeypatch.setattr(Encoder, "encode_tokenized", watched)
     return seen
 
 
@@ -315,11 +317,13 @@ def test_an_added_design_computes_only_itself(
     encoded.clear()
     fitted: list[str] = []
 
-    def fit(backbone: Any, prompts: Any, designs: Sequence[Design], *args: Any, **options: Any) -> Any:
-        fitted.extend(design.name for design in designs)
-        return fit_designs(backbone, prompts, designs, *args, **options)
+    fit = Encoder.fit
 
-    monkeypatch.setattr(module, "fit_designs", fit)
+    def watched(self: Encoder, designs: Sequence[Design], *args: Any, **options: Any) -> Any:
+        fitted.extend(design.name for design in designs)
+        return fit(self, designs, *args, **options)
+
+    monkeypatch.setattr(Encoder, "fit", watched)
     results = compare(plan_of(folder, "mean,prompteol-z,prompteol", tasks), ResultStore(tmp_path))
     assert len(results) == 6
     assert set().union(*encoded) == {"causal/eol/last"}
@@ -451,13 +455,15 @@ def test_prompts_that_begin_alike_read_a_text_once(
 ) -> None:
     computed: list[int] = []
 
-    def encode(*args: Any, **options: Any) -> Any:
-        answers = questions.encode_questions(*args, **options)
-        computed.append(answers.computed)
-        return answers
+    encode = Encoder.encode_prompts
 
-    monkeypatch.setattr("unmask.encoding.forward_pass.encode_questions", encode)
-    monkeypatch.setattr(questions, "_GOES_ON", 1)  # these texts are short
+    def watched(*args: Any, **options: Any) -> Any:
+        result = encode(*args, **options)
+        computed.append(result.tokens)
+        return result
+
+    monkeypatch.setattr(Encoder, "encode_prompts", watched)
+    monkeypatch.setattr(shared_prefix, "CACHED_TOKEN_COST", 1)  # these texts are short
     designs = "prompteol,causal/style/last,causal/tone/last/zscore"
     store = ResultStore(tmp_path / "together")
     together = compare(plan_of(folder, designs, tasks), store)
@@ -531,11 +537,11 @@ def test_vectors_of_a_model_with_and_without_its_code_are_kept_apart(
 ) -> None:
     names: list[str] = []
 
-    def kept(*given: Any) -> ForwardPass:
-        names.append(given[4])
-        return ForwardPass(*given)
+    def watched(*given: Any) -> StoredVectors:
+        names.append(given[3])
+        return StoredVectors(*given)
 
-    monkeypatch.setattr(module, "ForwardPass", kept)
+    monkeypatch.setattr(module, "StoredVectors", watched)
     plan = plan_of(folder, "mean", tasks[:1])
     compare(plan, ResultStore(tmp_path / "plain"))
     monkeypatch.setattr(module, "runs_code", lambda _: True)

@@ -14,9 +14,9 @@ from tests.evaluation.test_compare import plan_of, task_in
 from tests.proofs import ALL
 from tests.tiny import write_task
 from tests.training.running import ended, forked, killed_at_random
-from unmask.encoding import beginnings
-from unmask.encoding import forward_pass as passes
-from unmask.encoding.forward_pass import chunks
+from unmask.encoding import prefix_cache, stored_vectors
+from unmask.encoding.encoder import Encoder
+from unmask.encoding.stored_vectors import chunks
 from unmask.evaluation.compare import compare
 from unmask.evaluation.results import ResultStore
 
@@ -27,15 +27,15 @@ KILLS, FOLDERS = (5, 4) if ALL else (2, 1)
 def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "retrieval")]
     plan = plan_of(pico_folder("llama"), "mean,last,prompteol-z,causal/style/last,bidirectional-mean", tasks)
-    monkeypatch.setattr(beginnings, "_FEWEST", 2)  # so few that prompts share their reading
-    counting: Any = vars(passes)["encode_questions"]
+    monkeypatch.setattr(prefix_cache, "_MIN_TEXTS", 2)  # so few that prompts share their reading
+    encode = Encoder.encode_prompts
 
     def slow(*args: Any, **options: Any) -> Any:
         time.sleep(0.01)
-        return counting(*args, **options)
+        return encode(*args, **options)
 
-    monkeypatch.setattr(passes, "encode_questions", slow)
-    monkeypatch.setattr(passes, "chunks", lambda lengths: chunks(lengths, 100))
+    monkeypatch.setattr(Encoder, "encode_prompts", slow)
+    monkeypatch.setattr(stored_vectors, "chunks", lambda lengths: chunks(lengths, 100))
 
     def run(name: str) -> None:
         compare(plan, ResultStore(tmp_path / name))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tiny import give_code
 from unmask.designs.design import Design
-from unmask.encoding.encode import Tally
+from unmask.encoding.encoder import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, runs_code, why_not_scored
 from unmask.evaluation.results import Conditions

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from unmask.encoding.encode import Tally
+from unmask.encoding.encoder import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.leader import kind_leaders
 from unmask.evaluation.outcomes import made_result

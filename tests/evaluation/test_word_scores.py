@@ -14,7 +14,7 @@ from tests.tiny import write_rows, write_task
 from unmask.cli import app
 from unmask.designs.design import parse_designs
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.evaluation import word_scores as module
 from unmask.evaluation.compare import ComparisonPlan, compare
@@ -27,7 +27,7 @@ from unmask.models.loading import Source, load_decoder
 from unmask.probing.word_probe import compare_words, entities, probe_words, probe_words_at_layers
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report_folder import write_report
-from unmask.saving.load_model import load_model
+from unmask.saving.load_model import load_encoder
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import score
 from unmask.tasks.find import find_task
@@ -68,7 +68,7 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int
     seen: list[tuple[str, list[int]]] = []
     original = probe_words_at_layers
 
-    def probe(model: LoadedModel, train: Any, test: Any, layers: Any, **options: Any) -> Any:
+    def probe(model: Encoder, train: Any, test: Any, layers: Any, **options: Any) -> Any:
         seen.append((model.backbone.attention, list(layers)))
         return original(model, train, test, layers, **options)
 
@@ -97,7 +97,7 @@ def test_the_score_is_that_of_probe_words_on_the_same_files(
 ) -> None:
     design = f"{attention}/plain/max" + (f"@{layer}" if layer else "")
     (found,) = run(folder, design, [words], ResultStore(tmp_path / "out")).values()
-    model = load_model(Source(str(folder), dtype="float32", device="cpu"), attention)
+    model = load_encoder(Source(str(folder), dtype="float32", device="cpu"), attention)
     train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
     probe = probe_words(model, train, test, layer=layer)
     assert (found.metric, found.main_score, found.n, found.dim) == ("accuracy", probe.value, 10, probe.dim)
@@ -134,7 +134,7 @@ def test_items_are_test_sentences_and_designs_are_paired_on_them(folder: Path, w
         assert one.columns["below"].tolist() == [len(row["tokens"]) for row in words.data["test"]]
     model, tokenizer = load_decoder(Source(str(folder), dtype="float32", device="cpu"))
     train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
-    model = LoadedModel(Backbone(model, "causal"), tokenizer, Source(str(folder)))
+    model = Encoder(Backbone(model, "causal"), tokenizer, Source(str(folder)))
     first = probe_words(model, train, test, layer=1)
     model.backbone.set_attention("bidirectional")
     ours, theirs = comparisons(found, store)[0].outcome, compare_words(first, probe_words(model, train, test))
@@ -197,9 +197,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_scores(
 def test_nothing_is_fitted_or_encoded_for_words_alone(
     folder: Path, words: LocalTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unmask.evaluation import compare as comparing
-
-    monkeypatch.setattr(comparing, "fit_designs", lambda *_, **__: pytest.fail("reference texts were read"))
+    monkeypatch.setattr(Encoder, "fit", lambda *_, **__: pytest.fail("reference texts were read"))
     found = run(folder, "mean,causal/plain/mean/zscore", [words], ResultStore(tmp_path / "out"))
     assert len({result.main_score for result in found.values()}) == 1
 

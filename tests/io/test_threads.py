@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def together(embedder: Embedder, design: str, **options: Any) -> Embedder:
 
 def on_one_backbone(embedder: Embedder, design: str, **options: Any) -> Embedder:
     """Another embedder of the same backbone."""
-    return Embedder(embedder.backbone, embedder.tokenizer, Design.parse(design), source=embedder.source, **options)
+    return Embedder(replace(embedder.encoder, **options), Design.parse(design))
 
 
 def repeated(embedder: Embedder) -> list[Any]:

@@ -11,13 +11,13 @@ from torch import nn
 from tests.families import FAMILIES
 from unmask.designs.design import Attention
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source
 
 
-def pico_model(tokenizer: Any, attention: Attention = "bidirectional", family: str = "llama", **options: Any) -> LoadedModel:
-    return LoadedModel(Backbone(FAMILIES[family].build(**options), attention), tokenizer, Source("pico"))
+def pico_model(tokenizer: Any, attention: Attention = "bidirectional", family: str = "llama", **options: Any) -> Encoder:
+    return Encoder(Backbone(FAMILIES[family].build(**options), attention), tokenizer, Source("pico"))
 
 
 def language_model(tied: bool) -> Any:
@@ -35,9 +35,9 @@ def language_model(tied: bool) -> Any:
     return model.eval()
 
 
-def predicting(tokenizer: Any, attention: Attention = "bidirectional") -> LoadedModel:
+def predicting(tokenizer: Any, attention: Attention = "bidirectional") -> Encoder:
     model = language_model(tied=True)
-    return LoadedModel(Backbone(body_of(model), attention), tokenizer, Source("pico"), model)
+    return Encoder(Backbone(body_of(model), attention), tokenizer, Source("pico"), language_model=model)
 
 
 def saved_language_model(folder: Path, tokenizer: Any, tied: bool = True) -> Path:

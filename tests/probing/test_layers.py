@@ -28,7 +28,7 @@ from unmask.probing.layers import (
     score_layers,
 )
 from unmask.reporting.probe_figures import draw_layers
-from unmask.saving.load_model import load_model
+from unmask.saving.load_model import load_encoder
 from unmask.tasks.find import find_task
 
 MEAN = Design("causal", "plain", "mean")
@@ -76,7 +76,7 @@ def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callab
 def test_scores_are_those_that_compare_gives(kind: str, pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
     task, source = find_task(str(write_task(tmp_path / "task", kind))), Source(str(pico_folder("llama")), dtype="float32")
     designs = layer_designs(MEAN, 3)
-    found = score_layers(load_model(source, "causal"), designs, task)
+    found = score_layers(load_encoder(source, "causal"), designs, task)
     expected = compare(
         ComparisonPlan(source, {one.name: one for one in designs}, [task], 512, []), ResultStore(tmp_path / "report")
     )
@@ -99,7 +99,7 @@ def test_a_layer_that_is_worse_is_told_from_the_best(tokenizer: Any, monkeypatch
             vectors = encode_words(texts) if design.layer == 2 else self.noise[design.layer].normal(size=(len(texts), 16))
             return vectors.astype(np.float32)
 
-    monkeypatch.setattr("unmask.probing.layers.SharedVectors", Told)
+    monkeypatch.setattr("unmask.probing.layers.StoredVectors", Told)
     task = find_task(str(write_task(tmp_path / "task", "sts")))
     found = score_layers(pico_model(tokenizer, "causal"), layer_designs(MEAN, 3), task)
     assert (found.best, found.level, found.metric, found.n) == (2, (2,), "cosine_spearman", 24)

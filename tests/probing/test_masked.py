@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import torch
 from tests.conftest import TEXTS, make_tokenizer
 from tests.probing.models import predicting, saved_language_model
 from unmask.embedder import Embedder
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import mask_id
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
 from unmask.probing.masked import MaskedText, mask_text, probe_masked, score_logits
-from unmask.saving.load_model import load_model, load_predicting_model
+from unmask.saving.load_model import load_encoder
 
 IDS = list(range(10, 60))
 PLAIN = [0] * 50
@@ -116,7 +117,7 @@ def test_the_score_is_the_models_own_loss_on_mntp_labels(attention: Any, tokeniz
 def test_neither_batch_nor_order_nor_padding_changes_it(attention: Any, tokenizer: Any) -> None:
     one = predicting(tokenizer, attention)
     together = scores_of(probe_masked(one, TEXTS))
-    for other in (probe_masked(one, TEXTS, batch_tokens=1), probe_masked(one, TEXTS[::-1])):
+    for other in (probe_masked(replace(one, batch_tokens=1), TEXTS), probe_masked(one, TEXTS[::-1])):
         assert scores_of(other) == pytest.approx(together, abs=1e-5)
     singles = [probe_masked(one, [text]) for text in TEXTS if len(tokenizer(text)["input_ids"]) > 1]
     total = sum(single.cross_entropy * single.tokens for single in singles)
@@ -127,13 +128,14 @@ def test_attention_rate_seed_and_mask_token_matter(tokenizer: Any) -> None:
     one = predicting(tokenizer)
     base = scores_of(probe_masked(one, TEXTS))
     assert base == scores_of(probe_masked(one, TEXTS))
-    for options in ({"rate": 0.5}, {"seed": 1}, {"mask_token": "</s>"}, {"max_length": 6}):
+    for options in ({"rate": 0.5}, {"seed": 1}, {"mask_token": "</s>"}):
         assert scores_of(probe_masked(one, TEXTS, **options)) != base  # type: ignore[arg-type]
+    assert scores_of(probe_masked(replace(one, max_length=6), TEXTS)) != base
     assert scores_of(probe_masked(predicting(tokenizer, "causal"), TEXTS)) != base
 
 
 def test_what_is_skipped_and_cut_is_counted(tokenizer: Any) -> None:
-    found = probe_masked(predicting(tokenizer), ["x", "", *TEXTS[:3]], max_length=8)
+    found = probe_masked(replace(predicting(tokenizer), max_length=8), ["x", "", *TEXTS[:3]])
     assert (found.texts, found.skipped, found.max_length) == (3, 2, 8) and found.truncated == 3
     content = json.loads(json.dumps(found.as_json()))
     assert content["provenance"]["attention"] == "bidirectional" and content["mask_token"] == "_"
@@ -152,26 +154,26 @@ def test_a_bos_token_makes_the_first_token_predictable() -> None:
 def test_a_saved_embedder_has_its_attention_and_its_tied_head(tokenizer: Any, tmp_path: Path) -> None:
     base = saved_language_model(tmp_path / "base", tokenizer)
     Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
-    own = load_predicting_model(Source(str(tmp_path / "saved")))
+    own = load_encoder(Source(str(tmp_path / "saved")), predicts=True)
     assert own.backbone.attention == "bidirectional"
-    told = load_predicting_model(Source(str(base)), "bidirectional")
+    told = load_encoder(Source(str(base)), "bidirectional", predicts=True)
     assert scores_of(probe_masked(own, TEXTS)) == scores_of(probe_masked(told, TEXTS))
-    assert load_predicting_model(Source(str(tmp_path / "saved")), "causal").backbone.attention == "causal"
-    assert load_model(Source(str(tmp_path / "saved"))).backbone.attention == "bidirectional"
+    assert load_encoder(Source(str(tmp_path / "saved")), "causal", predicts=True).backbone.attention == "causal"
+    assert load_encoder(Source(str(tmp_path / "saved"))).backbone.attention == "bidirectional"
 
 
 def test_a_head_that_was_not_saved_is_not_made_up(tokenizer: Any, tmp_path: Path) -> None:
     base = saved_language_model(tmp_path / "base", tokenizer, tied=False)
-    assert isinstance(load_predicting_model(Source(str(base)), "causal"), LoadedModel)  # untied, but there
+    assert isinstance(load_encoder(Source(str(base)), "causal", predicts=True), Encoder)  # untied, but there
     Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
     with pytest.raises(UnmaskError, match="saved without its language-model head"):
-        load_predicting_model(Source(str(tmp_path / "saved")))
+        load_encoder(Source(str(tmp_path / "saved")), predicts=True)
 
 
 def test_the_attention_of_a_plain_model_has_to_be_stated(tokenizer: Any, tmp_path: Path) -> None:
     base = saved_language_model(tmp_path / "base", tokenizer)
-    for load in (load_model, load_predicting_model):
+    for predicts in (False, True):
         with pytest.raises(UnmaskError, match="State its attention: causal or bidirectional"):
-            load(Source(str(base)))
+            load_encoder(Source(str(base)), predicts=predicts)
         with pytest.raises(UnmaskError, match=r"Unknown attention 'casual'\. Did you mean 'causal'"):
-            load(Source(str(base)), "casual")  # type: ignore[arg-type]
+            load_encoder(Source(str(base)), "casual", predicts=predicts)  # type: ignore[arg-type]

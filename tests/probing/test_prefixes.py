@@ -17,7 +17,7 @@ from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
 from unmask.probing.prefixes import Triple, prefix_tokens, prefix_vectors, probe_prefixes, read_triples
-from unmask.saving.load_model import load_model
+from unmask.saving.load_model import load_encoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PICO = ["llama", "mistral-sliding", "qwen2", "qwen3", "gemma2", "gpt2", "falcon", "bloom", "opt", "mamba"]
@@ -177,5 +177,5 @@ def test_every_family_named_here_exists() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gap_of_a_real_causal_model_is_exactly_zero(dtype: str) -> None:
-    found = probe_prefixes(load_model(Source("smollm2", dtype=dtype, device="cpu"), "causal"), read_triples()[:4])
+    found = probe_prefixes(load_encoder(Source("smollm2", dtype=dtype, device="cpu"), "causal"), read_triples()[:4])
     assert found.gaps == (0.0,) * 4

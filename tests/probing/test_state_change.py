@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def by_hand(model: Any, ids: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cosines_are_those_of_transformers_states(family: str, tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal", family)
-    found = probe_states(model, TEXTS, max_length=9)
+    found = probe_states(replace(model, max_length=9), TEXTS)
     ids = [tokenize_bare(tokenizer, text).ids[:9] for text in dict.fromkeys(TEXTS)]
     tables = [by_hand(model.backbone.model, some) for some in ids if len(some) > 1]
     assert found.bins == ((0, 0), (1, 1), (2, 3), (4, 7), (8, 8))
@@ -61,7 +62,7 @@ def test_cosines_are_those_of_transformers_states(family: str, tokenizer: Any) -
 
 
 def test_the_last_token_sees_the_same_in_layer_one(tokenizer: Any) -> None:
-    found = probe_states(pico_model(tokenizer, "causal"), [TEXTS[1], TEXTS[4]], max_length=9)
+    found = probe_states(replace(pico_model(tokenizer, "causal"), max_length=9), [TEXTS[1], TEXTS[4]])
     assert (found.bins[-1], found.truncated) == ((8, 8), 2)
     assert found.cosine[0][-1] == pytest.approx(1, abs=1e-5)
     assert found.cosine[1][-1] < 0.999 and found.cosine[0][0] < 0.999  # in layer 2 it sees states that have changed
@@ -69,7 +70,7 @@ def test_the_last_token_sees_the_same_in_layer_one(tokenizer: Any) -> None:
 
 def test_padding_and_batches_change_nothing(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal", "olmoe")
-    together, apart = (probe_states(model, TEXTS, batch_tokens=budget) for budget in (4096, 1))
+    together, apart = (probe_states(replace(model, batch_tokens=budget), TEXTS) for budget in (4096, 1))
     for one, other in zip(together.cosine, apart.cosine, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
     assert together.unrelated == pytest.approx(apart.unrelated, abs=1e-5)

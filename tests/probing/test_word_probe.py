@@ -125,7 +125,7 @@ def test_vectors_depend_neither_on_the_batch_nor_on_the_order(family: str, atten
     one = pico_model(tokenizer, attention, family)
     together = word_vectors(one, SENTENCES, 3, shift=True)
     alone = np.concatenate([word_vectors(one, [sentence], 3, shift=True) for sentence in SENTENCES])
-    lone_batches = word_vectors(one, SENTENCES, 3, shift=True, batch_tokens=1)
+    lone_batches = word_vectors(replace(one, batch_tokens=1), SENTENCES, 3, shift=True)
     backwards = word_vectors(one, SENTENCES[::-1], 3, shift=True)
     parts = np.split(backwards, np.cumsum([len(sentence.words) for sentence in SENTENCES[::-1]])[:-1])
     for other in (alone, lone_batches, np.concatenate(parts[::-1])):

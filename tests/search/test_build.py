@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,7 @@ def test_other_tokens_over_the_same_weights_are_refused(embedder: Embedder, tmp_
     indexed(embedder, tmp_path)
     tokenizer = deepcopy(embedder.tokenizer)
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-    other = Embedder(embedder.backbone, tokenizer, embedder.design, source=embedder.source, max_length=embedder.max_length)
+    other = Embedder(replace(embedder.encoder, tokenizer=tokenizer, _tokenizers={}), embedder.design)
     with pytest.raises(UnmaskError, match="what differs is the tokens of a text"):
         opened(other, tmp_path).search("x")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -674,8 +673,8 @@ def test_the_anchor_is_the_first_layer_that_is_about_as_good_as_the_best(
     """Of 50 texts, 0.9 has a standard error of 0.042."""
     found = iter(accuracies)
     monkeypatch.setattr(anchoring, "prototype_accuracy", lambda *_: next(found))
-    monkeypatch.setattr(anchoring, "encode_designs", lambda *_, **__: defaultdict(lambda: None))
+    monkeypatch.setattr(anchoring, "Encoder", MagicMock())
     monkeypatch.setattr(anchoring, "find_layers", lambda _: range(len(accuracies) + 1))
-    for name in ("Backbone", "PromptTokenizer", "default_batch_tokens", "body_of"):
+    for name in ("Backbone", "body_of"):
         monkeypatch.setattr(anchoring, name, MagicMock())
     assert anchoring.find_anchor(None, None, {"a": [Lesson("do", "it")] * 100}, 64).layer == chosen

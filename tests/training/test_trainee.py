@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from tests.training.running import recipe, run
 from tests.training.test_stages import mixture, next_token
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import LayerAttention
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
@@ -58,7 +58,7 @@ def test_a_layer_matrix_starts_small_or_at_minus_the_means_of_the_layers(model: 
     embedder = trainee.embedder
     head = embedder.backbone.head
     assert isinstance(head, LayerAttention) and head.layers is not None
-    means = layer_states(embedder.backbone, embedder.prompt, reference_texts(), batch_tokens=512).mean(dim=0)
+    means = replace(embedder.encoder, batch_tokens=512).layer_states(reference_texts(), embedder.design.prompt).mean(dim=0)
     assert torch.allclose(head.layers, -means, atol=1e-4) == centred
     assert centred or 0.01 < float(head.layers.detach().std()) < 0.03
 

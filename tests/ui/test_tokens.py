@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def test_pieces_are_tokens_and_a_character_is_never_cut(pico: Callable[..., Embe
 def test_special_tokens_are_no_pieces(pico: Callable[..., Embedder]) -> None:
     embedder = pico()
     plain = pieces(embedder, TEXT)
-    embedder.tokenizer = make_tokenizer(add_bos=True)
+    embedder.encoder = replace(embedder.encoder, tokenizer=make_tokenizer(add_bos=True), _tokenizers={})
     assert pieces(embedder, TEXT) == plain
 
 

@@ -14,7 +14,8 @@ from unmask.bulk.job import Job
 from unmask.bulk.vector_writers import Block, Layout
 from unmask.encoding.chunk_vectors import ChunkedDocument, check_chunking, chunk_document
 from unmask.encoding.chunking import Span
-from unmask.encoding.encode import Tally, encode_tokenized, remedy_for
+from unmask.encoding.encoder import Tally
+from unmask.encoding.forward_pass import not_finite, remedy_for
 from unmask.encoding.quantization import PrecisionLoss, finish, measure_loss, normalized, sample_rows
 from unmask.errors import UnmaskError
 
@@ -70,7 +71,7 @@ class DocumentEncoder:
         width, dtype = _sparse_shape(embedder, job) if embedder.design.is_sparse else _dense_shape(embedder, job)
         list(embedder.prompts.tokenize(["a " * embedder.max_length], job.instruction))  # is there room for a text?
         if job.chunking:
-            check_chunking(embedder.backbone, embedder.prompts, [embedder.design], job.chunking, job.instruction)
+            check_chunking(embedder.encoder, [embedder.design], job.chunking, job.instruction)
         self.dim = width * 8 if job.precision == "binary" else width  # a byte holds eight
         self.layout = Layout(width, dtype, job.keep, chunked=job.chunking is not None, sparse=embedder.design.is_sparse)
 
@@ -79,11 +80,8 @@ class DocumentEncoder:
 
         progress: takes what was done since its last call, after every batch; in the end, these counts add up to those of the result.
         """
-        places: dict[str, int] = {}
-        for document in documents:
-            places.setdefault(document.text, len(places))
-        chunked, refused = self._tokenize(list(places))
-        tally, not_finite = Tally(), list[int]()
+        chunked, reasons = self._tokenize([document.text for document in documents])
+        tally = Tally()
         texts = [text for document in chunked if document is not None for text in document.texts]
         reported, texts_done = Counts(), 0
 
@@ -96,18 +94,15 @@ class DocumentEncoder:
             if progress:
                 progress(more)
 
-        vectors = encode_tokenized(
-            self.embedder.backbone,
-            self.embedder.prompts,
-            {self.embedder.design: self.embedder.fitted},
+        vectors = self.embedder.encoder.encode_tokenized(
             texts,
-            batch_tokens=self.embedder.batch_tokens,
+            {self.embedder.design: self.embedder.fitted},
             tally=tally,
             progress=advance,
-            steady=self.job.to_folder,
-            not_finite=not_finite,
+            fixed_batches=self.job.to_folder,
+            allow_nan=True,
         )[self.embedder.design]
-        encoded = self._finish(documents, places, chunked, refused, vectors, tally, not_finite)
+        encoded = self._finish(documents, chunked, reasons, vectors, tally)
         if progress:
             progress(encoded.counts.minus(reported))
         return encoded
@@ -141,29 +136,32 @@ class DocumentEncoder:
     def _finish(
         self,
         documents: Sequence[Document],
-        places: dict[str, int],
         chunked: Sequence[ChunkedDocument | None],
-        refused: dict[int, str],
+        reasons: dict[int, str],
         vectors: NDArray[np.float32],
         tally: Tally,
-        not_finite: Sequence[int],
     ) -> Encoded:
         rows = _rows(chunked)
-        reasons = dict(refused)
-        read = [place for place, document in enumerate(chunked) if document is not None for _ in document.texts]
-        spoilt = {read[text] for text in not_finite}
-        for place, own in rows.items():
-            if place in spoilt:
-                reasons[place] = f"its vector is not finite (NaN or infinity). {remedy_for(self.embedder.backbone.dtype)}"
-            elif self._too_large(vectors[own.start : own.stop]):
-                reasons[place] = "its vector does not fit float16; use --normalize, or --precision float32."
-        kept = [document for document in documents if places[document.text] not in reasons]
-        lost = [document for document in documents if places[document.text] in reasons]
-        dead = [dead_letter(one.row, one.line, f", line {one.line}: {reasons[places[one.text]]}", one.text) for one in lost]
-        parts = [chunked[places[document.text]] for document in kept]
-        cut = [one.row for one, part in zip(kept, parts, strict=True) if part and any(text.truncated for text in part.texts)]
-        chosen = vectors[[row for document in kept for row in rows[places[document.text]]]]
-        block = self._block(kept, [part.spans for part in parts if part], chosen)
+        bad_rows = set(not_finite(vectors))
+        for index, own_rows in rows.items():
+            if not bad_rows.isdisjoint(own_rows):
+                reasons[index] = f"its vector is not finite (NaN or infinity). {remedy_for(self.embedder.backbone.dtype)}"
+            elif self._too_large(vectors[own_rows.start : own_rows.stop]):
+                reasons[index] = "its vector does not fit float16; use --normalize, or --precision float32."
+        dead = [
+            dead_letter(document.row, document.line, f", line {document.line}: {reasons[index]}", document.text)
+            for index, document in enumerate(documents)
+            if index in reasons
+        ]
+        embedded = [index for index in range(len(documents)) if index not in reasons]
+        parts = [part for index in embedded if (part := chunked[index])]
+        cut = [
+            documents[index].row
+            for index, part in zip(embedded, parts, strict=True)
+            if any(text.truncated for text in part.texts)
+        ]
+        chosen = vectors[[row for index in embedded for row in rows[index]]]
+        block = self._block([documents[index] for index in embedded], [part.spans for part in parts], chosen)
         counts = Counts(len(documents), len(chosen), len(dead), len(cut), tally.tokens, tally.padded)
         sample = chosen[sample_rows(len(chosen)), : self.job.dim]
         loss = measure_loss(normalized(sample) if self.job.normalize else sample, self.job.precision)

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """Keys and values of tokens that stand before texts, computed once, under causal attention.
+class PrefixCache:
+    """Keys and values of tokens that precede the texts of a batch, computed once under causal attention.
 
-    real: positions that hold a token. There is one row for all texts, or a row for each text, padded on the left.
+    real: positions that hold a token. One row for all texts, or one row per text, padded on the left.
     """
 
     real: Bool[Tensor, "text token"]
@@ -59,11 +59,11 @@ class Beginning:
 
     @property
     def length(self) -> int:
-        """Positions before each text, with the padding."""
+        """Positions before each text, padding included."""
         return int(self.real.shape[1])
 
-    def before(self, texts: int) -> tuple[Bool[Tensor, "text token"], Any]:
-        """What stands before a batch of texts: real positions, and a copy of the keys and values. The forward pass adds to the copy."""
+    def repeated(self, texts: int) -> tuple[Bool[Tensor, "text token"], Any]:
+        """The mask and a copy of the keys and values for a batch of texts. The forward pass appends to the copy."""
         cache = deepcopy(self.cache)
         if len(self.real) == 1:
             cache.batch_repeat_interleave(texts)
@@ -89,14 +89,14 @@ class Spans:
 class TokenBatch:
     """Tokens of several texts, padded to one length on either side.
 
-    real: positions that hold a token. embed: positions that are pooled (the embedded span). beginning: what stands before each text.
+    real: positions that hold a token. embed: positions that are pooled (the embedded span). prefix: cached tokens before each text.
     spans: ranges that are pooled in place of `embed`, each to a vector. own: the tokens of each text's own words, for lexical designs.
     """
 
     ids: Int[Tensor, "text token"]
     real: Bool[Tensor, "text token"]
     embed: Bool[Tensor, "text token"]
-    beginning: Beginning | None = None
+    prefix: PrefixCache | None = None
     spans: Spans | None = None
     own: Sequence[Sequence[int]] | None = None
 
@@ -128,8 +128,8 @@ class RoutingRead:
 Read = HiddenRead | RoutingRead
 
 
-CANNOT_GO_ON = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
-"""What architectures raise that keep no keys and values, or that take none."""
+UNSUPPORTED_CACHE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+"""Raised by architectures that return no KV cache, or accept none."""
 
 
 class _DeepEnough(Exception):
@@ -289,18 +289,18 @@ class Backbone:
             raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def beginning(self, beginnings: Sequence[Sequence[int]]) -> Beginning | None:
-        """The keys and values of tokens before all texts, or before each text; None if a text could not go on from there.
+    def cache_prefix(self, prefixes: Sequence[Sequence[int]]) -> PrefixCache | None:
+        """The KV cache of one prefix for all texts, or of one prefix per text; None if this model cannot reuse it.
 
-        That is so if tokens see what follows, if a head or somebody else's hooks read all tokens of a text, or if the model keeps no keys
-        and values that can be repeated, or does not run if it has to keep them.
+        It cannot if tokens attend to what follows, if a head or foreign hooks read all tokens of a text, or if the model's cache cannot be
+        repeated.
         """
         if self.attention != "causal" or self.head is not None:
             return None
-        longest = max(len(ids) for ids in beginnings)
-        # padding is on the left: between beginning and text it would use up places of a sliding window
-        ids = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in beginnings], device=self.device)
-        real = torch.arange(longest) >= torch.tensor([[longest - len(ids)] for ids in beginnings])
+        longest = max(map(len, prefixes))
+        # padding is on the left: between prefix and text it would use up positions of a sliding window
+        ids = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in prefixes], device=self.device)
+        real = torch.arange(longest) >= torch.tensor([[longest - len(ids)] for ids in prefixes])
         with self.computing():
             if has_hooks(self.model):  # asked inside the turn: outside of it, other threads have hooks on the model
                 return None
@@ -308,13 +308,15 @@ class Backbone:
                 output = self.model(input_ids=ids, use_cache=True, **self._places(real.to(self.device)))
             except torch.OutOfMemoryError:
                 raise
-            except CANNOT_GO_ON:
+            except UNSUPPORTED_CACHE:
                 return None
         cache = getattr(output, "past_key_values", None)
         # a state of linear attention cannot be repeated, and the padding before a shorter text would be in it
         parts = (cache, *getattr(cache, "layers", ()))
         return (
-            Beginning(real.to(self.device), cache) if all(hasattr(part, "batch_repeat_interleave") for part in parts) else None
+            PrefixCache(real.to(self.device), cache)
+            if all(hasattr(part, "batch_repeat_interleave") for part in parts)
+            else None
         )
 
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
@@ -433,9 +435,9 @@ class Backbone:
         ids = batch.ids.where(batch.real | (batch.ids < self.vocabulary), 0)
         inputs: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         before, real = 0, batch.real
-        if batch.beginning is not None:
-            before = batch.beginning.length
-            real_before, inputs["past_key_values"] = batch.beginning.before(len(real))
+        if batch.prefix is not None:
+            before = batch.prefix.length
+            real_before, inputs["past_key_values"] = batch.prefix.repeated(len(real))
             real = torch.cat([real_before, real], dim=1)
         inputs |= self._places(real, before)
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unmask.encoding.backbone import Backbone, Beginning, Spans, TokenBatch
+from unmask.encoding.backbone import Backbone, PrefixCache, Spans, TokenBatch
 
 if TYPE_CHECKING:
     from unmask.encoding.tokenization import TokenizedText
@@ -85,8 +85,8 @@ def padded_tokens(batches: Iterable[Sequence[int]], lengths: Sequence[int]) -> l
     return [len(batch) * max(lengths[index] for index in batch) for batch in batches]
 
 
-def collate(texts: Sequence[TokenizedText], pad_id: int, beginning: Beginning | None = None) -> TokenBatch:
-    """Pad tokenized texts on the right into one batch. beginning: what stands before each of them.
+def collate(texts: Sequence[TokenizedText], pad_id: int, prefix: PrefixCache | None = None) -> TokenBatch:
+    """Pad tokenized texts on the right into one batch. prefix: the cached tokens before each of them.
 
     Raises ValueError for texts in several prompts.
     """
@@ -99,7 +99,7 @@ def collate(texts: Sequence[TokenizedText], pad_id: int, beginning: Beginning | 
     positions = torch.arange(longest)
     real = positions < torch.tensor([[len(text.ids)] for text in texts])
     embed = real & (positions >= torch.tensor([[text.start] for text in texts]))
-    return TokenBatch(ids, real, embed, beginning, _spans(texts) if any(text.spans for text in texts) else None)
+    return TokenBatch(ids, real, embed, prefix, _spans(texts) if any(text.spans for text in texts) else None)
 
 
 def _spans(texts: Sequence[TokenizedText]) -> Spans:

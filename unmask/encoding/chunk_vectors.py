@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
-from unmask.encoding.backbone import Backbone
 from unmask.encoding.chunking import Chunking, Span
-from unmask.encoding.encode import Tally, encode_tokenized
+from unmask.encoding.encoder import Encoder, Tally
 from unmask.encoding.features import Fit
 from unmask.encoding.late_chunking import require_late, windows
 from unmask.encoding.quantization import AnyVectors
@@ -69,14 +68,12 @@ def chunk_document(
 
 
 def encode_chunks(
-    backbone: Backbone,
-    tokenizer: DesignTokenizer,
-    fits: dict[Design, Fit],
+    encoder: Encoder,
+    designs: Mapping[Design, Fit],
     documents: Sequence[str],
     chunking: Chunking,
     *,
     instruction: str | None = None,
-    batch_tokens: int,
     tally: Tally | None = None,
     show_progress: bool | None = False,
 ) -> dict[Design, Chunks]:
@@ -86,17 +83,16 @@ def encode_chunks(
     chunk that was cut counts as cut. Raises UnmaskError for chunks that leave no room for the prompt, and for a design that cannot chunk
     late, before anything is computed; for a vector that is not finite, it names the document.
     """
-    check_chunking(backbone, tokenizer, list(fits), chunking, instruction)
-    causal = backbone.attention == "causal"
+    check_chunking(encoder, designs, chunking, instruction)
+    forward = encoder.forward_pass(designs)
+    tokenizer, causal = forward.tokenizer, forward.backbone.attention == "causal"
     chunked = [chunk_document(tokenizer, document, chunking, causal, instruction) for document in documents]
     owners, numbers = _repeated([one.spans for one in chunked]), _repeated([one.texts for one in chunked])
     starts, ends = np.array([span for one in chunked for span in one.spans], np.int64).reshape(-1, 2).T
     texts = [text for one in chunked for text in one.texts]
     mine = Tally()
     with progress_bar("embedding", len(texts), show_progress) as advance:
-        vectors = encode_tokenized(
-            backbone, tokenizer, fits, texts, numbers=numbers.tolist(), batch_tokens=batch_tokens, tally=mine, progress=advance
-        )
+        vectors = encoder.encode_tokenized(texts, designs, names=numbers.tolist(), tally=mine, progress=advance)
     if tally is not None:
         _add(tally, mine, len(documents), sorted({int(numbers[place]) for place in mine.cut}))
     return {design: Chunks(owners, starts, ends, rows) for design, rows in vectors.items()}
@@ -116,17 +112,12 @@ def _add(tally: Tally, chunks: Tally, documents: int, cut: Sequence[int]) -> Non
     tally.padded += chunks.padded
 
 
-def check_chunking(
-    backbone: Backbone,
-    tokenizer: DesignTokenizer,
-    designs: Sequence[Design],
-    chunking: Chunking,
-    instruction: str | None = None,
-) -> None:
+def check_chunking(encoder: Encoder, designs: Iterable[Design], chunking: Chunking, instruction: str | None = None) -> None:
     """Raise UnmaskError for chunks that leave no room for the prompt, and for a design that cannot chunk late."""
-    chunking.require_room(tokenizer, instruction)
-    if chunking.late:
-        for design in designs:
+    for design in designs:
+        tokenizer = encoder.prompt_tokenizer(design.prompt)
+        chunking.require_room(tokenizer, instruction)
+        if chunking.late:
             design.require_one_prompt("Late chunking")
             [prompt] = tokenizer.parts
-            require_late(design, prompt, backbone.head, instruction)
+            require_late(design, prompt, encoder.backbone.head, instruction)

@@ -1,208 +1,140 @@
-"""Forward passes: the vectors of all designs that share one attention and prompt, each text computed once for all of them.
-
-Vectors go to disk a chunk at a time. Chunks are filled by tokens, in the order of the texts. So a run that was stopped after a chunk
-continues with the same chunks, and with identical results.
-"""
+"""Forward pass: the designs that share an attention and a prompt read a batch of texts in one pass over the model."""
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from unmask.designs.design import Design
-from unmask.encoding.backbone import Backbone
-from unmask.encoding.encode import Tally, Vectors
-from unmask.encoding.features import Fit
-from unmask.encoding.questions import Question, encode_questions, opening_of
-from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
-from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_of
+from unmask.designs.design import ATTENTIONS, Attention, Design
+from unmask.designs.prompt_names import Prompts
+from unmask.encoding.backbone import Backbone, PrefixCache
+from unmask.encoding.batching import collate
+from unmask.encoding.features import Fit, Raw, mean_of, vectors
+from unmask.encoding.prefix_cache import find_prefix, without_prefix
+from unmask.encoding.several_prompts import DesignTokenizer, together
+from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
-from unmask.io.terminal import progress_bar
+from unmask.io.array_types import NDArray
 
-_CHUNK = 2**17
-"""Tokens of a chunk: the most work that a kill can lose, two minutes of a small model on two cores."""
+Vectors = NDArray[np.float32]
+PassKey = tuple[Attention, Prompts]
+"""Attention and prompt: designs with the same key share their forward passes."""
+_MAX_NAMED = 5  # rows that an error lists
 
-_ATTEMPTS = 5  # to read the vectors, and to compute again those that were damaged on the disk
-_PROCESS = Path("/proc/self")
 
+def group_by_pass(designs: Iterable[Design]) -> dict[PassKey, list[Design]]:
+    """Designs that share forward passes. Causal attention comes first, so that the attention is switched at most once.
 
-@dataclass
-class ComputeCost:
-    """The cost of computing: texts, tokens, seconds, and the peak memory meanwhile in bytes (see `peak_memory`).
-
-    A prompt that shares the reading of texts with others costs what it would cost alone: its own tokens, at the speed that was measured.
-    Only the peak is that of all of them together.
+    Within an attention, designs with several prompts come last: they reuse what was computed for each of these prompts.
     """
+    groups: dict[PassKey, list[Design]] = {}
+    for design in sorted(designs, key=lambda design: (ATTENTIONS.index(design.attention), len(design.prompts) > 1)):
+        groups.setdefault((design.attention, design.prompt), []).append(design)
+    return groups
 
-    texts: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    peak_memory: int = 0
 
-
-@dataclass
+@dataclass(frozen=True)
 class ForwardPass:
-    """A model under one attention, a prompt, and the designs that share both.
-
-    name: all that vectors depend on beside design and text (weights, precision, limit, reference texts). budget: tokens of a batch.
-    """
+    """Designs with the same attention and prompt, each with its fit. Designs with several prompts take one pass per prompt."""
 
     backbone: Backbone
-    prompts: PromptTokenizer
+    tokenizer: DesignTokenizer
     fits: Mapping[Design, Fit]
-    cache: VectorStore
-    name: str
-    budget: int
-
-    def stored(self, design: Design) -> StoredRows:
-        """The stored vectors of a design."""
-        return self.cache.stored(f"{self.name}\0{design.name}")
 
     @property
-    def sizes(self) -> StoredRows:
-        """The stored sizes of texts: number of tokens, and whether the text was cut."""
-        return self.cache.stored(f"{self.name}\0{self.prompts.name}")
+    def prompts(self) -> int:
+        """Number of prompts, and so of passes over the model."""
+        return len(self.tokenizer.parts)
+
+    def vectors(
+        self, texts: Sequence[TokenizedText], prefixes: Sequence[PrefixCache | None] = (), backbone: Backbone | None = None
+    ) -> dict[Design, Vectors]:
+        """The vectors of texts that fit one batch. They are not checked for NaN.
+
+        prefixes: the cached tokens before the texts in each prompt. backbone: a replica that computes in place of the original.
+        """
+        raws = self.features(texts, prefixes, backbone=backbone)
+        return {design: vectors(design, raw, self.fits[design]).float().cpu().numpy() for design, raw in raws.items()}
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def features(
+        self,
+        texts: Sequence[TokenizedText],
+        prefixes: Sequence[PrefixCache | None] = (),
+        designs: Iterable[Design] | None = None,
+        backbone: Backbone | None = None,
+    ) -> dict[Design, Raw]:
+        """The features of each design (by default of all), from one pass, or averaged over the passes of its prompts."""
+        designs, raws = list(self.fits if designs is None else designs), []
+        for index, (prompt, prefix) in enumerate(zip(self.tokenizer.parts, prefixes or [None] * self.prompts, strict=True)):
+            parts = [text.part(index) for text in texts]
+            batch = collate(parts, self.tokenizer.pad_id, prefix)
+            if any(design.is_sparse for design in designs):
+                batch = replace(batch, own=prompt.own_tokens(parts))
+            raws.append((backbone or self.backbone).raw(batch, [design.under(design.prompts[index]) for design in designs]))
+        return {
+            design: mean_of([raw[design.under(design.prompts[index])] for index, raw in enumerate(raws)]) for design in designs
+        }
+
+    def comparable(self, texts: Sequence[TokenizedText], prefixes: Sequence[PrefixCache | None] = ()) -> list[Tensor]:
+        """Features that show whether a prefix cache changes the result."""
+        # for lexical designs, the states that predict the words: which values are the largest may depend on rounding
+        dense = dict.fromkeys(
+            Design(design.attention, design.prompt, design.pooling) if design.is_sparse else design for design in self.fits
+        )
+        return [values for raw in self.features(texts, prefixes, dense).values() for values in raw.parts]
+
+    def find_prefixes(self, texts: Sequence[TokenizedText]) -> list[PrefixCache | None]:
+        """The prefix that all texts share in each prompt, where caching it pays."""
+        found = []
+        for index, prompt in enumerate(self.tokenizer.parts):
+            fits = {design.under(design.prompts[index]): fit for design, fit in self.fits.items()}
+            part = ForwardPass(self.backbone, prompt, fits)
+            found.append(find_prefix(self.backbone, [text.part(index) for text in texts], partial(_comparable, part)))
+        return found
+
+    def width(self, design: Design) -> int:
+        """Number of dimensions of a design's vectors."""
+        raw = self.features([next(self.tokenizer.tokenize(["a"]))], designs=[design])[design]
+        return int(vectors(design, raw, self.fits[design]).shape[1])
 
 
-@dataclass
-class SharedVectors:
-    """Vectors of designs that share a forward pass, for the texts of one task. A text is computed when it is first needed.
+def _comparable(forward: ForwardPass, texts: Sequence[TokenizedText], prefix: PrefixCache | None) -> list[Tensor]:
+    return forward.comparable(texts, [prefix])
 
-    what: names the work on a progress bar. companions: vectors of prompts that begin alike, for the same texts; each text is read once for
-    all of them. tally: counts the distinct texts of the task, computed here or before. spent: the cost of what was computed here.
-    """
 
-    source: ForwardPass
-    designs: Sequence[Design]
-    what: str
-    tally: Tally = field(default_factory=Tally)
-    spent: ComputeCost = field(default_factory=ComputeCost)
-    companions: Sequence[SharedVectors] = ()
-    _seen: set[bytes] = field(default_factory=set)
+def after_prefixes(text: TokenizedText, lengths: Sequence[int]) -> TokenizedText:
+    """The text without its first tokens in each prompt."""
+    parts = [without_prefix(text.part(index), length) for index, length in enumerate(lengths)]
+    return parts[0] if len(parts) == 1 else together(parts)
 
-    def get(self, design: Design, texts: Sequence[str], instruction: str | None) -> Vectors:
-        """Vectors of one design, shape (text, dim)."""
-        if not self.source.prompts.takes_instruction:
-            instruction = None
-        keys = [key_of(text, instruction) for text in texts]
-        distinct = dict(zip(keys, texts, strict=True))
-        for _ in range(_ATTEMPTS):
-            with suppress(LostRows):
-                return self._read(design, keys, distinct, instruction)
+
+def not_finite(values: NDArray[np.floating]) -> list[int]:
+    """The rows that hold NaN or infinity."""
+    return [int(row) for row in np.flatnonzero(~np.isfinite(values).all(axis=1))]
+
+
+def require_finite(values: NDArray[np.floating], indices: Sequence[int], dtype: torch.dtype, what: str = "text") -> None:
+    """Raise UnmaskError if a vector holds NaN or infinity. indices: of the texts in the caller's list, from 0."""
+    bad = sorted(indices[row] for row in not_finite(values))
+    if bad:
+        more = f" and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
         raise UnmaskError(
-            f"'{self.source.cache.folder}': files change after they were written. Check the disk, or use another folder."
+            f"A vector is not finite (NaN or infinity), of {what} {', '.join(map(str, bad[:_MAX_NAMED]))}{more} (counted from 0). "
+            f"{remedy_for(dtype)}"
         )
 
-    def _read(self, design: Design, keys: Sequence[bytes], distinct: Mapping[bytes, str], instruction: str | None) -> Vectors:
-        """Vectors from the disk; missing ones are computed and stored first. Raises LostRows if a block was damaged since."""
-        missing = self._missing(distinct)
-        if missing and self.companions:
-            with suppress(UnmaskError, torch.OutOfMemoryError):  # a prompt that fails takes no others with it
-                self._compute(missing, instruction)
-            if missing := self._missing(distinct):
-                self.companions = ()
-        if missing:
-            self._compute(missing, instruction)
-        self._count([key for key in distinct if key not in self._seen])
-        return self.source.stored(design).get(keys)
 
-    def _missing(self, distinct: Mapping[bytes, str]) -> dict[bytes, str]:
-        """The texts of which something is not stored."""
-        stores = [self.source.sizes, *(self.source.stored(design) for design in self.designs)]
-        return {key: text for key, text in distinct.items() if any(key not in store for store in stores)}
-
-    def _compute(self, missing: Mapping[bytes, str], instruction: str | None) -> None:
-        # these vectors are stored last: what a kill left of a chunk is then computed again in the same batches
-        together, keys = [*self.companions, self], list(missing)
-        questions = [shared._question(list(missing.values()), instruction) for shared in together]
-        device = self.source.backbone.device
-        reset_peak_memory(device)
-        with progress_bar(self.what, len(together) * len(keys)) as advance:
-            sizes = zip(*([len(text.ids) for text in question.texts] for question in questions), strict=True)
-            for start, end in chunks([sum(lengths) for lengths in sizes]):
-                chunk, began = (
-                    [replace(question, texts=question.texts[start:end]) for question in questions],
-                    time.perf_counter(),
-                )
-                answers = encode_questions(self.source.backbone, chunk, batch_tokens=self.source.budget, progress=advance)
-                pace = (time.perf_counter() - began) / answers.computed
-                peak = peak_memory(device)
-                for shared, question, vectors, alone in zip(together, chunk, answers.vectors, answers.alone, strict=True):
-                    shared._spend(question.texts, pace * alone, peak)
-                    shared._store(keys[start:end], question.texts, vectors)
-
-    def _question(self, texts: Sequence[str], instruction: str | None) -> Question:
-        fits = {design: self.source.fits[design] for design in self.designs}
-        return Question(self.source.prompts, fits, list(self.source.prompts.tokenize(texts, instruction)))
-
-    def _store(self, keys: Sequence[bytes], texts: Sequence[TokenizedText], by_design: Mapping[Design, Vectors]) -> None:
-        self.source.sizes.add(keys, np.array([(len(text.ids), text.truncated) for text in texts], np.int64))
-        for design, vectors in by_design.items():
-            self.source.stored(design).add(keys, vectors)
-
-    def _spend(self, chunk: Sequence[TokenizedText], seconds: float, peak: int) -> None:
-        self.spent.texts += len(chunk)
-        self.spent.tokens += sum(len(text.ids) for text in chunk)
-        self.spent.seconds += seconds
-        self.spent.peak_memory = max(self.spent.peak_memory, peak)
-
-    def _count(self, new: Sequence[bytes]) -> None:
-        if new:
-            sizes = self.source.sizes.get(new)
-            self.tally.texts += len(new)
-            self.tally.tokens += int(sizes[:, 0].sum())
-            self.tally.truncated += int(sizes[:, 1].sum())
-            self._seen.update(new)
-
-
-def introduce(vectors: Sequence[SharedVectors]) -> None:
-    """Make vectors for the same texts companions if their prompts begin alike, one for each prompt."""
-    openings = [opening_of(shared.designs, shared.source.prompts) for shared in vectors]
-    for shared, opening in zip(vectors, openings, strict=True):
-        alike = [other for other, theirs in zip(vectors, openings, strict=True) if opening is not None and theirs == opening]
-        by_prompt = {other.source.prompts.name: other for other in reversed(alike)}
-        by_prompt.pop(shared.source.prompts.name, None)
-        shared.companions = list(by_prompt.values())
-
-
-def chunks(lengths: Sequence[int], most: int = _CHUNK) -> Iterator[tuple[int, int]]:
-    """Bounds of chunks of texts: each has at most `most` tokens, or is one longer text. A bound depends only on the texts before it."""
-    start = total = 0
-    for place, length in enumerate(lengths):
-        if place > start and total + length > most:
-            yield start, place
-            start, total = place, 0
-        total += length
-    if start < len(lengths):
-        yield start, len(lengths)
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory` start from what is held now, on a CUDA device and on Linux. Elsewhere a peak cannot be forgotten."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError):
-        (_PROCESS / "clear_refs").write_text("5")  # proc(5): 5 resets the peak, and touches nothing else
-
-
-def peak_memory(device: torch.device) -> int:
-    """The peak memory since `reset_peak_memory`, in bytes: of tensors on a CUDA device, else of the process."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    with suppress(OSError):
-        # not ru_maxrss, which on Linux also counts what the process was before it became this program
-        if peak := re.search(r"^VmHWM:\s*(\d+) kB", (_PROCESS / "status").read_text(), re.MULTILINE):
-            return int(peak[1]) * 1024
-    import resource
-    import sys
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+def remedy_for(dtype: torch.dtype) -> str:
+    """What to do about vectors that are not finite."""
+    remedies = {
+        torch.float16: "whose largest number is 65504. Use --dtype bfloat16 or --dtype float32",
+        torch.float32: "so its weights are damaged. Load or train it again",
+    }
+    remedy = remedies.get(dtype, "which is coarse. Use --dtype float32; if that does not help, its weights are damaged")
+    return f"The model computes in {str(dtype).removeprefix('torch.')}, {remedy}."

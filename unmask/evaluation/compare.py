@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from unmask.designs.design import ATTENTIONS, Attention, Design
-from unmask.designs.prompt_names import AND, Prompts
-from unmask.encoding.averaged_vectors import AveragedVectors
+from unmask.designs.design import ATTENTIONS, Design
+from unmask.designs.prompt_names import AND
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.batching import default_batch_tokens
-from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
-from unmask.encoding.forward_pass import ForwardPass, SharedVectors, introduce
+from unmask.encoding.forward_pass import PassKey, Vectors, group_by_pass
 from unmask.encoding.lexical import KEPT, dot_products
-from unmask.encoding.loaded_model import LoadedModel
-from unmask.encoding.questions import alike
-from unmask.encoding.several_prompts import DesignTokenizer, tokenizer_of
+from unmask.encoding.shared_prefix import group_by_shared_prefix
+from unmask.encoding.stored_vectors import AveragedVectors, StoredVectors, link_shared_passes
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import require_package
@@ -31,7 +28,7 @@ from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_r
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
 from unmask.io.terminal import counted, say
 from unmask.models.identity import attention_implementation
-from unmask.models.loading import Source, load_decoder, precision_of
+from unmask.models.loading import Source, precision_of
 from unmask.models.provenance import hardware, versions
 from unmask.saving.folder import EmbedderSettings, read_saved
 from unmask.statistics.bootstrap import Items
@@ -39,8 +36,6 @@ from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import LocalTask, Task
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from unmask.tasks.mteb.evaluator import Encode
 
 
@@ -120,16 +115,12 @@ class ComparisonPlan:
         return "as saved" if self.is_fitted(design) else reference_hash(self.reference)
 
 
-Loaded = tuple[Backbone, "PreTrainedTokenizerBase"]
-"""A model and its tokenizer."""
-
-
 def compare(
     plan: ComparisonPlan,
     store: ResultStore,
     *,
     cache: VectorStore | None = None,
-    loaded: Callable[[], Loaded] | None = None,
+    load: Callable[[], Encoder] | None = None,
     fits: dict[Design, Fit] | None = None,
 ) -> list[Result]:
     """Score every design on every task. Results that the store already holds are not computed again.
@@ -138,7 +129,7 @@ def compare(
     computed. If a design fails on a task, the reason goes into the store (`failures`) and the others go on. A design that a word-level
     task cannot score is recorded there as "does not apply".
 
-    cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. loaded and fits:
+    cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. load and fits:
     give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
     When all plans of a store are done, `forget_vectors` removes what a run left that was killed after its last score.
     """
@@ -147,8 +138,8 @@ def compare(
     planned.record_what_does_not_apply()
     vectors = cache or VectorStore.beside(store.folder)
     if any(planned.store.get(conditions) is None for conditions in planned.cells.values()):
-        backbone, tokenizer = loaded() if loaded else load_checked(plan)
-        _fill(planned, backbone, tokenizer, vectors, {} if fits is None else fits)
+        encoder = load() if load else load_checked(plan)
+        _fill(planned, encoder, vectors, {} if fits is None else fits)
         if cache is None:  # where nothing was missing, the vectors are those of another model that is not scored yet
             vectors.forget()
     results = ((label, planned.store.get(conditions)) for (label, _), conditions in planned.cells.items())
@@ -187,7 +178,7 @@ class PlannedResults:
         }
 
     @cached_property
-    def beside(self) -> dict[tuple[Attention, Prompts], list[Design]]:
+    def beside(self) -> dict[PassKey, list[Design]]:
         """Designs whose vectors are computed in the same forward passes as those that are scored, by attention and prompt.
 
         They are the plan's, and the features that averages over several prompts without a score are made of.
@@ -234,56 +225,43 @@ class PlannedResults:
         return {label: designs[label] for label, cell in cells.items() if cell is not None and self.store.get(cell) is None}
 
 
-def _fill(
-    planned: PlannedResults,
-    backbone: Backbone,
-    tokenizer: PreTrainedTokenizerBase,
-    cache: VectorStore,
-    fitted: dict[Design, Fit],
-) -> None:
+def _fill(planned: PlannedResults, encoder: Encoder, cache: VectorStore, fitted: dict[Design, Fit]) -> None:
     """Compute and store the results that are missing, one forward pass after the other."""
     plan = planned.plan
-    # all prompts first: what the tokenizer lacks is refused before anything is computed
-    limit = backbone.within_positions(plan.limit)
-    prompts = {
-        design.prompt: tokenizer_of(tokenizer, design.prompt, limit, backbone.vocabulary) for design in plan.designs.values()
-    }
-    budget = plan.batch_tokens or default_batch_tokens(backbone)
-    name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {reference_hash(plan.reference)}"
+    encoder = replace(encoder, max_length=plan.limit, batch_tokens=plan.batch_tokens or 0)
+    for design in plan.designs.values():  # what the tokenizer lacks is refused before anything is computed
+        encoder.prompt_tokenizer(design.prompt)
+    name = f"{planned.revision} {planned.dtype} {_kernels(encoder.backbone)} {plan.limit} {reference_hash(plan.reference)}"
     name += " own code" * bool(plan.own_code)
     groups = group_by_pass(plan.designs.values())
-    for keys in alike(groups, prompts):
-        ready: list[tuple[dict[str, Design], dict[str, ForwardPass], dict[Design, Fit]]] = []
+    for keys in group_by_shared_prefix(groups, encoder.prompt_tokenizer):
+        ready = []
         for attention, prompt in keys:
             group = {label: design for label, design in plan.designs.items() if design in groups[attention, prompt]}
             if not any(planned.missing(group, task) for task in plan.tasks):
                 continue
-            if backbone.attention != attention:
-                backbone.set_attention(attention)
-            _score_on_words(planned, LoadedModel(backbone, tokenizer, plan.source), group, budget)
-            fits = _fits(planned, backbone, prompts[prompt], group, fitted, budget)
-            passes = {}
-            for one in prompts[prompt].parts:
-                beside = planned.beside.get((attention, one.name), ())
-                # what needs a fit is no part of an average
-                features = {design: Fit() for design in beside if not design.needs_fit}
-                own = fits if one is prompts[prompt] else features
-                passes[one.name] = ForwardPass(backbone, one, own, cache, name, budget)
-            ready.append(({label: design for label, design in group.items() if design in fits}, passes, fits))
+            reader = encoder.under(attention)
+            _score_on_words(planned, reader, group)
+            fits = _fits(planned, reader, group, fitted)
+            ready.append(_Group(reader, {label: design for label, design in group.items() if design in fits}, fits))
         for task in plan.tasks:
             if not is_of_words(task.kind):
-                _score_together(planned, ready, task)
+                _score_together(planned, ready, task, cache, name)
     if cache.damaged:
         say(f"{cache.damaged} blocks of vectors were damaged and have been computed again")
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Designs that share a prompt, or the same several prompts: by label, with the fits of these and of those beside them."""
+
+    encoder: Encoder
+    designs: Mapping[str, Design]
+    fits: Mapping[Design, Fit]
+
+
 def _fits(
-    planned: PlannedResults,
-    backbone: Backbone,
-    tokenizer: DesignTokenizer,
-    group: Mapping[str, Design],
-    fitted: dict[Design, Fit],
-    budget: int,
+    planned: PlannedResults, encoder: Encoder, group: Mapping[str, Design], fitted: dict[Design, Fit]
 ) -> dict[Design, Fit]:
     """The fits of a group's designs without a score, and of those beside them. New ones go into `fitted`."""
     plan = planned.plan
@@ -296,7 +274,7 @@ def _fits(
     fitted |= {design: saved for design in wanted if (saved := plan.own_fit(design))}
     others = [design for design in wanted if design not in fitted]
     give_up = partial(planned.give_up_design, group, tasks)
-    fitted |= fit_designs(backbone, tokenizer, others, plan.reference, batch_tokens=budget, give_up=give_up)
+    fitted |= encoder.fit(others, plan.reference, on_error=give_up)
     return {design: fitted[design] for design in wanted if design in fitted}
 
 
@@ -316,41 +294,43 @@ def _kernels(backbone: Backbone) -> str:
     return f"{backbone.device.type} {attention_implementation(backbone.model)} {libraries}"
 
 
-def _shared_vectors(planned: PlannedResults, source: ForwardPass, task: Task, missing: Mapping[str, Design]) -> SharedVectors:
-    """The vectors of one prompt for a task: of the designs that are scored now, and of those beside them."""
-    prompt = source.prompts.name
-    designs = dict.fromkeys([*missing.values(), *planned.beside.get((source.backbone.attention, prompt), ())])
-    return SharedVectors(source, [design for design in designs if design in source.fits], f"{prompt} on {task.name}")
-
-
-def _score_together(
-    planned: PlannedResults,
-    groups: Sequence[tuple[Mapping[str, Design], Mapping[str, ForwardPass], Mapping[Design, Fit]]],
-    task: Task,
-) -> None:
-    """Score groups of designs on one task: their designs, forward passes by prompt, and fits. Prompts that begin alike read a text once."""
+def _score_together(planned: PlannedResults, groups: Sequence[_Group], task: Task, cache: VectorStore, name: str) -> None:
+    """Score groups of designs on one task. Prompts that share a prefix read a text once. name: of the vectors in the cache."""
     scored = []
-    for group, passes, fits in groups:
-        if missing := planned.missing(group, task):
-            by_prompt = {prompt: _shared_vectors(planned, source, task, missing) for prompt, source in passes.items()}
-            scored.append((missing, by_prompt, fits))
-    introduce([shared for _, by_prompt, _ in scored for shared in by_prompt.values()])
-    for missing, by_prompt, fits in scored:
-        _score_group(planned, by_prompt, fits, task, missing)
+    for group in groups:
+        if not (missing := planned.missing(group.designs, task)):
+            continue
+        attention, prompt = next((design.attention, design.prompt) for design in missing.values())
+        by_prompt = {}
+        for part in [prompt] if isinstance(prompt, str) else prompt:
+            beside = planned.beside.get((attention, part), ())
+            if part == prompt:
+                fits = {
+                    design: group.fits[design] for design in dict.fromkeys([*missing.values(), *beside]) if design in group.fits
+                }
+            else:
+                fits = {
+                    design: Fit() for design in beside if not design.needs_fit
+                }  # what needs a fit is not part of an average
+            by_prompt[part] = StoredVectors(group.encoder, fits, cache, name, f"{part} on {task.name}")
+        scored.append((group, missing, by_prompt))
+    link_shared_passes([shared for _, _, by_prompt in scored for shared in by_prompt.values()])
+    for group, missing, by_prompt in scored:
+        _score_group(planned, group, by_prompt, task, missing)
 
 
 def _score_group(
     planned: PlannedResults,
-    by_prompt: Mapping[str, SharedVectors],
-    fits: Mapping[Design, Fit],
+    group: _Group,
+    by_prompt: Mapping[str, StoredVectors],
     task: Task,
     missing: Mapping[str, Design],
 ) -> None:
     """Score the designs of one prompt, or of the same several prompts, on one task."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    shared = AveragedVectors(by_prompt, fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
-    backbone = next(iter(by_prompt.values())).source.backbone
+    shared = AveragedVectors(by_prompt, group.fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
+    backbone = group.encoder.backbone
     say(f"{backbone.attention}/{AND.join(by_prompt)} on {task.name}: {', '.join(missing)}")
     provenance = _provenance(backbone)
     for label, design in missing.items():
@@ -372,28 +352,26 @@ def _score_group(
         planned.attempt(label, task, score)
     conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference", "own_prompts"})
     for prompt, vectors in by_prompt.items():
-        if vectors.spent.texts:
-            made_on, cost = hardware(backbone.device), asdict(vectors.spent)
+        if vectors.cost.texts:
+            made_on, cost = hardware(backbone.device), asdict(vectors.cost)
             planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, hardware=made_on, **conditions, **cost))
 
 
-def _score_on_words(planned: PlannedResults, model: LoadedModel, group: Mapping[str, Design], budget: int) -> None:
+def _score_on_words(planned: PlannedResults, encoder: Encoder, group: Mapping[str, Design]) -> None:
     """Score the designs of one attention on the word-level tasks, with one probe for each layer that they read."""
     for task in planned.plan.tasks:
         if isinstance(task, LocalTask) and is_of_words(task.kind) and (missing := planned.missing(group, task)):
-            _score_on_task_of_words(planned, model, task, missing, budget)
+            _score_on_task_of_words(planned, encoder, task, missing)
 
 
-def _score_on_task_of_words(
-    planned: PlannedResults, model: LoadedModel, task: LocalTask, missing: Mapping[str, Design], budget: int
-) -> None:
+def _score_on_task_of_words(planned: PlannedResults, encoder: Encoder, task: LocalTask, missing: Mapping[str, Design]) -> None:
     from unmask.evaluation.word_scores import score_words
 
-    backbone = model.backbone
+    backbone = encoder.backbone
     say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
     layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
     outcomes = attempted(
-        partial(score_words, model, task, sorted(set(layers.values())), budget),
+        partial(score_words, encoder, task, sorted(set(layers.values()))),
         partial(planned.give_up, list(missing), task),
     )
     if outcomes is None:
@@ -405,29 +383,14 @@ def _score_on_task_of_words(
         planned.attempt(label, task, partial(made_result, planned.cells[label, task.name], label, task, *measured))
 
 
-def load_checked(plan: ComparisonPlan) -> Loaded:
-    """Load the model of a plan and check each of its designs on it."""
-    model, tokenizer = load_decoder(plan.source)
-    backbone = Backbone(model, _first_attention(plan))
-    head = plan.saved.trained_head(model) if plan.saved else None
-    backbone.head = head.to(backbone.device) if head else None
-    return _checked(backbone, plan), tokenizer
-
-
-def _first_attention(plan: ComparisonPlan) -> Attention:
-    return min((design.attention for design in plan.designs.values()), key=ATTENTIONS.index)
-
-
-def _checked(backbone: Backbone, plan: ComparisonPlan) -> Backbone:
-    """The same model. Raises for a design that it cannot serve, before anything is computed."""
-    first = backbone.attention
-    for design in plan.designs.values():
-        backbone.check(design)
-    for attention in {design.attention for design in plan.designs.values()} - {first}:
-        backbone.set_attention(attention)
-    if backbone.attention != first:
-        backbone.set_attention(first)
-    return backbone
+def load_checked(plan: ComparisonPlan) -> Encoder:
+    """Load the model of a plan, and check each of its designs on it before anything is computed."""
+    attention = min((design.attention for design in plan.designs.values()), key=ATTENTIONS.index)
+    encoder = Encoder.load(plan.source, attention, max_length=plan.limit, batch_tokens=plan.batch_tokens)
+    if plan.saved and (head := plan.saved.trained_head(encoder.backbone.model)):
+        encoder = encoder.with_head(head)
+    encoder.check(plan.designs.values())
+    return encoder
 
 
 def reference_hash(texts: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unmask.encoding.encode import Vectors
+from unmask.encoding.forward_pass import Vectors
 from unmask.errors import UnmaskError
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task

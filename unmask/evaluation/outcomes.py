@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unmask.designs.design import Design
-from unmask.encoding.encode import Tally
+from unmask.encoding.encoder import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Failure, Result
 from unmask.evaluation.seed_means import training_note

@@ -14,10 +14,11 @@ from functools import cache as cache_once
 from functools import partial
 
 from unmask.designs.design import Design
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, Loaded, compare, load_checked, unscored
+from unmask.evaluation.compare import ComparisonPlan, compare, load_checked, unscored
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import Comparison, comparisons, ranked
 from unmask.io.terminal import say
@@ -102,7 +103,7 @@ class Race:
         self.alive, self.known = dict(self.plan.designs), dict(self.plan.designs)
         self.cache, self.fits = VectorStore.beside(self.store.folder), dict[Design, Fit]()
         self.sizes = [_size(task) for task in self.plan.tasks]
-        self.loaded: Callable[[], Loaded] = cache_once(partial(load_checked, self.plan))
+        self.load: Callable[[], Encoder] = cache_once(partial(load_checked, self.plan))
         self.tried = self._layers_of(self.alive)
 
     @property
@@ -163,7 +164,7 @@ class Race:
         if not designs:
             return []
         plan = replace(self.plan, designs=dict(designs), tasks=parts, beside=list(beside.values()))
-        results = compare(plan, self.store, cache=self.cache, loaded=self.loaded, fits=self.fits)
+        results = compare(plan, self.store, cache=self.cache, load=self.load, fits=self.fits)
         scored_tasks = _tasks_of(results) | scored
         own = {label: [result for result in results if result.label == label] for label in designs}
         for label in [label for label, found in own.items() if len(found) < len(scored_tasks)]:
@@ -196,7 +197,7 @@ class Race:
         requested, earlier = {design.name for design in self.plan.designs.values()}, dict[str, Design]()
         for design in designs.values():
             if self.layers and design.layer is None and design.features == "hidden" and not design.needs_head:
-                depth = self.loaded()[0].depth
+                depth = self.load().backbone.depth
                 for layer in dict.fromkeys(round(share * depth) for share in DEPTHS):
                     candidate = replace(design, layer=max(1, layer))
                     if layer < depth and candidate.name not in requested:

@@ -125,7 +125,7 @@ def _recommendation(tasks: Sequence[Task], race: Race, standing: Lead, held_out:
 def _held_out_results(race: Race, label: str, tasks: Sequence[Task]) -> list[Result]:
     """The chosen design on items that had no part in the choice. Raises UnmaskError for a task without a score."""
     plan = replace(race.plan, designs={label: race.known[label]}, tasks=tasks)
-    results = compare(plan, race.store, cache=race.cache, loaded=race.loaded, fits=race.fits)
+    results = compare(plan, race.store, cache=race.cache, load=race.load, fits=race.fits)
     if len(results) < len(tasks):
         failure = unscored(plan, race.store)[0]
         raise UnmaskError(f"{label} has no score on {failure.task}: {failure.error}")

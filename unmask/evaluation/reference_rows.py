@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.encoding.encode import Tally, Vectors
+from unmask.encoding.encoder import Tally
+from unmask.encoding.forward_pass import Vectors
 from unmask.errors import UnmaskError, cause_of
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Failure, Result, ResultStore

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.encoding.encode import Tally
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder, Tally
 from unmask.probing.word_probe import Scores, WordProbe, probe_words_at_layers, word_tokens
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb.evaluator import Outcome
@@ -25,14 +24,14 @@ class WordOutcome:
     about: dict[str, Any]
 
 
-def score_words(model: LoadedModel, task: LocalTask, layers: Sequence[int], batch_tokens: int) -> dict[int, WordOutcome]:
+def score_words(encoder: Encoder, task: LocalTask, layers: Sequence[int]) -> dict[int, WordOutcome]:
     """Score a word-level task at some layers, all from the same forward passes. `unmask probe words` gives the same scores.
 
     The items are test sentences. Raises UnmaskError as `probe_words_at_layers` does.
     """
     train, test = ([_sentence(row) for row in task.data[split]] for split in ("train", "test"))
-    probes = probe_words_at_layers(model, train, test, layers, batch_tokens=batch_tokens)
-    tokens = sum(len(sentence.ids) for sentence in word_tokens(model, [*train, *test]))
+    probes = probe_words_at_layers(encoder, train, test, layers)
+    tokens = sum(len(sentence.ids) for sentence in word_tokens(encoder, [*train, *test]))
     tally = Tally(texts=len(train) + len(test), tokens=tokens)
     return {layer: _outcome(probe, tally) for layer, probe in probes.items()}
 

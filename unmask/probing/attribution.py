@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from unmask.embedder import Embedder
-from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import LayerAttention
-from unmask.encoding.loaded_model import provenance
 from unmask.errors import UnmaskError
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.intervals import Bounds
@@ -46,14 +44,14 @@ class Attribution:
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str | None = None) -> Attribution:
     """Attention over layers of a trained layer-attention head. Raises UnmaskError for an embedder that has no such head."""
-    head, backbone = embedder.backbone.head, embedder.backbone
+    head = embedder.backbone.head
     if not isinstance(head, LayerAttention):
         raise UnmaskError(f"'{embedder.design.name}' has no head over layers. Train a design with 'layer-attention'.")
     if head.options.conditioned:
         raise UnmaskError(
             "This head reads other layers for each instruction, so it has no fixed attribution. Train one that is not conditioned."
         )
-    states = layer_states(backbone, embedder.prompt, texts, instruction=instruction, batch_tokens=embedder.batch_tokens)
+    states = embedder.encoder.layer_states(texts, embedder.design.prompt, instruction)
     real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     attention = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
     attention = np.asarray(attention, np.float64)
@@ -66,5 +64,5 @@ def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str 
         tuple(high.tolist()),
         len(texts),
         fingerprint_of(texts),
-        provenance(backbone, embedder.source) | {"design": embedder.design.name},
+        embedder.encoder.provenance | {"design": embedder.design.name},
     )

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
-from unmask.encoding.loaded_model import LoadedModel, provenance
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
-from unmask.probing.geometry import unit
+from unmask.probing.geometry import design_vectors, unit
 from unmask.probing.topics import top_words
 from unmask.statistics.information import adjusted_mutual_information, entropy, mutual_information
 from unmask.statistics.intervals import Bounds
@@ -179,15 +179,13 @@ def read_texts(
 
 
 def probe_clusters(
-    model: LoadedModel,
+    encoder: Encoder,
     designs: tuple[Design, Design],
     texts: Sequence[str],
     labels: Sequence[str] | None = None,
     *,
     clusters: int = 10,
     seeds: int = SEEDS,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
 ) -> Clusters:
     """Cluster distinct texts under two designs and compare the groupings. Raises UnmaskError for too few texts, clusters or seeds."""
     if len(texts) < 4:
@@ -196,7 +194,7 @@ def probe_clusters(
         raise UnmaskError(f"{clusters} clusters do not fit {len(texts)} texts: choose 2 to {len(texts) // 2}.")
     if seeds < 2:
         raise UnmaskError("At least 2 seeds are needed: k-means is compared with itself from another seed.")
-    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens)
+    vectors = design_vectors(encoder, designs, texts)
     first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
     order = matched(first[0], second[0])
     known = np.unique(labels, return_inverse=True)[1] if labels is not None else None
@@ -213,8 +211,7 @@ def probe_clusters(
         (golds[0][0], golds[1][0]) if golds else None,
         (golds[0][1], golds[1][1]) if golds else None,
         fingerprint_of([*texts, *(labels or [])]),
-        provenance(model.backbone, model.source)
-        | {"designs": [design.name for design in designs], "max_length": model.limit(max_length)},
+        encoder.provenance | {"designs": [design.name for design in designs], "max_length": encoder.max_length},
     )
 
 

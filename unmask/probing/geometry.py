@@ -22,11 +22,14 @@ from jaxtyping import Float, Real
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.loaded_model import LoadedModel, provenance
+from unmask.encoding.encoder import Encoder
+from unmask.encoding.forward_pass import group_by_pass
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.rows import field, read_rows
+from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
+from unmask.starter import reference_texts
 from unmask.statistics.intervals import Bounds
 from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
 from unmask.tasks.sampling import random_subset
@@ -208,25 +211,28 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
         dim=vectors.shape[1],
         positive_from=positive_from if scored else None,
         data=fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        provenance=provenance(embedder.backbone, embedder.source)
-        | {"design": embedder.design.name, "max_length": embedder.max_length},
+        provenance=embedder.encoder.provenance | {"design": embedder.design.name, "max_length": embedder.max_length},
     )
 
 
 def pair_cosines(
-    model: LoadedModel,
-    designs: Sequence[Design],
-    pairs: Sequence[Pair],
-    *,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
+    encoder: Encoder, designs: Sequence[Design], pairs: Sequence[Pair]
 ) -> Float[NDArray[np.float64], "pair design"]:
     """Cosine of the two texts of each pair under each design. Every distinct text is computed once. Raises UnmaskError."""
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
     row = {text: index for index, text in enumerate(texts)}
-    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens)
+    vectors = design_vectors(encoder, designs, texts)
     first, second = [row[pair.one] for pair in pairs], [row[pair.other] for pair in pairs]
     return np.stack([row_cosines(vectors[design][first], vectors[design][second]) for design in designs], axis=1)
+
+
+def design_vectors(encoder: Encoder, designs: Sequence[Design], texts: Sequence[str]) -> dict[Design, NDArray[np.float32]]:
+    """Vectors of every design, fitted on the reference texts of this package. Shows a progress bar. Raises UnmaskError."""
+    for design in designs:
+        design.require_dense("This command")
+    encoder.check(designs)
+    with progress_bar("reading texts", len(group_by_pass(designs)) * len(texts)) as advance:
+        return encoder.encode(texts, encoder.fit(designs, reference_texts()), progress=advance)
 
 
 def row_cosines(first: NDArray[np.floating], second: NDArray[np.floating]) -> NDArray[np.float64]:

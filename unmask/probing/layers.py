@@ -18,15 +18,13 @@ import numpy as np
 from jaxtyping import Float
 
 from unmask.designs.design import Design
-from unmask.encoding.batching import default_batch_tokens
-from unmask.encoding.encode import fit_designs
-from unmask.encoding.forward_pass import ForwardPass, SharedVectors
-from unmask.encoding.loaded_model import LoadedModel, provenance
+from unmask.encoding.encoder import Encoder
+from unmask.encoding.stored_vectors import StoredVectors
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.models.provenance import fingerprint_of
-from unmask.probing.geometry import row_cosines
+from unmask.probing.geometry import design_vectors, row_cosines
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import Items, bootstrap, interval
 from unmask.statistics.correlations import RESAMPLES
@@ -109,20 +107,17 @@ def layer_designs(design: Design, depth: int) -> list[Design]:
 
 
 def probe_layers(
-    model: LoadedModel,
+    encoder: Encoder,
     design: Design,
     texts: Sequence[str],
     tasks: Sequence[Task] = (),
-    *,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
 ) -> Layers:
     """Compare the layers of a model under a design. Raises UnmaskError for fewer than two distinct texts."""
     texts = list(dict.fromkeys(texts))
     if len(texts) < 2:
         raise UnmaskError("Comparing layers needs at least 2 different texts.")
-    designs = layer_designs(design, model.backbone.depth)
-    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens)
+    designs = layer_designs(design, encoder.backbone.depth)
+    vectors = design_vectors(encoder, designs, texts)
     stack = np.stack([vectors[layer_design] for layer_design in designs]).astype(np.float64)
     centred = centre(stack)
     return Layers(
@@ -131,27 +126,20 @@ def probe_layers(
         tuple(tuple(row) for row in cosine_between_layers(centred).tolist()),
         next_layers(stack),
         next_layers(centred),
-        tuple(score_layers(model, designs, task, max_length=max_length, batch_tokens=batch_tokens) for task in tasks),
+        tuple(score_layers(encoder, designs, task) for task in tasks),
         len(texts),
         fingerprint_of(texts),
-        provenance(model.backbone, model.source) | {"design": design.name, "max_length": model.limit(max_length)},
+        encoder.provenance | {"design": design.name, "max_length": encoder.max_length},
     )
 
 
-def score_layers(
-    model: LoadedModel, designs: Sequence[Design], task: Task, *, max_length: int | None = None, batch_tokens: int | None = None
-) -> LayerScores:
+def score_layers(encoder: Encoder, designs: Sequence[Design], task: Task) -> LayerScores:
     """Score designs of one attention and prompt on a task. Every text is computed once. Raises UnmaskError as scoring does."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    backbone = model.backbone
-    [prompt] = model.prompt_tokenizer(designs[0].prompt, max_length).parts
-    budget = batch_tokens or default_batch_tokens(backbone)
-    fits = fit_designs(backbone, prompt, designs, reference_texts(), batch_tokens=budget)
-
+    fits = encoder.fit(designs, reference_texts())
     with tempfile.TemporaryDirectory() as folder:
-        source = ForwardPass(backbone, prompt, fits, VectorStore(Path(folder)), "layers", budget)
-        shared = SharedVectors(source, designs, f"layers on {task.name}")
+        shared = StoredVectors(encoder, fits, VectorStore(Path(folder)), "layers", f"layers on {task.name}")
 
         def score(design: Design) -> Outcome:
             return evaluate(task, design.name, lambda texts, instruction: shared.get(design, texts, instruction))

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.encoding.batching import collate, default_batch_tokens, plan
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import TokenizedText, mask_id, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
@@ -71,33 +71,31 @@ class MaskedAccuracy:
 
 
 def probe_masked(
-    model: LoadedModel,
+    encoder: Encoder,
     texts: Sequence[str],
     *,
     rate: float = RATE,
     mask_token: str = MASK,
-    max_length: int | None = None,
     seed: int = 0,
-    batch_tokens: int | None = None,
 ) -> MaskedAccuracy:
-    """Mask a share of each text's tokens and let the model predict them. `model` comes from load_predicting_model.
+    """Mask a share of each text's tokens and let the model predict them. `encoder` has its language model (`load_encoder(predicts=True)`).
 
     Which tokens are masked depends on the seed, the rate and the text alone, not on other texts. Raises UnmaskError for a rate outside
     0..1, a mask token that is not a single token, and texts without a token that can be masked.
     """
-    limit = model.backbone.within_positions(model.limit(max_length))
-    mask = mask_id(model.tokenizer, mask_token)
-    tokenized = [tokenize_bare(model.tokenizer, text) for text in texts]
+    limit = encoder.token_limit
+    mask = mask_id(encoder.tokenizer, mask_token)
+    tokenized = [tokenize_bare(encoder.tokenizer, text) for text in texts]
     masked = [mask_text(text.ids[:limit], text.special[:limit], rate, mask, seed) for text in tokenized]
     usable = [text for text in masked if text.positions]
     if not usable:
         raise UnmaskError("None of these texts has a token that can be masked: a text needs at least 2 tokens.")
-    vocabulary = model.language_model.get_output_embeddings().weight.shape[0]
-    budget = min(batch_tokens or default_batch_tokens(model.backbone), max(1, _LOGITS_AT_ONCE // vocabulary))
+    vocabulary = encoder.language_model.get_output_embeddings().weight.shape[0]
+    budget = min(encoder.batch_tokens, max(1, _LOGITS_AT_ONCE // vocabulary))
     sums = np.zeros((len(usable), 4))
     with progress_bar("filling gaps", len(usable)) as advance:
         for batch in plan([len(text.ids) for text in usable], budget):
-            sums[batch] = _predict(model, [usable[index] for index in batch])
+            sums[batch] = _predict(encoder, [usable[index] for index in batch])
             advance(len(batch))
     first, fifth = (Ratio(sums[:, column], sums[:, 3], share=True) for column in range(2))
     entropy = Ratio(sums[:, 2], sums[:, 3])
@@ -117,7 +115,7 @@ def probe_masked(
         max_length=limit,
         seed=seed,
         data=fingerprint_of(texts),
-        provenance=model.provenance,
+        provenance=encoder.provenance | {"attention": encoder.backbone.attention},
     )
 
 
@@ -157,14 +155,14 @@ def score_logits(logits: Float[Tensor, "masked token"], targets: Int[Tensor, " m
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _predict(model: LoadedModel, texts: Sequence[MaskedText]) -> NDArray[np.float64]:
+def _predict(encoder: Encoder, texts: Sequence[MaskedText]) -> NDArray[np.float64]:
     """Sums over each text's masked tokens, shape (text, 4): hits among the first, among the first five, cross-entropy, number."""
-    device = model.backbone.device
+    device = encoder.backbone.device
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # right padding, so positions count from 0 by default
     inputs = {"input_ids": batch.ids.to(device), "attention_mask": batch.real.long().to(device)}
-    with model.backbone.computing():
-        logits = model.language_model(**inputs, use_cache=False).logits
+    with encoder.backbone.computing():
+        logits = encoder.language_model(**inputs, use_cache=False).logits
     sums = []
     for row, text in enumerate(texts):
         before = torch.tensor(text.positions, device=device) - 1

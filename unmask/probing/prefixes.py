@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.encoding.backbone import HiddenRead, TokenBatch
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import mean
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import UnmaskError
@@ -91,7 +91,7 @@ def read_triples(file: Path = TRIPLES) -> list[Triple]:
 
 
 def probe_prefixes(
-    model: LoadedModel,
+    encoder: Encoder,
     triples: Sequence[Triple],
     *,
     layer: int | None = None,
@@ -101,7 +101,7 @@ def probe_prefixes(
     Raises UnmaskError for a layer that the model lacks, for fewer than two triples, and if a prefix does not have the same tokens in all
     three texts.
     """
-    depth = model.backbone.depth
+    depth = encoder.backbone.depth
     layer = depth if layer is None else layer
     if not 1 <= layer <= depth:
         raise UnmaskError(f"There is no layer {layer}: this model has {depth} layers, 1 to {depth}.")
@@ -110,7 +110,7 @@ def probe_prefixes(
     near, far = np.empty(len(triples)), np.empty(len(triples))
     with progress_bar("reading triples", len(triples)) as advance:
         for row, triple in enumerate(triples):
-            query, same, different = prefix_vectors(model, triple, layer)
+            query, same, different = prefix_vectors(encoder, triple, layer)
             near[row], far[row] = cosine(query, same), cosine(query, different)
             advance(1)
     gaps = near - far
@@ -127,7 +127,7 @@ def probe_prefixes(
         layer=layer,
         gaps=tuple(gaps.tolist()),
         data=fingerprint_of([text for triple in triples for text in (triple.prefix, *triple.texts)]),
-        provenance=model.provenance,
+        provenance=encoder.provenance | {"attention": encoder.backbone.attention},
     )
 
 
@@ -143,14 +143,14 @@ def cosine(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def prefix_vectors(model: LoadedModel, triple: Triple, layer: int) -> list[NDArray[np.float64]]:
+def prefix_vectors(encoder: Encoder, triple: Triple, layer: int) -> list[NDArray[np.float64]]:
     """Mean state of the prefix's tokens in each of the three texts. Raises UnmaskError if these are not the same tokens.
 
     The last bits of a matrix product depend on its shape and on the row; in a mixture of experts also on how many tokens of the batch
     chose the same expert. So all three texts, padded to one length, go through the model three times. Each text is the first row once,
     and is read there alone. Then shapes and places are the same for all three.
     """
-    ids, (start, stop) = prefix_tokens(model, triple)
+    ids, (start, stop) = prefix_tokens(encoder, triple)
     length = max(len(text_ids) for text_ids in ids)
     padded = torch.tensor([[*text_ids, *[0] * (length - len(text_ids))] for text_ids in ids])
     positions = torch.arange(length).expand(len(ids), -1)
@@ -160,16 +160,16 @@ def prefix_vectors(model: LoadedModel, triple: Triple, layer: int) -> list[NDArr
     vectors = []
     for first in range(len(ids)):
         batch = TokenBatch(padded.roll(-first, 0), real.roll(-first, 0), embed)
-        vectors.append(model.backbone.read(batch, [read])[read][0].cpu().numpy().astype(np.float64))
+        vectors.append(encoder.backbone.read(batch, [read])[read][0].cpu().numpy().astype(np.float64))
     return vectors
 
 
-def prefix_tokens(model: LoadedModel, triple: Triple) -> tuple[list[list[int]], tuple[int, int]]:
+def prefix_tokens(encoder: Encoder, triple: Triple) -> tuple[list[list[int]], tuple[int, int]]:
     """Token ids of the three texts, and start and end of the prefix's tokens. Raises UnmaskError if no token ends with the prefix."""
     all_ids: list[list[int]] = []
     spans, border = set(), len(triple.prefix)
     for text in triple.texts:
-        tokens = tokenize_bare(model.tokenizer, text)
+        tokens = tokenize_bare(encoder.tokenizer, text)
         places = enumerate(zip(tokens.offsets, tokens.special, strict=True))
         own = [at for at, ((begin, end), special) in places if begin < border and end > begin and not special]
         if not own or tokens.offsets[own[-1]][1] > border:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unmask.designs.design import Design, Features
-from unmask.encoding.loaded_model import LoadedModel, provenance
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.models.provenance import fingerprint_of
@@ -78,12 +78,10 @@ def summarise(matrix: Square, prompts: int) -> dict[str, float]:
 
 
 def probe_prompts(
-    model: LoadedModel,
+    encoder: Encoder,
     pairs: Sequence[Pair],
     prompts: Sequence[str] = NINE,
     *,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
     seed: int = 0,
 ) -> PromptSensitivity:
     """Embed pairs under every prompt, by hidden states and, for a mixture of experts, by routing weights, both at the last token.
@@ -94,8 +92,8 @@ def probe_prompts(
         raise UnmaskError(
             f"Comparing prompts needs at least {_FEWEST} pairs and 2 prompts; there are {len(pairs)} and {len(set(prompts))}."
         )
-    designs = designs_of(prompts, mixture=bool(model.backbone.routers))
-    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens)
+    designs = designs_of(prompts, mixture=bool(encoder.backbone.routers))
+    similarities = pair_cosines(encoder, designs, pairs)
     scores = [pair.score for pair in pairs]
     table = similarities if None in scores else np.column_stack([similarities, np.array(scores, np.float64)])
     if None not in scores and len(set(scores)) < 2:
@@ -119,7 +117,7 @@ def probe_prompts(
         else tuple(Estimate(float(matrix[row, -1]), interval(samples[:, row, -1])) for row in range(readings)),
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        provenance(model.backbone, model.source) | {"max_length": model.limit(max_length), "seed": seed},
+        encoder.provenance | {"max_length": encoder.max_length, "seed": seed},
     )
 
 

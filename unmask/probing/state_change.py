@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.encoding.backbone import Backbone, HiddenRead, TokenBatch
-from unmask.encoding.batching import collate, default_batch_tokens, plan
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
@@ -79,27 +79,20 @@ class _Sums:
     bidirectional: list[Tensor]
 
 
-def probe_states(
-    model: LoadedModel,
-    texts: Sequence[str],
-    *,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
-) -> StateChange:
+def probe_states(encoder: Encoder, texts: Sequence[str]) -> StateChange:
     """Compare the two states of every token of some texts, without a prompt and without padding.
 
     Memory holds the states of one batch only. Raises AttentionError for a model that cannot attend both ways, and UnmaskError for fewer
     than two texts of at least two tokens.
     """
-    backbone = model.backbone
-    limit = backbone.within_positions(model.limit(max_length))
-    tokenized = [tokenize_bare(model.tokenizer, text).ids for text in dict.fromkeys(texts)]
+    backbone, limit = encoder.backbone, encoder.token_limit
+    tokenized = [tokenize_bare(encoder.tokenizer, text).ids for text in dict.fromkeys(texts)]
     usable = [TokenizedText(ids[:limit], 0) for ids in tokenized if len(ids) > 1]
     if len(usable) < 2:
         raise UnmaskError("Comparing states needs at least 2 different texts of at least 2 tokens.")
-    bidirectional, causal = backbone.under("bidirectional"), backbone.under("causal")
+    bidirectional, causal = encoder.under("bidirectional").backbone, encoder.under("causal").backbone
     bins = position_bins(max(len(text.ids) for text in usable))
-    sums = _sum_up((causal, bidirectional), usable, bins, batch_tokens)
+    sums = _sum_up((causal, bidirectional), usable, bins, encoder.batch_tokens)
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
     groups = np.bincount(np.arange(len(usable)) % _GROUPS, sums.tokens.sum(axis=1)).astype(np.float64)
@@ -116,7 +109,7 @@ def probe_states(
         sum(len(ids) > limit for ids in tokenized),
         limit,
         fingerprint_of(texts),
-        model.provenance
+        encoder.provenance
         | {"attention": "causal and bidirectional", "proof": f"{bidirectional.proof.summary}; {causal.proof.summary}"},
     )
 
@@ -147,7 +140,7 @@ def _sum_up(
     backbones: tuple[Backbone, Backbone],
     texts: Sequence[TokenizedText],
     bins: Sequence[tuple[int, int]],
-    batch_tokens: int | None,
+    batch_tokens: int,
 ) -> _Sums:
     backbone = backbones[0]
     width, depth = int(backbone.model.config.get_text_config(decoder=True).hidden_size), backbone.depth
@@ -157,7 +150,7 @@ def _sum_up(
         *([torch.zeros(min(_GROUPS, len(texts)), width, dtype=torch.float64) for _ in range(depth)] for _ in range(2)),
     )
     starts = np.array([first for first, _ in bins])
-    budget = min(batch_tokens or default_batch_tokens(backbone), max(1, _STATES_AT_ONCE // (width * depth)))
+    budget = min(batch_tokens, max(1, _STATES_AT_ONCE // (width * depth)))
     with progress_bar("reading texts", len(texts)) as advance:
         for places in plan([len(text.ids) for text in texts], budget):
             batch = collate([texts[place] for place in places], pad_id=0)

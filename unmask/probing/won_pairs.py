@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
-from unmask.encoding.loaded_model import LoadedModel, provenance
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import Pair, pair_cosines
@@ -115,13 +115,11 @@ def compare_ranks(
 
 
 def probe_winners(
-    model: LoadedModel,
+    encoder: Encoder,
     designs: tuple[Design, Design],
     pairs: Sequence[Pair],
     *,
     most: int = 10,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
     seed: int = 0,
 ) -> WonPairs:
     """Rank scored pairs by two designs, and give the `most` pairs that each wins by the largest margins. Raises UnmaskError."""
@@ -130,7 +128,7 @@ def probe_winners(
         raise UnmaskError(
             f"Comparing ranks needs at least {_FEWEST} pairs. Every pair needs a score, and the scores must differ."
         )
-    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens)
+    similarities = pair_cosines(encoder, designs, pairs)
     gold = np.array(scores)
     properties = {
         "gold score": gold,
@@ -160,6 +158,5 @@ def probe_winners(
         (tuple(errors[0].tolist()), tuple(errors[1].tolist())),
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        provenance(model.backbone, model.source)
-        | {"designs": [design.name for design in designs], "max_length": model.limit(max_length), "seed": seed},
+        encoder.provenance | {"designs": [design.name for design in designs], "max_length": encoder.max_length, "seed": seed},
     )

@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unmask.encoding.backbone import Backbone, HiddenRead
-from unmask.encoding.batching import collate, default_batch_tokens, plan
-from unmask.encoding.encode import require_finite
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.encoder import Encoder
+from unmask.encoding.forward_pass import require_finite
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
@@ -112,7 +112,7 @@ class WordProbe:
 
 
 def probe_words(
-    model: LoadedModel,
+    encoder: Encoder,
     train: Sequence[Sentence],
     test: Sequence[Sentence],
     *,
@@ -123,12 +123,12 @@ def probe_words(
 
     Options and errors are those of `probe_words_at_layers`.
     """
-    layer = model.backbone.depth if layer is None else layer
-    return probe_words_at_layers(model, train, test, [layer], **options)[layer]
+    layer = encoder.backbone.depth if layer is None else layer
+    return probe_words_at_layers(encoder, train, test, [layer], **options)[layer]
 
 
 def probe_words_at_layers(
-    model: LoadedModel,
+    encoder: Encoder,
     train: Sequence[Sentence],
     test: Sequence[Sentence],
     layers: Sequence[int],
@@ -136,7 +136,6 @@ def probe_words_at_layers(
     shift: bool = False,
     c: float | None = None,
     seed: int = 0,
-    batch_tokens: int | None = None,
 ) -> dict[int, WordProbe]:
     """A linear probe at each of several layers (1..L, the last after the final norm), all from the same forward passes.
 
@@ -148,10 +147,9 @@ def probe_words_at_layers(
         raise UnmaskError(f"The training sentences have {len(tags)} tag(s); a probe needs at least 2.")
     if not test:
         raise UnmaskError("The test data hold no sentences.")
-    options: dict[str, Any] = {"shift": shift, "batch_tokens": batch_tokens}
-    fitted = layer_vectors(model, train, layers, **options)
-    scored = layer_vectors(model, test, layers, **options)
-    provenance = model.provenance | {"train_data": _data(train)}
+    fitted = layer_vectors(encoder, train, layers, shift=shift)
+    scored = layer_vectors(encoder, test, layers, shift=shift)
+    provenance = encoder.provenance | {"attention": encoder.backbone.attention, "train_data": _data(train)}
     return {
         layer: _probe(train, test, fitted[layer], scored[layer], c, seed, layer=layer, shift=shift, provenance=provenance)
         for layer in layers
@@ -208,13 +206,13 @@ def compare_words(first: WordProbe, second: WordProbe) -> Difference:
     return difference(first.metric, ratio, other_ratio)
 
 
-def word_tokens(model: LoadedModel, sentences: Sequence[Sentence]) -> list[WordTokens]:
+def word_tokens(encoder: Encoder, sentences: Sequence[Sentence]) -> list[WordTokens]:
     """Tokenize sentences and find each word's sub-tokens. Raises UnmaskError for a word without sub-tokens and a too long sentence."""
-    limit = model.backbone.within_positions(2**31)
+    limit = encoder.backbone.within_positions(2**31)
     tokenized = []
     for sentence in sentences:
         text = " ".join(sentence.words)
-        tokens = tokenize_bare(model.tokenizer, text)
+        tokens = tokenize_bare(encoder.tokenizer, text)
         if len(tokens.ids) > limit:
             raise UnmaskError(
                 f"{sentence.where or text[:40]}: {len(tokens.ids)} tokens do not fit the {limit} positions of the model. Leave it out."
@@ -243,25 +241,24 @@ def assign_words(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tupl
 
 
 def layer_vectors(
-    model: LoadedModel,
+    encoder: Encoder,
     sentences: Sequence[Sentence],
     layers: Sequence[int],
     *,
     shift: bool = False,
-    batch_tokens: int | None = None,
 ) -> dict[int, Matrix]:
     """One vector for each word at each of some layers, float32 of shape (word, dim), sentence after sentence. Raises UnmaskError.
 
     States are averaged inside the forward pass: memory holds the vectors of words, never the states of all tokens.
     """
-    backbone = model.backbone
+    backbone = encoder.backbone
     for layer in layers:
         if not 1 <= layer <= backbone.depth:
             raise UnmaskError(f"There is no layer {layer}: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
-    tokens = word_tokens(model, sentences)
+    tokens = word_tokens(encoder, sentences)
     starts = np.cumsum([0, *(len(sentence.words) for sentence in tokens)])
     vectors: dict[int, Matrix] = {}
-    batches = plan([len(sentence.ids) for sentence in tokens], batch_tokens or default_batch_tokens(backbone))
+    batches = plan([len(sentence.ids) for sentence in tokens], encoder.batch_tokens)
     with progress_bar("reading sentences", len(tokens)) as advance:
         for batch in batches:
             lengths = [len(tokens[index].words) for index in batch]

@@ -1,12 +1,13 @@
-"""Loading a model under an attention: a saved embedder has its own attention and limit, for any other model the attention is stated."""
+"""Loading an encoder: a saved embedder has its own attention and limit; for any other model the attention is stated."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError, unknown
 from unmask.models.decoder import body_of
@@ -15,27 +16,19 @@ from unmask.models.source import is_mixture
 from unmask.saving.folder import read_saved
 
 
-def load_model(source: Source, attention: Attention | None = None) -> LoadedModel:
-    """Load a model under an attention; None takes that of a saved embedder.
+def load_encoder(
+    source: Source,
+    attention: Attention | None = None,
+    *,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    predicts: bool = False,
+) -> Encoder:
+    """Load a model under an attention. None takes the attention, or the limit of tokens, of a saved embedder.
 
-    Raises UnmaskError if a plain model is given without an attention, and AttentionError if the model does not obey.
+    predicts: also load the output layer that predicts tokens (`Encoder.language_model`). Raises UnmaskError if a plain model is given
+    without an attention, and AttentionError if the model does not attend as requested.
     """
-    source, attention, limit = _completed(source, attention)
-    model, tokenizer = load_decoder(source)
-    return LoadedModel(Backbone(model, attention), tokenizer, source, max_length=limit)
-
-
-def load_predicting_model(source: Source, attention: Attention | None = None) -> LoadedModel:
-    """As load_model, with the output layer that predicts tokens. Raises UnmaskError also for a model that was saved without it."""
-    source, attention, limit = _completed(source, attention)
-    folder, adapters = places_of(source)
-    load = load_language_model if is_mixture(Path([str(folder), *adapters][-1])) else load_base_language_model
-    model, tokenizer = load(source)
-    return LoadedModel(Backbone(body_of(model), attention), tokenizer, source, model.eval(), limit)
-
-
-def _completed(source: Source, attention: Attention | None) -> tuple[Source, Attention, int]:
-    """The source, the attention and the limit of tokens, with a saved embedder's values where none were given."""
     if attention is not None and attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
     saved = read_saved(source.model, source.revision, source.adapters)
@@ -43,5 +36,14 @@ def _completed(source: Source, attention: Attention | None) -> tuple[Source, Att
         source = saved.completed(source)
         attention = attention or Design.parse(saved.design).attention
     if attention is None:
-        raise UnmaskError(f"'{source.model}' is no saved embedder. State its attention: causal or bidirectional.")
-    return source, attention, saved.max_length if saved else MAX_LENGTH
+        raise UnmaskError(f"'{source.model}' is not a saved embedder. State its attention: causal or bidirectional.")
+    language_model: Any = None
+    if predicts:
+        folder, adapters = places_of(source)
+        load = load_language_model if is_mixture(Path([str(folder), *adapters][-1])) else load_base_language_model
+        language_model, tokenizer = load(source)
+        decoder = body_of(language_model.eval())
+    else:
+        decoder, tokenizer = load_decoder(source)
+    limit = max_length or (saved.max_length if saved else MAX_LENGTH)
+    return Encoder(Backbone(decoder, attention), tokenizer, source, limit, batch_tokens or 0, language_model)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.designs.design import Design
-from unmask.encoding.encode import Tally
+from unmask.encoding.encoder import Tally
 from unmask.encoding.lexical import Packed
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
 from unmask.errors import UnmaskError

@@ -12,11 +12,12 @@ import numpy as np
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.encode import Progress, Tally, encode_designs
+from unmask.encoding.encoder import Tally
 from unmask.encoding.features import Fit
 from unmask.encoding.lexical import Packed
 from unmask.encoding.precision import Precision
 from unmask.encoding.quantization import finish
+from unmask.encoding.shared_prefix import Progress
 from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.seals import load_tensors, save_tensors
@@ -127,17 +128,7 @@ def with_fit(embedder: Embedder, record: EmbedderRecord, data: Path) -> Embedder
     if record.fit is None and record.alpha is None:
         return embedder
     tensors = load_tensors(data / FIT) if (data / FIT).is_file() else {}
-    return Embedder(
-        embedder.backbone,
-        embedder.tokenizer,
-        embedder.design,
-        source=embedder.source,
-        max_length=embedder.max_length,
-        batch_tokens=embedder.batch_tokens,
-        instructions=embedder.instructions,
-        fit=Fit(record.alpha, **tensors),
-        head=embedder.backbone.head,
-    )
+    return Embedder(embedder.encoder, embedder.design, instructions=embedder.instructions, fit=Fit(record.alpha, **tensors))
 
 
 def document_vectors(
@@ -160,16 +151,8 @@ def document_vectors(
 def _encoded(
     embedder: Embedder, fits: dict[Design, Fit], texts: Sequence[str], role: str, tally: Tally, progress: Progress | None = None
 ) -> dict[Design, Vectors]:
-    return encode_designs(
-        embedder.backbone,
-        embedder.prompts,
-        fits,
-        texts,
-        instruction=embedder.instructions.get(role),
-        batch_tokens=embedder.batch_tokens,
-        tally=tally,
-        progress=progress,
-    )
+    instruction = embedder.instructions.get(role)
+    return embedder.encoder.encode(texts, fits, instruction=instruction, tally=tally, progress=progress, share_text=False)
 
 
 def query_vectors(embedder: Embedder, queries: Sequence[str], lexical: bool) -> Embedded:

@@ -16,7 +16,7 @@ from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 
 from unmask import __version__
-from unmask.encoding.encode import require_finite
+from unmask.encoding.forward_pass import require_finite
 from unmask.encoding.quantization import finish
 from unmask.encoding.tokenization import TokenizedText, decode_ids
 from unmask.errors import UnmaskError, unknown

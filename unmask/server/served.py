@@ -16,7 +16,9 @@ from unmask.designs.design import Design, parse_designs
 from unmask.embedder import DEFAULT_DESIGN, Embedder
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import steps_of
-from unmask.encoding.encode import encode_batch
+from unmask.encoding.dedup import UniqueTexts
+from unmask.encoding.features import Fit
+from unmask.encoding.forward_pass import ForwardPass
 from unmask.encoding.replicas import replica, threads_for
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
@@ -149,20 +151,18 @@ class ServedModels(Mapping[str, ServedModel]):
         Texts that would change each other's vectors (`steps_of`) have a forward pass of their own: under several prompts, the queue does
         not see the length of each. worker: from 0, one of as many as may compute at the same time.
         """
-        rows: dict[Hashable, int] = {}
-        places = [rows.setdefault((text.ids, text.start, text.parts), len(rows)) for _, text in texts]
-        distinct = {place: text for place, (_, text) in zip(places, texts, strict=True)}
-        apart: dict[tuple[int, ...], list[int]] = {}
-        for place, text in distinct.items():
-            apart.setdefault(steps_of(text.lengths), []).append(place)
-        fits = {design: self._fits[design] for design, _ in texts}
-        backbone, prompt = self._backbones[worker][group], self._groups[group].prompts
+        unique = UniqueTexts([text for _, text in texts])
+        by_step: dict[tuple[int, ...], list[int]] = {}
+        for index, text in enumerate(unique.texts):
+            by_step.setdefault(steps_of(text.lengths), []).append(index)
+        fits: dict[Design, Fit] = {design: self._fits[design] for design, _ in texts}
+        forward = ForwardPass(self._backbones[worker][group], self._groups[group].prompts, fits)
         vectors: dict[tuple[Design, int], NDArray[np.float32]] = {}
         with self._shared:
-            for some in apart.values():
-                for design, values in encode_batch(backbone, prompt, fits, [distinct[place] for place in some]).items():
-                    vectors |= {(design, place): value for place, value in zip(some, values, strict=True)}
-        return [vectors[design, place] for (design, _), place in zip(texts, places, strict=True)]
+            for indices in by_step.values():
+                for design, values in forward.vectors([unique.texts[index] for index in indices]).items():
+                    vectors |= {(design, index): value for index, value in zip(indices, values, strict=True)}
+        return [vectors[design, int(index)] for (design, _), index in zip(texts, unique.inverse, strict=True)]
 
 
 class _SharedCores:

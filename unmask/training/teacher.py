@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from unmask.designs.design import Design
-from unmask.encoding.encode import encode_designs
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
@@ -53,8 +52,7 @@ def load_decoder_teacher(
     fits = {embedder.design: embedder.fitted}
 
     def vectors(texts: list[str]) -> Tensor:  # without the bars and warnings of `encode`, for each batch
-        found = encode_designs(embedder.backbone, embedder.prompts, fits, texts, batch_tokens=embedder.batch_tokens)
-        return torch.as_tensor(found[embedder.design]).to(device)
+        return torch.as_tensor(embedder.encoder.encode(texts, fits, share_text=False)[embedder.design]).to(device)
 
     return vectors
 

@@ -12,7 +12,6 @@ from torch import nn
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
 from unmask.errors import UnmaskError
 from unmask.models.decoder import body_of, depth_of
@@ -191,7 +190,7 @@ def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
 
 def _centre(head: LayerAttention, embedder: Embedder) -> None:
     """Start the layer matrix at minus each layer's mean: as a constant, it would make the cosines of all texts 0.95 and more."""
-    head.centre(layer_states(embedder.backbone, embedder.prompt, reference_texts(), batch_tokens=embedder.batch_tokens))
+    head.centre(embedder.encoder.layer_states(reference_texts(), embedder.design.prompt))
 
 
 def cast_inputs(adapter: PeftModel, cast: bool) -> None:

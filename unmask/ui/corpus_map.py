@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from unmask.encoding.encode import Tally, encode_tokenized
+from unmask.encoding.encoder import Tally
 from unmask.encoding.quantization import normalized, unit_cosines
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
@@ -274,13 +274,6 @@ class CorpusMap:
         for text in embedder.prompts.tokenize(texts):
             projection.stop()
             tokenized.append(text)
-        vectors = encode_tokenized(
-            embedder.backbone,
-            embedder.prompts,
-            {embedder.design: embedder.fitted},
-            tokenized,
-            batch_tokens=embedder.batch_tokens,
-            tally=tally,
-            progress=projection.advance,
-        )
+        designs = {embedder.design: embedder.fitted}
+        vectors = embedder.encoder.encode_tokenized(tokenized, designs, tally=tally, progress=projection.advance)
         return normalized(vectors[embedder.design]), tally.truncated

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unmask.embedder import Embedder
-from unmask.encoding.encode import Progress
+from unmask.encoding.shared_prefix import Progress
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray

@@ -13,8 +13,10 @@ from jaxtyping import Float
 from unmask.designs.design import Design
 from unmask.designs.presets import PRESETS
 from unmask.embedder import Embedder
-from unmask.encoding.encode import Progress, Tally, encode_designs, group_by_pass
+from unmask.encoding.encoder import Tally
+from unmask.encoding.forward_pass import group_by_pass
 from unmask.encoding.quantization import normalized
+from unmask.encoding.shared_prefix import Progress
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.models.loading import dtype_name
@@ -73,9 +75,7 @@ class Workbench:
             first, tally = embedders[group[0]], Tally()
             fits = {design: embedders[design].fitted for design in group}
             progress(0)
-            computed = encode_designs(
-                first.backbone, first.prompts, fits, texts, batch_tokens=first.batch_tokens, tally=tally, progress=progress
-            )
+            computed = first.encoder.encode(texts, fits, tally=tally, progress=progress, share_text=False)
             found |= {design: (normalized(vectors), tuple(tally.cut)) for design, vectors in computed.items()}
         return [Embedded(name, self.design(name), *found[self.design(name)]) for name in names]
 

@@ -11,7 +11,7 @@ from tests.families import FAMILIES
 from tests.moe.mixture.models import language_model, saved_experts
 from tests.tiny import TOPICS, tagged
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.models.loading import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
@@ -22,18 +22,18 @@ NATIVE = (
 )  # fmt: skip
 
 
-def native(family: str, tokenizer: Any) -> LoadedModel:
-    return LoadedModel(Backbone(FAMILIES[family].build(), "causal"), tokenizer, Source("pico"))
+def native(family: str, tokenizer: Any) -> Encoder:
+    return Encoder(Backbone(FAMILIES[family].build(), "causal"), tokenizer, Source("pico"))
 
 
-def ours(folder: Path, tokenizer: Any, routing: Routing | None = None, family: str = "llama") -> LoadedModel:
+def ours(folder: Path, tokenizer: Any, routing: Routing | None = None, family: str = "llama") -> Encoder:
     """A mixture of three experts whose routers are not flat."""
     model = language_model(family, vocab_size=512, max_position_embeddings=512)
     mixture = Mixture(model, saved_experts(folder, model), routing or Routing(top_k=2))
     torch.manual_seed(1)
     for router in mixture.routers.values():
         torch.nn.init.normal_(router.weight, std=0.5)
-    return LoadedModel(Backbone(mixture.body, "causal"), tokenizer, Source("pico"))
+    return Encoder(Backbone(mixture.body, "causal"), tokenizer, Source("pico"))
 
 
 def topical(number: int = 12) -> LabelledTexts:

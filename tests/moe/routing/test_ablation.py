@@ -12,7 +12,7 @@ import torch
 from tests.moe.mixture.models import language_model, saved_experts
 from tests.moe.routing.recorded import topical
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.models.decoder import body_of
@@ -82,8 +82,8 @@ def test_a_removed_expert_of_a_native_mixture_acts_on_no_token(family: str, toke
     assert (first == before[0]).all() and (second != expert).all(), "at one point only"
 
 
-def loaded(model: Any, tokenizer: Any) -> LoadedModel:
-    return LoadedModel(Backbone(body_of(model), "causal"), tokenizer, Source("pico"), model)
+def loaded(model: Any, tokenizer: Any) -> Encoder:
+    return Encoder(Backbone(body_of(model), "causal"), tokenizer, Source("pico"), language_model=model)
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3])

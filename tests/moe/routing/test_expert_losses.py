@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from unmask.moe.routing.expert_differences import output_differences
 from unmask.moe.routing.expert_record import read_expert_losses
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts, read_labelled
 from unmask.moe.routing.record import EXPERTS, read_record
-from unmask.saving.load_model import load_predicting_model
+from unmask.saving.load_model import load_encoder
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def native(tokenizer: Any, tmp_path: Path) -> Path:
 @pytest.fixture
 def ours(base: Path, tmp_path: Path) -> Path:
     source = Source(str(base))
-    model = load_predicting_model(source, "causal").language_model
+    model = load_encoder(source, "causal", predicts=True).language_model
     mixture = Mixture(model, saved_experts(tmp_path / "experts", model), Routing(top_k=1), source=source)
     mixture.save_pretrained(tmp_path / "mixture")
     return tmp_path / "mixture"
@@ -57,7 +58,7 @@ def test_the_file_says_what_the_functions_find(run: Run, texts: Path, native: Pa
     found = read_expert_losses(tmp_path / "out")
     assert found is not None
     labelled = read_labelled([str(texts)], ["topic", "size"])
-    alone = ablate_experts(load_predicting_model(Source(str(native)), "causal"), [text.text for text in labelled.texts])
+    alone = ablate_experts(load_encoder(Source(str(native)), "causal", predicts=True), [text.text for text in labelled.texts])
     assert found.removals == alone.removals and len(found.removals) == 24
     assert [one.value for one in found.changes] == pytest.approx([one.value for one in alone.changes()], abs=1e-6)
     assert found.labels["size"].values == ("long", "short") and found.texts == 24
@@ -144,7 +145,7 @@ def test_losses_of_another_model_and_a_file_of_somebody_else_stay(
 
 def test_only_our_experts_are_removed_over_a_native_base(run: Run, texts: Path, native: Path, tmp_path: Path) -> None:
     source = Source(str(native))
-    model = load_predicting_model(source, "causal").language_model
+    model = load_encoder(source, "causal", predicts=True).language_model
     mixture = Mixture(model, saved_experts(tmp_path / "experts", model), Routing(top_k=1), source=source)
     mixture.save_pretrained(tmp_path / "mixture")
     code, _, err = run("experts", "-m", tmp_path / "mixture", "-t", texts, "-o", tmp_path / "out")
@@ -164,7 +165,7 @@ def test_outputs_of_experts_are_compared_on_texts_of_all_sources(monkeypatch: py
 
 
 def test_a_limit_of_tokens_holds_for_every_part(native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    model, long = load_predicting_model(Source(str(native)), "causal"), LabelledTexts((LabelledText("guitar " * 60),))
+    model, long = load_encoder(Source(str(native)), "causal", predicts=True), LabelledTexts((LabelledText("guitar " * 60),))
     seen: list[int] = []
     inner = output_differences
 
@@ -178,12 +179,12 @@ def test_a_limit_of_tokens_holds_for_every_part(native: Path, monkeypatch: pytes
             hook.remove()
 
     monkeypatch.setattr(module, "output_differences", spied)
-    found = module.measure_experts(model, long, tmp_path / "out", max_length=8)
+    found = module.measure_experts(replace(model, max_length=8), long, tmp_path / "out")
     assert found.tokens == 8 and seen == [8]
 
 
 def test_a_loss_that_is_no_number_is_refused(native: Path, tmp_path: Path) -> None:
-    model = load_predicting_model(Source(str(native)), "causal")
+    model = load_encoder(Source(str(native)), "causal", predicts=True)
     with torch.no_grad():
         model.language_model.get_output_embeddings().weight[:] = torch.inf
     with pytest.raises(UnmaskError, match="A loss is not finite"):

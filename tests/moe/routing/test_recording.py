@@ -16,7 +16,7 @@ import torch
 import unmask.moe.routing.recording as recording
 from tests.moe.routing.recorded import NATIVE, native, of_words, ours, topical
 from tests.training.running import ended, forked
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, RoutingPoint
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def by_hooks(model: LoadedModel, text: str) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+def by_hooks(model: Encoder, text: str) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
     """The logits of each router for one text alone, by hooks of our own, and the experts that the experts' module was told to use."""
     body, found, used = model.backbone.model, {}, {}
     hooks = []
@@ -176,7 +176,7 @@ def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> 
     model = ours(tmp_path, tokenizer) if family == "ours" else native(family, tokenizer)
     texts = topical()
     together = every(record_routing(model, texts, tmp_path / "together"))
-    alone = every(record_routing(model, texts, tmp_path / "alone", batch_tokens=1))
+    alone = every(record_routing(replace(model, batch_tokens=1), texts, tmp_path / "alone"))
     assert (together.ids == alone.ids).all() and (together.positions == alone.positions).all()
     for point in range(len(together.chosen)):
         assert np.allclose(together.probabilities[point], alone.probabilities[point], atol=HALF)
@@ -242,7 +242,7 @@ def test_each_token_says_which_characters_it_is(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(add_bos=True)
     written = ["ball goal", "", "a\U0001f600b", "lone \ud800 here", "race team medal coach ball"]
     texts = LabelledTexts(tuple(LabelledText(text) for text in written))
-    record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record", max_length=5)
+    record = record_routing(replace(native("olmoe", tokenizer), max_length=5), texts, tmp_path / "record")
     choices = every(record)
     assert len(record.spans()) == 5 and "\ufffd" in record.texts.texts[3]
     for number, (text, spans) in enumerate(zip(record.texts.texts, record.spans(), strict=True)):
@@ -365,7 +365,7 @@ def test_a_sample_of_tokens_is_drawn_by_the_seed_and_computed_in_full_context(to
 
 
 def test_long_texts_are_cut_and_counted(tokenizer: Any, tmp_path: Path) -> None:
-    record = record_routing(native("olmoe", tokenizer), of_words(), tmp_path / "record", max_length=4)
+    record = record_routing(replace(native("olmoe", tokenizer), max_length=4), of_words(), tmp_path / "record")
     assert record.settings.truncated > 0 and record.choices().positions.max() == 3
     assert record.settings.max_length == 4
 

@@ -13,7 +13,7 @@ from unmask.cli.probing.common import Column, Limit, below, between, keep, perce
 
 if TYPE_CHECKING:
     from unmask.designs.design import Design
-    from unmask.encoding.loaded_model import LoadedModel
+    from unmask.encoding.encoder import Encoder
 
 Output = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and its figure (png, svg, pdf).")
@@ -66,8 +66,6 @@ def clusters(
         gold,
         clusters=number,
         seeds=seeds,
-        max_length=options.max_length,
-        batch_tokens=options.batch_tokens,
     )
     written = keep(result, output, "clusters", partial(draw_clusters, result, output, labels))
     rows = [
@@ -119,7 +117,7 @@ def prompts(
     refuse_foreign_results(output, "prompts")
     given = read_pairs(pairs, limit)
     loaded = loaded_model(designs_of(NINE, False)[0], model, options)
-    result = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    result = probe_prompts(loaded, given)
     written = keep(result, output, "prompts", partial(draw_prompts, result, output))
 
     def row(name: str, estimate: Estimate | None) -> list[tuple[str, str, str]]:
@@ -159,7 +157,7 @@ def pairs(
     given = read_pairs(pairs, limit)
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
-    result = probe_winners(loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    result = probe_winners(loaded, asked, given, most=most)
     written = keep(result, output, "pairs", partial(draw_winners, result, output, labels))
     rows = [
         (
@@ -214,7 +212,7 @@ def layers(
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
     loaded = loaded_model(asked, model, options)
-    result = probe_layers(loaded, asked, given, tasks, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    result = probe_layers(loaded, asked, given, tasks)
     written = keep(result, output, "layers", partial(draw_layers, result, output, {asked.name: design}))
     rows = []
     for place in range(len(result.cosine)):
@@ -251,12 +249,12 @@ def states(
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
     from unmask.probing.state_change import name_of, probe_states
     from unmask.reporting.probe_figures import draw_states
-    from unmask.saving.load_model import load_model
+    from unmask.saving.load_model import load_encoder
 
     refuse_foreign_results(output, "states")
     given = texts_of(texts, column, limit)
-    loaded = load_model(options.source(model), "causal")
-    result = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    loaded = load_encoder(options.source(model), "causal", max_length=options.max_length, batch_tokens=options.batch_tokens)
+    result = probe_states(loaded, given)
     written = keep(result, output, "states", partial(draw_states, result, output))
     rows = [
         (
@@ -288,8 +286,10 @@ def labelled(names: str) -> tuple[dict[str, str], tuple[Design, Design]]:
     return {design.name: label for label, design in designs.items()}, two_designs(list(designs.values()))
 
 
-def loaded_model(design: Design, model: str, options: ModelOptions) -> LoadedModel:
+def loaded_model(design: Design, model: str, options: ModelOptions) -> Encoder:
     """The model that the options name, attending as a design says."""
-    from unmask.saving.load_model import load_model
+    from unmask.saving.load_model import load_encoder
 
-    return load_model(options.source(model), design.attention)
+    return load_encoder(
+        options.source(model), design.attention, max_length=options.max_length, batch_tokens=options.batch_tokens
+    )

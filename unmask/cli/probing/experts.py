@@ -55,7 +55,7 @@ def experts(
     from unmask.moe.routing.expert_losses import measure_experts
     from unmask.moe.routing.labelled_texts import read_labelled
     from unmask.moe.routing.recording import check_folder
-    from unmask.saving.load_model import load_predicting_model
+    from unmask.saving.load_model import load_encoder
 
     given = read_labelled(texts, label or [], column or ["text"], seed)
     if given.token_labels:
@@ -63,10 +63,10 @@ def experts(
             f"Labels of words are left out, since a loss is that of a text: {', '.join(given.token_labels)}.", stacklevel=2
         )
     check_folder(output)
-    loaded = load_predicting_model(options.source(model), "causal")
-    found = measure_experts(
-        loaded, given, output, together=together, seed=seed, max_length=options.max_length, batch_tokens=options.batch_tokens
+    loaded = load_encoder(
+        options.source(model), "causal", max_length=options.max_length, batch_tokens=options.batch_tokens, predicts=True
     )
+    found = measure_experts(loaded, given, output, together=together, seed=seed, batch_tokens=options.batch_tokens)
     head = ("layer", "expert", "loss grows", "95 %", "most for", "there")
     show("Without an expert", found, _rows(found), _notes(found, output), as_json, head, prose=False)
 

@@ -59,13 +59,13 @@ def words(
 ) -> None:
     """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
     from unmask.probing.word_probe import probe_words
-    from unmask.saving.load_model import load_model
+    from unmask.saving.load_model import load_encoder
     from unmask.tasks.tagged import read_sentences, sample
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
-    loaded = load_model(options.source(model), attention)
-    result = probe_words(loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=options.batch_tokens)
+    loaded = load_encoder(options.source(model), attention, batch_tokens=options.batch_tokens)
+    result = probe_words(loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed)
     rows = [
         ("accuracy of the most frequent tag", percent(result.majority), ""),
         ("accuracy", percent(result.accuracy), between(result.accuracy_interval)),
@@ -109,14 +109,14 @@ def prefix(
     from unmask.probing.prefix_stages import attention_in, compare_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
     from unmask.reporting.probe_figures import draw_stages
-    from unmask.saving.load_model import load_model
+    from unmask.saving.load_model import load_encoder
 
     if output:
         refuse_foreign_results(output, "prefix")
     given = read_triples(triples or TRIPLES)
     gaps = []
     for name, own in map(attention_in, model):
-        gaps.append(probe_prefixes(load_model(options.source(name), own or attention), given, layer=layer))
+        gaps.append(probe_prefixes(load_encoder(options.source(name), own or attention), given, layer=layer))
     result = compare_stages(model, gaps)
     written = [keep(result, output, "prefix", partial(draw_stages, result, output))] if output else []
     rows = []
@@ -209,13 +209,13 @@ def masked(
 ) -> None:
     """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
     from unmask.probing.masked import probe_masked
-    from unmask.saving.load_model import load_predicting_model
+    from unmask.saving.load_model import load_encoder
 
     given = texts_of(texts, column, limit, seed)
-    loaded = load_predicting_model(options.source(model), attention)
-    result = probe_masked(
-        loaded, given, rate=rate, mask_token=mask_token, max_length=max_length, seed=seed, batch_tokens=options.batch_tokens
+    loaded = load_encoder(
+        options.source(model), attention, max_length=max_length, batch_tokens=options.batch_tokens, predicts=True
     )
+    result = probe_masked(loaded, given, rate=rate, mask_token=mask_token, seed=seed)
     rows = [
         ("accuracy @ 1", percent(result.accuracy_at_1), between(result.accuracy_at_1_interval)),
         ("accuracy @ 5", percent(result.accuracy_at_5), between(result.accuracy_at_5_interval)),

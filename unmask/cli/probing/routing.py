@@ -101,14 +101,12 @@ def _recorded(
 ) -> RoutingRecord:
     from unmask.moe.routing.labelled_texts import read_labelled
     from unmask.moe.routing.recording import check_folder, record_routing
-    from unmask.saving.load_model import load_model
+    from unmask.saving.load_model import load_encoder
 
     given = read_labelled(texts or [], label or [], column or ["text"], seed)
     check_folder(output)
-    loaded = load_model(options.source(model), attention)
-    return record_routing(
-        loaded, given, output, sample=sample, seed=seed, max_length=options.max_length, batch_tokens=options.batch_tokens
-    )
+    loaded = load_encoder(options.source(model), attention, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    return record_routing(loaded, given, output, sample=sample, seed=seed)
 
 
 def _show_measures(record: RoutingRecord, seed: int, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import collate, plan
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
@@ -136,11 +136,10 @@ def _without(weights: Tensor, removed: Tensor) -> Tensor:
 
 
 def ablate_experts(
-    model: LoadedModel,
+    encoder: Encoder,
     texts: Sequence[str],
     *,
     together: bool = False,
-    max_length: int | None = None,
     batch_tokens: int = 2048,
 ) -> Ablation:
     """Remove each expert in turn, and measure the loss of texts.
@@ -149,24 +148,24 @@ def ablate_experts(
     that have one origin, such as a branch; else at one point after the other. Experts of a mixture of LoRA experts are always removed
     at all points. Raises UnmaskError for a dense model, and for texts of fewer than two tokens.
     """
-    backbone = model.backbone
+    backbone = encoder.backbone
     body = backbone.model
     if not backbone.routers:
-        raise UnmaskError(f"'{model.source.model}' {why_no_routers(body)}.")
+        raise UnmaskError(f"'{encoder.source.model}' {why_no_routers(body)}.")
     points = experts_of(backbone)
     own = {router.module: router for router in backbone.routers}
     routers = [own[module] for module in points]  # in the order in which they run
-    tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
+    tokenized = list(encoder.prompt_tokenizer("plain").tokenize(texts))
     if any(len(text.ids) < 2 for text in tokenized):
         raise UnmaskError("A text of one token has no loss: leave out texts of fewer than two tokens.")
     removals = _removals([point.experts for point in points.values()], together or getattr(body, "mixture", None) is not None)
     with progress_bar("removing experts", 1 + len(removals)) as advance:
-        loss = text_losses(model.language_model, tokenized, batch_tokens)
+        loss = text_losses(encoder.language_model, tokenized, batch_tokens)
         advance(1)
         without = []
         for removal in removals:
             with removed(body, routers, removal.points, removal.expert):
-                without.append(text_losses(model.language_model, tokenized, batch_tokens))
+                without.append(text_losses(encoder.language_model, tokenized, batch_tokens))
             advance(1)
     if not np.isfinite([loss, *without]).all():
         raise UnmaskError("A loss is not finite. Use --dtype float32; if that does not help, the weights are damaged.")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unmask.encoding.batching import collate
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.models.routers import why_no_routers
 from unmask.moe.routing.expert_record import LayerDifference, OutputDifferences
@@ -28,22 +28,20 @@ Cka = tuple[float, NDArray[np.float64]]
 """A CKA, and its values without each text."""
 
 
-def output_differences(
-    model: LoadedModel, texts: Sequence[str], seed: int = 0, max_length: int | None = None
-) -> OutputDifferences:
+def output_differences(encoder: Encoder, texts: Sequence[str], seed: int = 0) -> OutputDifferences:
     """Compare the outputs of all experts on the tokens of some texts, at each routing point of a native mixture.
 
     Every expert gets every token, whatever the router says. All outputs of one layer are in memory: a few thousand tokens are enough.
     Intervals are over texts: of cosines by bootstrap, of CKA by jackknife. Raises UnmaskError for a dense model, and for experts
     that cannot be called one by one.
     """
-    backbone = model.backbone
-    tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
+    backbone = encoder.backbone
+    tokenized = list(encoder.prompt_tokenizer("plain").tokenize(texts))
     inputs: dict[str, list[Tensor]] = {}
     names = {module: name for name, module in backbone.model.named_modules()}
     modules = {names[router.module]: _experts_beside(backbone.model, names[router.module]) for router in backbone.routers}
     if not modules:
-        raise UnmaskError(f"'{model.source.model}' {why_no_routers(backbone.model)}.")
+        raise UnmaskError(f"'{encoder.source.model}' {why_no_routers(backbone.model)}.")
     hooks = [
         module.register_forward_pre_hook(_keeper(inputs.setdefault(name, [])), with_kwargs=True)
         for name, module in modules.items()
@@ -57,7 +55,7 @@ def output_differences(
             hook.remove()
     lengths = np.array([len(text.ids) for text in tokenized])
     if not all(inputs.values()):
-        raise UnmaskError(f"The experts of '{model.source.model}' cannot be called one by one.")
+        raise UnmaskError(f"The experts of '{encoder.source.model}' cannot be called one by one.")
     found = {name: _compare(name, _outputs(modules[name], torch.cat(given)), lengths, seed) for name, given in inputs.items()}
     return OutputDifferences(
         mean_of([cosine for cosine, _ in found.values()]),

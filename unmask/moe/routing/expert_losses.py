@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.io.files import refuse_foreign
 from unmask.io.seals import CHECKSUM
@@ -34,13 +34,12 @@ def check_experts_folder(folder: Path, weights: str) -> None:
 
 
 def measure_experts(
-    model: LoadedModel,
+    encoder: Encoder,
     given: LabelledTexts,
     folder: Path,
     *,
     together: bool = False,
     seed: int = 0,
-    max_length: int | None = None,
     batch_tokens: int | None = None,
 ) -> ExpertLosses:
     """Remove each expert in turn, compare the experts, and write `experts.json` into a folder. together: see `ablate_experts`.
@@ -48,19 +47,19 @@ def measure_experts(
     Labels of words are left out: the loss is that of a text. Raises UnmaskError for a dense model, for a folder of somebody else, and if no
     text has two tokens.
     """
-    weights = str(model.provenance["weights"])
+    weights = str(encoder.provenance["weights"])
     check_experts_folder(folder, weights)
-    texts, tokens = _with_loss(model, given.texts, max_length)
+    texts, tokens = _with_loss(encoder, given.texts)
     plain = [text.text for text in texts]
-    mixture = getattr(model.backbone.model, "mixture", None)
-    differences = None if mixture else _differences(model, _few(plain, tokens, seed), seed, max_length)
-    ablation = ablate_experts(model, plain, together=together, max_length=max_length, batch_tokens=batch_tokens or 2048)
+    mixture = getattr(encoder.backbone.model, "mixture", None)
+    differences = None if mixture else _differences(encoder, _few(plain, tokens, seed), seed)
+    ablation = ablate_experts(encoder, plain, together=together, batch_tokens=batch_tokens or 2048)
     labels = {name: [text.values[place] for text in texts] for place, name in enumerate(given.labels)}
     found = ExpertLosses(
-        model=model.source.model,
+        model=encoder.source.model,
         weights=weights,
-        dtype=dtype_name(model.backbone.model),
-        max_length=model.prompt_tokenizer("plain", max_length).max_length,
+        dtype=dtype_name(encoder.backbone.model),
+        max_length=encoder.prompt_tokenizer("plain").max_length,
         seed=seed,
         sources=given.sources,
         texts=len(texts),
@@ -74,29 +73,27 @@ def measure_experts(
         labels={name: ablation.by_label(values, seed) for name, values in labels.items()},
         differences=differences,
         overlaps=factor_overlaps(mixture.experts) if mixture and len(mixture.experts) > 1 else {},
-        provenance=model.provenance,
+        provenance=encoder.provenance | {"attention": encoder.backbone.attention},
     )
     folder.mkdir(parents=True, exist_ok=True)
     found.write(folder / EXPERTS)
     return found
 
 
-def _differences(model: LoadedModel, texts: Sequence[str], seed: int, max_length: int | None) -> OutputDifferences | None:
+def _differences(encoder: Encoder, texts: Sequence[str], seed: int) -> OutputDifferences | None:
     """How the outputs of experts differ; None, with a warning, if they cannot be called one by one."""
-    if not model.backbone.routers:
+    if not encoder.backbone.routers:
         return None  # the ablation says why
     try:
-        return output_differences(model, texts, seed, max_length)
+        return output_differences(encoder, texts, seed)
     except UnmaskError as error:
         warnings.warn(f"The outputs of experts are not compared: {error}", stacklevel=3)
         return None
 
 
-def _with_loss(
-    model: LoadedModel, texts: Sequence[LabelledText], max_length: int | None
-) -> tuple[list[LabelledText], list[int]]:
+def _with_loss(encoder: Encoder, texts: Sequence[LabelledText]) -> tuple[list[LabelledText], list[int]]:
     """The texts of two tokens or more, and their numbers of tokens. Raises UnmaskError if there is none."""
-    tokenized = model.prompt_tokenizer("plain", max_length).tokenize([text.text for text in texts])
+    tokenized = encoder.prompt_tokenizer("plain").tokenize([text.text for text in texts])
     kept = [(text, len(tokens.ids)) for text, tokens in zip(texts, tokenized, strict=True) if len(tokens.ids) > 1]
     if not kept:
         raise UnmaskError("No text has two tokens, so there is no loss to measure.")

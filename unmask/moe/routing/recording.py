@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead
-from unmask.encoding.batching import collate, default_batch_tokens, plan
-from unmask.encoding.forward_pass import chunks
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import POOLINGS
+from unmask.encoding.stored_vectors import chunks
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
@@ -81,30 +81,27 @@ class TokenizedTexts:
 
 
 def record_routing(
-    model: LoadedModel,
+    encoder: Encoder,
     texts: LabelledTexts,
     folder: Path,
     *,
     sample: int | None = None,
     seed: int = 0,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
 ) -> RoutingRecord:
     """Record what the routers of a model do with texts; what is recorded already stays.
 
     sample: record so many tokens, drawn from all. Every token is computed all the same, since later tokens see it. Tokens before the text
     (BOS) are not recorded. Raises UnmaskError for a dense model, and for a folder that holds another record.
     """
-    backbone = model.backbone
+    backbone = encoder.backbone
     if not backbone.routers:
         raise UnmaskError(
-            f"'{model.source.model}' {why_no_routers(backbone.model)}. Give a mixture of experts, or make one: `unmask upcycle`, "
+            f"'{encoder.source.model}' {why_no_routers(backbone.model)}. Give a mixture of experts, or make one: `unmask upcycle`, "
             "`unmask mix`."
         )
     labels = [Label(name=name, of=of, values=tuple(texts.values(name))) for name, of in _kinds(texts)]
-    tokenized = tokenize(model, texts, labels, sample, seed, max_length)
-    budget = batch_tokens or default_batch_tokens(backbone)
-    settings = _settings(model, texts, labels, tokenized, sample, seed, max_length, budget)
+    tokenized = tokenize(encoder, texts, labels, sample, seed)
+    settings = _settings(encoder, texts, labels, tokenized, sample, seed)
     with only_run_in(folder):
         settings = _claim(folder, settings)
         layout = Layout.of(backbone)
@@ -146,19 +143,17 @@ class Layout:
         return tuple(self.points[place] for place in self.kept)
 
 
-def tokenize(
-    model: LoadedModel, texts: LabelledTexts, labels: Sequence[Label], sample: int | None, seed: int, max_length: int | None
-) -> TokenizedTexts:
+def tokenize(encoder: Encoder, texts: LabelledTexts, labels: Sequence[Label], sample: int | None, seed: int) -> TokenizedTexts:
     """Tokens of the texts without a prompt, the labels of these tokens, and which of them are recorded."""
-    prompt = model.prompt_tokenizer(_PROMPT, max_length)
+    prompt = encoder.prompt_tokenizer(_PROMPT)
     tokenized = list(prompt.tokenize([text.text for text in texts.texts]))
-    spans = [_spans(model, text.text, len(found.ids)) for text, found in zip(texts.texts, tokenized, strict=True)]
+    spans = [_spans(encoder, text.text, len(found.ids)) for text, found in zip(texts.texts, tokenized, strict=True)]
     of_tokens = [label for label in labels if label.of == "token"]
     tags = [np.full((len(of_tokens), len(text.ids)), -1, np.int16) for text in tokenized]
     if of_tokens:
         places = [{value: place for place, value in enumerate(label.values)} for label in of_tokens]
         for text, own, found in zip(texts.texts, tags, tokenized, strict=True):
-            words = assign_words(text.sentence, tokenize_bare(model.tokenizer, text.text).offsets)
+            words = assign_words(text.sentence, tokenize_bare(encoder.tokenizer, text.text).offsets)
             for number, positions in reversed(list(enumerate(words))):  # a token of two words gets the label of the first
                 here = [position for position in positions if position < len(found.ids)]
                 own[:, here] = [[place[values[number]]] for place, values in zip(places, text.tags, strict=True)]
@@ -172,10 +167,10 @@ def tokenize(
     return TokenizedTexts(tokenized, spans, np.split(recorded, ends[:-1]), tags)
 
 
-def _spans(model: LoadedModel, text: str, tokens: int) -> NDArray[np.int32]:
+def _spans(encoder: Encoder, text: str, tokens: int) -> NDArray[np.int32]:
     """The characters of each token that the model reads. An empty text is read as a token without characters."""
     found = np.zeros((tokens, 2), np.int32)
-    offsets = tokenize_bare(model.tokenizer, encodable(text)).offsets[:tokens]
+    offsets = tokenize_bare(encoder.tokenizer, encodable(text)).offsets[:tokens]
     found[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
     return found
 
@@ -212,27 +207,26 @@ def part_tokens_of(points: Sequence[Point]) -> int:
 
 
 def _settings(
-    model: LoadedModel,
+    encoder: Encoder,
     texts: LabelledTexts,
     labels: Sequence[Label],
     tokenized: TokenizedTexts,
     sample: int | None,
     seed: int,
-    max_length: int | None,
-    budget: int,
 ) -> RecordSettings:
-    backbone, provenance = model.backbone, model.provenance
+    backbone = encoder.backbone
+    provenance = encoder.provenance | {"attention": backbone.attention}
     points = Layout.of(backbone).recorded
     part_tokens = part_tokens_of(points)
     mixture = getattr(backbone.model, "mixture", None)
     lengths = [len(text.ids) for text in tokenized.texts]
     return RecordSettings(
-        model=model.source.model,
+        model=encoder.source.model,
         weights=str(provenance["weights"]),
         attention=backbone.attention,
         dtype=dtype_name(backbone.model),
-        max_length=model.prompt_tokenizer(_PROMPT, max_length).max_length,
-        batch_tokens=budget,
+        max_length=encoder.prompt_tokenizer(_PROMPT).max_length,
+        batch_tokens=encoder.batch_tokens,
         data=_fingerprint(texts),
         sources=texts.sources,
         texts=len(texts.texts),

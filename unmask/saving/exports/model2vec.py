@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from unmask.encoding.encode import encode_tokenized
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
@@ -55,14 +54,8 @@ def token_vectors(embedder: Exportable) -> Vectors:
     texts = {id_: text for id_, text in enumerate(one_token_texts(embedder, size)) if id_ not in special}
     design = embedder.design
     with progress_bar("embedding the vocabulary", len(texts), None) as advance:
-        found = encode_tokenized(
-            embedder.backbone,
-            embedder.prompt,
-            {design: embedder.fitted},
-            list(texts.values()),
-            batch_tokens=embedder.batch_tokens,
-            progress=advance,
-        )[design]
+        designs = {design: embedder.fitted}
+        found = embedder.encoder.encode_tokenized(list(texts.values()), designs, progress=advance)[design]
     vectors = np.zeros((size, found.shape[1]), np.float32)
     vectors[list(texts)] = unit(found)
     return vectors

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.encoding.encoder import Encoder
 from unmask.saving.folder import Saveable
 
 Vectors = NDArray[np.float32]
@@ -20,7 +21,8 @@ Encode = Callable[[Sequence[str], "str | None"], Vectors]
 class Exportable(Saveable, Protocol):
     """What an export reads of an embedder."""
 
-    batch_tokens: int
+    @property
+    def encoder(self) -> Encoder: ...  # noqa: D102
 
     def encode(self, texts: Iterable[str], **options: Any) -> NDArray[Any]: ...  # noqa: D102
 

@@ -19,12 +19,11 @@ from jaxtyping import Float, Int
 
 from unmask.designs.design import Design
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.batching import default_batch_tokens
-from unmask.encoding.encode import encode_designs
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
-from unmask.encoding.tokenization import PromptTokenizer
 from unmask.io.array_types import NDArray
 from unmask.models.decoder import body_of, find_layers
+from unmask.models.source import Source
 
 if TYPE_CHECKING:
     from unmask.studies.routers.lesson_sets import Lessons
@@ -45,18 +44,12 @@ class Anchor:
 def find_anchor(model: Any, tokenizer: Any, domains: Lessons, max_length: int) -> Anchor:
     """The first layer that tells the domains of these lessons apart about as well as the best one. model: a base model, without experts."""
     body = body_of(model)
-    backbone = Backbone(body, "causal")
+    encoder = Encoder(Backbone(body, "causal"), tokenizer, Source(""), max_length)
     designs = [Design("causal", "plain", "mean", layer) for layer in range(1, len(find_layers(body)))]
     texts = [lesson.prompt + lesson.output for lessons in domains.values() for lesson in lessons]
     labels = np.repeat(np.arange(len(domains)), [len(lessons) for lessons in domains.values()])
     places = np.concatenate([np.arange(len(lessons)) for lessons in domains.values()])
-    vectors = encode_designs(
-        backbone,
-        PromptTokenizer(tokenizer, "plain", backbone.within_positions(max_length)),
-        {design: Fit() for design in designs},
-        texts,
-        batch_tokens=default_batch_tokens(backbone),
-    )
+    vectors = encoder.encode(texts, {design: Fit() for design in designs})
     accuracies = [prototype_accuracy(vectors[design], labels, places % 2 == 0) for design in designs]
     best, tested = max(accuracies), int((places % 2 == 1).sum())
     error = float(np.sqrt(best * (1 - best) / tested))

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from unmask.designs.design import Design
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
@@ -156,15 +156,15 @@ class Measuring:
         if mixture is not None and (choice := CONFIGURATIONS[name].choice):
             return CellRecord(mixture=content, likelihood=self._chosen(model, tokenizer, held_out, choice, seed)), none
         values = likelihoods(model, tokenizer, held_out, max_length=self.max_length)
-        loaded = LoadedModel(Backbone(body_of(model), "causal"), tokenizer, source, max_length=self.max_length)
+        encoder = Encoder(Backbone(body_of(model), "causal"), tokenizer, source, self.max_length)
         folder = self._folder(name, seed)
-        found = None if mixture is None else self._routing(loaded, held_out, folder / "routing")
+        found = None if mixture is None else self._routing(encoder, held_out, folder / "routing")
         record = CellRecord(
             mixture=content,
             likelihood={domain: tuple(of_domain.tolist()) for domain, of_domain in values.items()},
             routing=found.measures if found else {},
             strength=found.strength if found else None,
-            scores=self._scores(loaded, HIDDEN if mixture is None else DESIGNS, folder / "scores"),
+            scores=self._scores(encoder, HIDDEN if mixture is None else DESIGNS, folder / "scores"),
         )
         return record, found.counts if found else none
 
@@ -177,9 +177,9 @@ class Measuring:
             values[domain] = tuple(nats.tolist())
         return values
 
-    def _scores(self, loaded: LoadedModel, designs: Mapping[str, Design], folder: Path) -> dict[str, dict[str, float]]:
-        plan = ComparisonPlan(loaded.source, designs, self.tasks, self.embedded_length, reference_texts())
-        results = compare(plan, ResultStore(folder), loaded=lambda: (loaded.backbone, loaded.tokenizer))
+    def _scores(self, encoder: Encoder, designs: Mapping[str, Design], folder: Path) -> dict[str, dict[str, float]]:
+        plan = ComparisonPlan(encoder.source, designs, self.tasks, self.embedded_length, reference_texts())
+        results = compare(plan, ResultStore(folder), load=lambda: encoder)
         scores: dict[str, dict[str, float]] = {label: {} for label in designs}
         for result in results:
             scores[result.label][result.task] = result.main_score
@@ -190,12 +190,12 @@ class Measuring:
                 )
         return scores
 
-    def _routing(self, loaded: LoadedModel, held_out: Lessons, folder: Path) -> _Routing:
+    def _routing(self, encoder: Encoder, held_out: Lessons, folder: Path) -> _Routing:
         """Record what the routers do with the held-out lessons, and measure it."""
         lessons = [(lesson, domain) for domain, of_domain in held_out.items() for lesson in of_domain]
         texts = tuple(LabelledText(lesson.prompt + lesson.output, (domain,)) for lesson, domain in lessons)
-        _remove_record_of_another(folder, str(loaded.provenance["weights"]))
-        record = record_routing(loaded, LabelledTexts(texts, (DOMAIN,)), folder, max_length=self.max_length)
+        _remove_record_of_another(folder, str(encoder.provenance["weights"]))
+        record = record_routing(encoder, LabelledTexts(texts, (DOMAIN,)), folder)
         known = measured_routing(record)
         measures = {**known["general"], **known["labels"][DOMAIN]["measures"]}
         counts, strength = responses(record, [len(lesson.prompt) for lesson, _ in lessons])

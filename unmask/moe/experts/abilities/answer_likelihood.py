@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.encoding.beginnings import tokens_alike
+from unmask.encoding.prefix_cache import common_prefix_length
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
 from unmask.models.decoder import pad_id_of
@@ -101,7 +101,7 @@ def require_answers(tests: Mapping[str, Sequence[Item]]) -> None:
 
 def _shared(rows: Sequence[LessonTokens]) -> int:
     """How many tokens of the prompt all choices share. The last one is not counted: the first token of an answer is predicted from it."""
-    alike = min(tokens_alike([row.ids for row in rows]), *(row.start - 1 for row in rows))
+    alike = min(common_prefix_length([row.ids for row in rows]), *(row.start - 1 for row in rows))
     return max(0, alike) if len(rows) > 1 else 0
 
 

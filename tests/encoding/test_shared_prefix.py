@@ -1,8 +1,9 @@
-"""One reading, many questions: the vectors of each prompt alone, for every family; fewer tokens; and not where it would be wrong."""
+"""Prompts that share a prefix: the vectors of each prompt alone, for every family; fewer tokens; and not where it would be wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from tests.families import FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding import beginnings, questions
+from unmask.encoding import prefix_cache, shared_prefix
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.encode import Vectors, encode_designs, group_by_pass
+from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
-from unmask.encoding.questions import Answers, Question, alike, encode_questions
-from unmask.encoding.several_prompts import tokenizer_of
+from unmask.encoding.forward_pass import Vectors, group_by_pass
+from unmask.encoding.shared_prefix import PromptBatch, SharedResult, group_by_shared_prefix
 from unmask.errors import UnmaskError
 
 FIRST = ("{text}\nThis is about one thing:", "{text}\nIn one word, its style is", "{text}")
@@ -41,37 +42,36 @@ fill. In `make test-all`, always under both."""
 def always_together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short texts are read once for all questions here, which costs time but shows whether the vectors are right."""
     if "by_their_cost" not in request.node.name:
-        monkeypatch.setattr(questions, "_GOES_ON", 1)
+        monkeypatch.setattr(shared_prefix, "CACHED_TOKEN_COST", 1)
 
 
 def designs_of(prompts: Sequence[str], reading: str = "last") -> list[Design]:
     return [Design.parse(f"causal/{prompt}/{reading}") for prompt in prompts]
 
 
-def asked(
-    embedder: Embedder, designs: Sequence[Design], texts: Sequence[str] = TEXTS, budget: int = 512, **rest: Any
-) -> Answers:
-    tokenizers = {design.prompt: tokenizer_of(embedder.tokenizer, design.prompt, 256) for design in designs}
-    questions = [
-        Question(tokenizers[prompt], dict.fromkeys(group, Fit()), list(tokenizers[prompt].tokenize(texts)))
-        for (_, prompt), group in group_by_pass(designs).items()
-    ]
-    return encode_questions(embedder.backbone, questions, batch_tokens=budget, **rest)
+def batches_of(encoder: Encoder, designs: Sequence[Design], texts: Sequence[str]) -> list[PromptBatch]:
+    forwards = [encoder.forward_pass(dict.fromkeys(group, Fit())) for group in group_by_pass(designs).values()]
+    return [PromptBatch(forward, list(forward.tokenizer.tokenize(texts))) for forward in forwards]
 
 
-def merged(answers: Answers) -> dict[Design, Vectors]:
-    return {design: values for vectors in answers.vectors for design, values in vectors.items()}
+def encode(
+    embedder: Embedder, designs: Sequence[Design], texts: Sequence[str] = TEXTS, budget: int = 512, progress: Any = None
+) -> SharedResult:
+    encoder = replace(embedder.encoder, max_length=256, batch_tokens=budget)
+    return encoder.encode_prompts(batches_of(encoder, designs, texts), progress)
+
+
+def merged(result: SharedResult) -> dict[Design, Vectors]:
+    return {design: values for vectors in result.vectors for design, values in vectors.items()}
 
 
 def alone(embedder: Embedder, design: Design, texts: Sequence[str] = TEXTS) -> Vectors:
-    tokenizer, fits = tokenizer_of(embedder.tokenizer, design.prompt, 256), {design: Fit()}
-    return np.concatenate(
-        [encode_designs(embedder.backbone, tokenizer, fits, [text], batch_tokens=512)[design] for text in texts]
-    )
+    encoder = replace(embedder.encoder, max_length=256, batch_tokens=512)
+    return np.concatenate([encoder.encode([text], {design: Fit()}, share_text=False)[design] for text in texts])
 
 
-def was_shared(answers: Answers) -> bool:
-    return answers.computed < sum(answers.alone)
+def was_shared(result: SharedResult) -> bool:
+    return result.tokens < sum(result.tokens_alone)
 
 
 def same(got: Vectors, expected: Vectors, limit: float = 1e-5) -> bool:
@@ -82,18 +82,18 @@ def same(got: Vectors, expected: Vectors, limit: float = 1e-5) -> bool:
 @pytest.mark.parametrize(("family", "kind"), ASKED)
 def test_vectors_are_those_of_each_text_alone_under_each_prompt(family: str, kind: str, pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/last", family=family)
-    answers = asked(embedder, designs_of(PROMPTS[kind], "last@all"))
-    for design, vectors in merged(answers).items():
+    result = encode(embedder, designs_of(PROMPTS[kind], "last@all"))
+    for design, vectors in merged(result).items():
         assert same(vectors[SOME], alone(embedder, design, TEXTS[SOME])), design.name
-    assert was_shared(answers) == (family not in CANNOT)
+    assert was_shared(result) == (family not in CANNOT)
 
 
 @pytest.mark.parametrize("reading", ["last/routing", "last/concat", "last/sum:1", "last@2"])
 def test_every_feature_is_that_of_whole_prompts(reading: str, pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/last", family="olmoe")
-    answers = asked(embedder, designs_of(FIRST, reading))
-    assert was_shared(answers)
-    for design, vectors in merged(answers).items():
+    result = encode(embedder, designs_of(FIRST, reading))
+    assert was_shared(result)
+    for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design), 1e-4)
 
 
@@ -102,9 +102,9 @@ def test_a_design_that_averages_prompts_goes_on_to_each_of_them(reading: str, pi
     embedder = pico("causal/plain/last", family="olmoe")
     names = [f"causal/eol+style+tone/{reading}", f"causal/sentiment/{reading}"]
     for designs in (names, names[:1]):
-        answers = asked(embedder, list(map(Design.parse, designs)))
-        assert was_shared(answers)
-        for design, vectors in merged(answers).items():
+        result = encode(embedder, list(map(Design.parse, designs)))
+        assert was_shared(result)
+        for design, vectors in merged(result).items():
             assert same(vectors, alone(embedder, design), 1e-4)
 
 
@@ -113,7 +113,7 @@ def test_a_design_that_averages_prompts_goes_on_to_each_of_them(reading: str, pi
 def test_order_and_copies_of_texts_and_other_batches_do_not_matter(family: str, pico: Callable[..., Embedder]) -> None:
     embedder, designs = pico("causal/plain/last", family=family), designs_of(FIRST)
     order = [*range(19, -1, -1), 3, 3, 7]
-    forth, back = merged(asked(embedder, designs)), merged(asked(embedder, designs, [TEXTS[place] for place in order], 96))
+    forth, back = merged(encode(embedder, designs)), merged(encode(embedder, designs, [TEXTS[place] for place in order], 96))
     for design in designs:
         assert same(back[design], forth[design][order])
 
@@ -123,9 +123,9 @@ def test_the_way_is_chosen_by_their_cost(words: int, together: bool, pico: Calla
     """Questions of about eight tokens each: sentences are read with each of them, long texts once. The vectors are the same."""
     embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
     texts = [f"{place} {'guitar ' * words}" for place in range(20)]
-    answers = asked(embedder, designs, texts)
-    assert was_shared(answers) == together
-    for design, vectors in merged(answers).items():
+    result = encode(embedder, designs, texts)
+    assert was_shared(result) == together
+    for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design, texts)), design.name
 
 
@@ -140,40 +140,38 @@ def test_a_text_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pyt
         return forward(self, input_ids=input_ids, attention_mask=attention_mask, **named)
 
     monkeypatch.setattr(type(embedder.backbone.model), "forward", counting)
-    answers = asked(embedder, designs)
+    result = encode(embedder, designs)
     check = 0
     for design in designs:  # two texts are computed whole, and once more in the shared way
-        lengths = [len(text.ids) for text in tokenizer_of(embedder.tokenizer, design.prompt, 256).tokenize(TEXTS)]
+        lengths = [len(text.ids) for text in embedder.encoder.prompt_tokenizer(design.prompt).tokenize(TEXTS)]
         check += min(lengths) + max(lengths)
-    assert answers.computed < sum(tokens) <= answers.computed + 2 * check
-    assert answers.computed < 0.5 * sum(answers.alone)
-    plain = [
-        sum(len(text.ids) for text in tokenizer_of(embedder.tokenizer, one.prompt, 256).tokenize(TEXTS)) for one in designs
-    ]
-    assert answers.alone == plain
+    assert result.tokens < sum(tokens) <= result.tokens + 2 * check
+    assert result.tokens < 0.5 * sum(result.tokens_alone)
+    plain = [sum(len(text.ids) for text in embedder.encoder.prompt_tokenizer(one.prompt).tokenize(TEXTS)) for one in designs]
+    assert result.tokens_alone == plain
 
 
 def test_texts_without_a_token_alike_and_cut_texts_are_right(pico: Callable[..., Embedder]) -> None:
     embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
     texts = ["", *TEXTS, "A very long text. " * 60]
-    answers = asked(embedder, designs, texts)
-    assert was_shared(answers)
-    for design, vectors in merged(answers).items():
+    result = encode(embedder, designs, texts)
+    assert was_shared(result)
+    for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design, texts))
 
 
 def test_progress_counts_each_text_under_each_prompt(pico: Callable[..., Embedder]) -> None:
     for family in ("llama", "mamba"):
         steps: list[int] = []
-        asked(pico("causal/plain/last", family=family), designs_of(FIRST), [*TEXTS, TEXTS[0]], 96, progress=steps.append)
+        encode(pico("causal/plain/last", family=family), designs_of(FIRST), [*TEXTS, TEXTS[0]], 96, progress=steps.append)
         assert sum(steps) == 3 * 21 and len(steps) > 3
 
 
 def test_threads_give_the_same_vectors(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
     embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    one = merged(asked(embedder, designs, budget=96))
-    monkeypatch.setattr("unmask.encoding.questions.threads_for", lambda *_: 2)
-    two = merged(asked(embedder, designs, budget=96))
+    one = merged(encode(embedder, designs, budget=96))
+    monkeypatch.setattr("unmask.encoding.shared_prefix.threads_for", lambda *_: 2)
+    two = merged(encode(embedder, designs, budget=96))
     assert all(same(two[design], one[design]) for design in designs)
 
 
@@ -181,16 +179,16 @@ def test_a_model_that_goes_on_wrongly_computes_whole_prompts(
     pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    begin = Backbone.beginning
+    begin = Backbone.cache_prefix
 
     def shifted(self: Backbone, ids: Any) -> Any:
         """Keys and values of other tokens."""
         return begin(self, [[*own[1:], *own[:1]] for own in ids])
 
-    monkeypatch.setattr(Backbone, "beginning", shifted)
-    answers = asked(embedder, designs)
-    assert not was_shared(answers)
-    for design, vectors in merged(answers).items():
+    monkeypatch.setattr(Backbone, "cache_prefix", shifted)
+    result = encode(embedder, designs)
+    assert not was_shared(result)
+    for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design))
 
 
@@ -199,16 +197,16 @@ def test_texts_that_cannot_be_gone_on_from_after_all_are_read_whole(
 ) -> None:
     """Somebody puts hooks on the model after the check."""
     embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    begin, given = Backbone.beginning, list[Any]()
+    begin, given = Backbone.cache_prefix, list[Any]()
 
     def once(self: Backbone, ids: Any) -> Any:
         given.append(ids)
         return begin(self, ids) if len(given) == 1 else None
 
-    monkeypatch.setattr(Backbone, "beginning", once)
-    answers = asked(embedder, designs)
+    monkeypatch.setattr(Backbone, "cache_prefix", once)
+    result = encode(embedder, designs)
     assert len(given) > 1
-    for design, vectors in merged(answers).items():
+    for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design)), design.name
 
 
@@ -220,21 +218,21 @@ def test_without_the_memory_for_it_prompts_are_computed_one_by_one(
     def too_much(*_: Any) -> Any:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("unmask.encoding.questions._encode_batch", too_much)
-    answers = asked(embedder, designs)
-    assert not was_shared(answers)
-    for design, vectors in merged(answers).items():
+    monkeypatch.setattr(shared_prefix, "in_parallel", too_much)
+    result = encode(embedder, designs)
+    assert not was_shared(result)
+    for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design))
 
 
 def test_a_prompt_costs_what_it_costs_alone(pico: Callable[..., Embedder]) -> None:
     opening = "Somebody wants to know: "
     embedder, designs = pico("causal/plain/last"), designs_of([f"{opening}{{text}} {end}" for end in "ABCD"])
-    answers, lone = asked(embedder, designs), [asked(embedder, [design]) for design in designs]
-    assert was_shared(answers)
-    assert answers.alone == [tokens for answer in lone for tokens in answer.alone]
-    whole = list(tokenizer_of(embedder.tokenizer, designs[0].prompt, 256).tokenize(TEXTS))
-    assert answers.alone[0] < sum(len(text.ids) for text in whole), "the texts share the opening"
+    result, lone = encode(embedder, designs), [encode(embedder, [design]) for design in designs]
+    assert was_shared(result)
+    assert result.tokens_alone == [tokens for answer in lone for tokens in answer.tokens_alone]
+    whole = list(embedder.encoder.prompt_tokenizer(designs[0].prompt).tokenize(TEXTS))
+    assert result.tokens_alone[0] < sum(len(text.ids) for text in whole), "the texts share the opening"
 
 
 @pytest.mark.parametrize(
@@ -252,9 +250,9 @@ def test_where_it_is_wrong_or_saves_little_prompts_are_computed_whole(
     designs: list[Design], count: int, pico: Callable[..., Embedder]
 ) -> None:
     embedder = pico(f"{designs[0].attention}/plain/last")
-    answers = asked(embedder, designs, TEXTS[:count])
-    assert not was_shared(answers)
-    for design, vectors in merged(answers).items():
+    result = encode(embedder, designs, TEXTS[:count])
+    assert not was_shared(result)
+    for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design, TEXTS[:count]))
 
 
@@ -264,20 +262,20 @@ def test_a_long_instruction_before_short_texts_is_shared_over_texts_instead(
     opening = "Somebody wants to know what a short text is about, so read it: "
     designs, texts = designs_of([f"{opening}{{text}} A", f"{opening}{{text}} B"]), [f"{place}" for place in range(20)]
     embedder = pico("causal/plain/last")
-    answers = asked(embedder, designs, texts)
-    assert not was_shared(answers)
-    monkeypatch.setattr(beginnings, "_FEWEST", 10_000)
-    assert answers.computed < 0.5 * asked(embedder, designs, texts).computed
+    result = encode(embedder, designs, texts)
+    assert not was_shared(result)
+    monkeypatch.setattr(prefix_cache, "_MIN_TEXTS", 10_000)
+    assert result.tokens < 0.5 * encode(embedder, designs, texts).tokens
 
 
 def test_a_vector_that_is_not_finite_is_refused(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/last")
-    ids = next(tokenizer_of(embedder.tokenizer, FIRST[0], 256).tokenize(["text 7"])).ids
+    ids = next(embedder.encoder.prompt_tokenizer(FIRST[0]).tokenize(["text 7"])).ids
     only = set(ids) - {one for text in TEXTS[:7] for one in embedder.tokenizer(text)["input_ids"]}
     assert only
     embedder.backbone.model.get_input_embeddings().weight.data[sorted(only)] = float("nan")
     with pytest.raises(UnmaskError, match="not finite"):
-        asked(embedder, designs_of(FIRST))
+        encode(embedder, designs_of(FIRST))
 
 
 def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) -> None:
@@ -299,8 +297,7 @@ def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) 
         "bidirectional/style/last",
     ]
     groups = group_by_pass(map(Design.parse, names))
-    tokenizers = {prompt: tokenizer_of(embedder.tokenizer, prompt, 256) for _, prompt in groups}
-    assert alike(groups, tokenizers) == [
+    assert group_by_shared_prefix(groups, embedder.encoder.prompt_tokenizer) == [
         [("causal", "eol"), ("causal", "sentiment"), ("causal", ("style", "tone"))],
         [("causal", "{text} is"), ("causal", "plain")],
         [("causal", "style")],

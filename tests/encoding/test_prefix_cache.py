@@ -1,4 +1,4 @@
-"""Shared beginnings: the same vectors as without sharing, for every family; fewer tokens; and not where a model cannot go on."""
+"""Prefix caching: the same vectors as without, for every family; fewer tokens; and not where a model cannot reuse the cache."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.encoding.test_encode import with_longrope
+from tests.encoding.test_encoder import with_longrope
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
-from unmask.encoding import beginnings
+from unmask.encoding import prefix_cache
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.beginnings import find_beginning
+from unmask.encoding.prefix_cache import find_prefix
 from unmask.encoding.tokenization import TokenizedText
 from unmask.models.decoder import model_lock
 
@@ -27,21 +27,21 @@ CANNOT = ("mamba", "qwen3-next")  # their layers keep a state, not keys and valu
 
 def whole(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> Any:
     with monkeypatch.context() as patch:
-        patch.setattr(beginnings, "_FEWEST", 10_000)
+        patch.setattr(prefix_cache, "_MIN_TEXTS", 10_000)
         return embedder.encode(TEXTS)
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the beginnings that are shared, 0 for none."""
     lengths: list[int] = []
-    find = beginnings.find_beginning
+    find = prefix_cache.find_prefix
 
     def noting(*given: Any) -> Any:
         found = find(*given)
         lengths.append(found.length if found else 0)
         return found
 
-    monkeypatch.setattr("unmask.encoding.encode.find_beginning", noting)
+    monkeypatch.setattr("unmask.encoding.forward_pass.find_prefix", noting)
     return lengths
 
 
@@ -89,13 +89,13 @@ def test_a_model_that_goes_on_wrongly_computes_whole_texts(
 ) -> None:
     embedder = pico(f"causal/{PROMPT}/last")
     expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)
-    begin = Backbone.beginning
+    begin = Backbone.cache_prefix
 
     def shifted(self: Backbone, ids: Any) -> Any:
         """Keys and values of other tokens."""
         return begin(self, [[own[0], *own[:-1]] for own in ids])
 
-    monkeypatch.setattr(Backbone, "beginning", shifted)
+    monkeypatch.setattr(Backbone, "cache_prefix", shifted)
     assert np.array_equal(embedder.encode(TEXTS), expected)
     assert lengths == [0]
 
@@ -115,8 +115,8 @@ def test_a_large_dimension_hides_no_wrong_keys(
             weight.data = weight.data.to(dtype)
     lengths = noted(monkeypatch)
     embedder.encode(TEXTS)
-    begin = Backbone.beginning
-    monkeypatch.setattr(Backbone, "beginning", lambda self, ids: begin(self, [[own[0], *own[:-1]] for own in ids]))
+    begin = Backbone.cache_prefix
+    monkeypatch.setattr(Backbone, "cache_prefix", lambda self, ids: begin(self, [[own[0], *own[:-1]] for own in ids]))
     embedder.encode(TEXTS)
     assert lengths == [36, 0]
 
@@ -127,7 +127,7 @@ def test_texts_beyond_a_border_of_longrope_do_not_go_on_from_before_it() -> None
     backbone, read = with_longrope(), lambda texts, _: [torch.ones(len(texts), 4)]
     for longest, shared in ((1024, True), (1030, False)):
         texts = [TokenizedText(ids[: longest - place], 900) for place in range(8)]
-        assert (find_beginning(backbone, texts, read) is not None) is shared
+        assert (find_prefix(backbone, texts, read) is not None) is shared
 
 
 @pytest.mark.parametrize("error", [ValueError, torch.OutOfMemoryError])
@@ -179,7 +179,7 @@ def test_the_hooks_of_a_pass_in_another_thread_do_not_prevent_a_beginning(pico: 
     backbone = pico("causal/plain/last").backbone
     with ThreadPoolExecutor(1) as pool:
         with model_lock(backbone.model), backbone.layers[0].register_forward_pre_hook(lambda *_: None):
-            beginning = pool.submit(backbone.beginning, [[5, 6, 7]])
+            beginning = pool.submit(backbone.cache_prefix, [[5, 6, 7]])
             wait([beginning], timeout=0.5)  # it waits for its turn
         found = beginning.result()
     assert found is not None and found.length == 3
@@ -188,12 +188,12 @@ def test_the_hooks_of_a_pass_in_another_thread_do_not_prevent_a_beginning(pico: 
 def test_threads_share_a_beginning(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = pico(f"causal/{PROMPT}/last", batch_tokens=128)
     alone = embedder.encode(TEXTS)
-    monkeypatch.setattr("unmask.encoding.encode.threads_for", lambda *_: 2)
+    monkeypatch.setattr("unmask.encoding.encoder.threads_for", lambda *_: 2)
     assert np.array_equal(embedder.encode(TEXTS), alone)
 
 
 def test_only_tokens_that_none_embeds_are_shared() -> None:
     texts = [TokenizedText((1, 2, 3, 4, place), start=3) for place in range(5, 15)]
-    assert beginnings.shared_length(texts) == 3
-    assert beginnings.shared_length([*texts, TokenizedText((1, 2, 9), start=2)]) == 2
-    assert beginnings.shared_length([replace(text, start=0) for text in texts]) == 0
+    assert prefix_cache.shared_length(texts) == 3
+    assert prefix_cache.shared_length([*texts, TokenizedText((1, 2, 9), start=2)]) == 2
+    assert prefix_cache.shared_length([replace(text, start=0) for text in texts]) == 0

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import collate
-from unmask.encoding.encode import Tally, Vectors, encode_designs, encode_tokenized, fit_designs, require_finite
+from unmask.encoding.encoder import Encoder, Tally
 from unmask.encoding.features import Fit
+from unmask.encoding.forward_pass import Vectors, group_by_pass, require_finite
 from unmask.encoding.pooling import POOLINGS
-from unmask.encoding.several_prompts import tokenizer_of
-from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
+from unmask.encoding.shared_prefix import SharedResult
+from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import AttentionError, UnmaskError
+from unmask.models.source import Source
 from unmask.starter import reference_texts
 
 TRIED = [prompt for prompt in PROMPTS if prompt != "plain"] if ALL else ["eos", "eol", "echo", "instruction"]
@@ -69,26 +72,24 @@ Hard = Callable[[str, str], Vectors]
 
 
 @pytest.fixture(scope="module")
-def backbones(pico: Callable[..., Embedder]) -> dict[tuple[str, str], Backbone]:
-    attentions = ("causal", "bidirectional")
-    return {(f, a): pico(f"{a}/plain/mean", family=f).backbone for f in ("llama", "olmoe") for a in attentions}
+def encoders(pico: Callable[..., Embedder]) -> dict[str, Encoder]:
+    return {
+        family: replace(pico("causal/plain/mean", family=family).encoder, max_length=LIMIT) for family in ("llama", "olmoe")
+    }
 
 
 @pytest.fixture(scope="module")
-def encode(backbones: dict[tuple[str, str], Backbone], tokenizer: Any) -> Encode:
+def encode(encoders: dict[str, Encoder]) -> Encode:
     """Encode texts with designs that share attention and prompt, fitted on a few reference texts."""
     fitted: dict[tuple[str, Design], Fit] = {}
 
     def run(family: str, names: Sequence[str], texts: Sequence[str] = HARD, batch_tokens: int = 256, **options: Any) -> Any:
-        designs = list(parse_designs(names).values())
-        backbone = backbones[family, designs[0].attention]
-        prompt = tokenizer_of(tokenizer, designs[0].prompt, options.pop("max_length", LIMIT))
+        designs, encoder = list(parse_designs(names).values()), replace(encoders[family], batch_tokens=batch_tokens)
         for design in designs:
             if (family, design) not in fitted:
-                fits = fit_designs(backbone, prompt, [design], reference_texts()[:12], batch_tokens=512)
-                fitted[family, design] = fits[design]
+                fitted[family, design] = replace(encoder, batch_tokens=512).fit([design], reference_texts()[:12])[design]
         fits = {design: fitted[family, design] for design in designs}
-        return encode_designs(backbone, prompt, fits, texts, batch_tokens=batch_tokens, **options)
+        return encoder.encode(texts, fits, share_text=False, **options)
 
     return run
 
@@ -190,13 +191,13 @@ def test_many_designs_in_one_pass_are_each_alone(encode: Encode, hard: Hard, fam
 @pytest.mark.parametrize("family", ["llama", "olmoe"])
 @pytest.mark.parametrize("layer", [1, 2])
 def test_leaving_at_a_layer_gives_what_the_full_pass_gives(
-    encode: Encode, backbones: dict[tuple[str, str], Backbone], family: str, layer: int
+    encode: Encode, encoders: dict[str, Encoder], family: str, layer: int
 ) -> None:
     name = f"causal/eol/last@{layer}"
     ran: list[int] = []
     hooks = [
         block.register_forward_hook(lambda *_, k=k: ran.append(k))
-        for k, block in enumerate(backbones[family, "causal"].layers, start=1)
+        for k, block in enumerate(encoders[family].backbone.layers, start=1)
     ]
     early = only(encode(family, [name], batch_tokens=4096))
     assert max(ran) == layer
@@ -259,14 +260,11 @@ def test_the_tally_counts_texts_cuts_and_tokens(encode: Encode, tokenizer: Any) 
     assert (tally.texts, tally.truncated, tally.tokens) == (len(HARD) + 3, 4, distinct + LIMIT)
 
 
-def test_only_designs_that_need_it_are_fitted(backbones: dict[tuple[str, str], Backbone], tokenizer: Any) -> None:
+def test_only_designs_that_need_it_are_fitted(encoders: dict[str, Encoder]) -> None:
     names = ["causal/plain/mean", "causal/plain/mean/zscore", "causal/plain/mean/sum:auto", "causal/plain/mean/sum:auto/zscore"]
     plain, zscore, auto, both = parse_designs(names).values()
-    prompt = PromptTokenizer(tokenizer, "plain", LIMIT)
     fits = [
-        fit_designs(
-            backbones["olmoe", "causal"], prompt, [plain, zscore, auto, both], reference_texts()[:8], batch_tokens=tokens
-        )
+        replace(encoders["olmoe"], batch_tokens=tokens).fit([plain, zscore, auto, both], reference_texts()[:8])
         for tokens in (16, 4096)
     ]
     assert fits[0][plain] == Fit()
@@ -311,7 +309,7 @@ def test_the_error_comes_with_the_batch_and_names_the_precision(spoilt: Embedder
     done: list[int] = []
     fits = {spoilt.design: Fit()}
     with pytest.raises(UnmaskError, match="of text 0"):
-        encode_designs(spoilt.backbone, spoilt.prompt, fits, ["Z " * 40, *TEXTS], batch_tokens=64, progress=done.append)
+        spoilt.encoder.encode(["Z " * 40, *TEXTS], fits, progress=done.append)
     assert sum(done) < len(TEXTS)
     values = np.array([[1, np.nan], [1, 2]], np.float32)
     for dtype, said in ((torch.float16, "float16, whose largest.*--dtype bfloat16"), (torch.bfloat16, "Use --dtype float32")):
@@ -333,7 +331,7 @@ def test_a_model_whose_states_overflow_is_refused_when_it_is_loaded() -> None:
         Backbone(model, "causal")
 
 
-def with_longrope() -> Backbone:
+def with_longrope(tokenizer: Any = None) -> Encoder:
     """A model that rotates by other frequencies beyond 1024 tokens."""
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     settings = {"original_max_position_embeddings": 1024, "max_position_embeddings": 4096, "sliding_window": None}
@@ -342,29 +340,28 @@ def with_longrope() -> Backbone:
         "phi3",
         settings | {"rope_parameters": rope | {"original_max_position_embeddings": 1024}, "num_hidden_layers": 1},
     )
-    return Backbone(family.build(), "causal")
+    return Encoder(Backbone(family.build(), "causal"), tokenizer, Source("longrope"), max_length=4096, batch_tokens=4096)
 
 
 def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector(tokenizer: Any) -> None:
     """LongRoPE rotates a whole batch by other frequencies if its longest text is longer than the model was first trained for."""
-    backbone, design = with_longrope(), Design("causal", "plain", "last")
+    encoder, design = with_longrope(tokenizer), Design("causal", "plain", "last")
     ids = torch.randint(3, 512, (1025,), generator=torch.Generator().manual_seed(0)).tolist()
     texts = [TokenizedText(tuple(ids[:length]), 0) for length in (1024, 1025)]
 
     def encode(texts: Sequence[TokenizedText]) -> Vectors:
-        prompt = PromptTokenizer(tokenizer, "plain", 4096)
-        return encode_tokenized(backbone, prompt, {design: Fit()}, texts, batch_tokens=4096)[design]
+        return encoder.encode_tokenized(texts, {design: Fit()})[design]
 
     alone = np.concatenate([encode([text]) for text in texts])
     np.testing.assert_allclose(encode(texts), alone, atol=1e-4)
-    in_one_batch = backbone.raw(collate(texts, 0), [design])[design].hidden
+    in_one_batch = encoder.backbone.raw(collate(texts, 0), [design])[design].hidden
     assert in_one_batch is not None
     assert np.abs(in_one_batch[0].detach().numpy() - alone[0]).max() > 0.01
 
 
 def test_the_border_of_longrope_counts_in_every_prompt(tokenizer: Any) -> None:
     """In the longer prompt both texts are beyond it, in the shorter one only the second."""
-    backbone, design = with_longrope(), Design.parse("causal/eol+plain/last")
+    encoder, design = with_longrope(tokenizer), Design.parse("causal/eol+plain/last")
     ids = torch.randint(3, 512, (1040,), generator=torch.Generator().manual_seed(0)).tolist()
 
     def text(*lengths: int) -> TokenizedText:
@@ -372,8 +369,54 @@ def test_the_border_of_longrope_counts_in_every_prompt(tokenizer: Any) -> None:
         return TokenizedText(tuple(token for part in parts for token in part.ids), 0, parts=parts)
 
     def encode(texts: Sequence[TokenizedText]) -> Vectors:
-        prompts = tokenizer_of(tokenizer, design.prompt, 4096)
-        return encode_tokenized(backbone, prompts, {design: Fit()}, texts, batch_tokens=4096)[design]
+        return encoder.encode_tokenized(texts, {design: Fit()})[design]
 
     texts = [text(1030, 1022), text(1034, 1026)]
     np.testing.assert_allclose(encode(texts), np.concatenate([encode([text]) for text in texts]), atol=1e-4)
+
+
+# ---- several passes ---------------------------------------------------------------------------------------------------
+
+MIXED = [
+    "bidirectional/plain/mean",
+    "causal/eol/last",
+    "causal/eol/last/sum:auto/zscore",
+    "causal/plain/last@1",
+    "causal/eol/mean/routing",
+]
+
+
+def test_designs_of_any_attention_and_prompt_have_the_vectors_of_an_embedder(encoders: dict[str, Encoder]) -> None:
+    designs, encoder, done = list(parse_designs(MIXED).values()), encoders["olmoe"], list[int]()
+    assert [len(group) for group in group_by_pass(designs).values()] == [3, 1, 1]
+    fits = encoder.fit(designs, reference_texts()[:12])
+    vectors = encoder.encode(TEXTS, fits, progress=done.append)
+    assert sum(done) == 3 * len(TEXTS) and encoder.backbone.attention == "causal"
+    for design in designs:
+        np.testing.assert_allclose(vectors[design], Embedder(encoder, design, fit=fits[design]).encode(TEXTS), atol=2e-5)
+
+
+def test_prompts_that_share_a_prefix_read_a_text_once(encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[SharedResult] = []
+    encode_prompts = Encoder.encode_prompts
+
+    def watched(*args: Any) -> SharedResult:
+        results.append(encode_prompts(*args))
+        return results[-1]
+
+    monkeypatch.setattr(Encoder, "encode_prompts", watched)
+    monkeypatch.setattr("unmask.encoding.prefix_cache._MIN_TEXTS", 2)
+    monkeypatch.setattr("unmask.encoding.shared_prefix.CACHED_TOKEN_COST", 1)  # these texts are short
+    fits = {Design.parse(f"causal/{prompt}/last"): Fit() for prompt in ("eol", "plain", "style", "tone")}
+    vectors = encoders["olmoe"].encode(TEXTS, fits)
+    assert [len(result.vectors) for result in results] == [3, 1]
+    assert results[0].tokens < sum(results[0].tokens_alone)
+    for design in fits:
+        np.testing.assert_allclose(vectors[design], Embedder(encoders["olmoe"], design).encode(TEXTS), atol=2e-5)
+
+
+def test_a_design_that_cannot_be_served_is_refused_before_anything_is_computed(encoders: dict[str, Encoder]) -> None:
+    done: list[int] = []
+    with pytest.raises(UnmaskError, match="no router"):
+        encoders["llama"].encode(TEXTS, dict.fromkeys(parse_designs(MIXED).values(), Fit()), progress=done.append)
+    assert done == []
