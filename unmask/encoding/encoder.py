@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.designs.design import Attention, Design
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import collate, default_batch_tokens, padded_tokens, plan, share, shares, steps_of
 from unmask.encoding.dedup import UniqueTexts

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone, PrefixCache
 from unmask.encoding.batching import collate
 from unmask.encoding.features import Fit, Raw, mean_of, vectors

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unmask.designs.design import Design
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone, PrefixCache
 from unmask.encoding.batching import may_share, padded_tokens, plan, share, shares, steps_of
 from unmask.encoding.dedup import unique

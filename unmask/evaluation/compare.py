@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import ATTENTIONS, Design
-from unmask.designs.prompt_names import AND
+from unmask.designs.prompts import AND
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
