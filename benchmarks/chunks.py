@@ -17,8 +17,7 @@ from benchmarks import _inputs, _report
 from benchmarks._report import Report, Table
 from benchmarks._retrieval import SmallRetrieval, small_retrieval
 from unmask import Design, Embedder
-from unmask.encoding.chunk_vectors import Chunks, encode_chunks
-from unmask.encoding.chunking import Chunking
+from unmask.encoding.chunking import Chunking, Chunks, encode_chunks
 from unmask.encoding.encoder import Tally, encode_designs, fit_designs
 from unmask.starter import reference_texts
 

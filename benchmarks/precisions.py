@@ -18,8 +18,7 @@ from benchmarks import _inputs, _report
 from benchmarks._report import Report, Table
 from benchmarks._retrieval import SmallRetrieval, small_retrieval
 from unmask import Embedder
-from unmask.encoding.precision import PRECISIONS
-from unmask.encoding.quantization import Vectors, finish, measure_loss, sample_rows
+from unmask.encoding.quantization import PRECISIONS, Vectors, finish, measure_loss, sample_rows
 from unmask.statistics.correlations import spearman_matrix
 
 COLUMNS = {

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from unmask.encoding.questions import Question, encode_questions
 
 from benchmarks import _inputs
 from benchmarks.encode import best_times, texts
 from unmask import Design, Embedder
 from unmask.encoding.encoder import encode_tokenized
-from unmask.encoding.forward_pass import Vectors
 from unmask.encoding.features import Fit
-from unmask.encoding.questions import Question, encode_questions
+from unmask.encoding.forward_pass import Vectors
 from unmask.encoding.tokenization import PromptTokenizer
 
 QUESTIONS = (

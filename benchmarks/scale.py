@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import _inputs
-from unmask.encoding.precision import PRECISIONS
-from unmask.encoding.quantization import finish
+from unmask.encoding.quantization import PRECISIONS, finish
 
 BYTES = {"float32": 2311.0, "float16": 1111.0, "int8": 585.0, "binary": 80.0}
 """Bytes of a document in a parquet file with its id, at 576 dimensions, as `--measure` printed them."""

@@ -111,7 +111,7 @@ def score_by_search(
     report: Report, embedder: Embedder, encode: Encode, task: LocalTask, folder: Path, compared: NDArray[np.float64]
 ) -> None:
     """Index the documents in each store and precision, search, and add a row for each way."""
-    from unmask.encoding.precision import PRECISIONS
+    from unmask.encoding.quantization import PRECISIONS
     from unmask.search.build import build
     from unmask.search.documents import Corpus
     from unmask.search.index import Index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -13,19 +13,25 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design, as_design
 from unmask.designs.prompts import takes_instruction
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.chunk_vectors import Chunks, encode_chunks
-from unmask.encoding.chunking import Chunking
-from unmask.encoding.encoder import Encoder, Tally
+from unmask.encoding.chunking import Chunking, Chunks, encode_chunks
+from unmask.encoding.encoder import Encoder, Tally, warn_of_truncation
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Vectors
 from unmask.encoding.heads import Head
 from unmask.encoding.lexical import unpacked
-from unmask.encoding.precision import PRECISIONS, Precision
-from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width, unit_cosines
+from unmask.encoding.quantization import (
+    PRECISIONS,
+    AnyVectors,
+    Precision,
+    as_floats,
+    finish,
+    normalized,
+    require_signs,
+    require_width,
+    unit_cosines,
+)
 from unmask.encoding.sentence_transformers_aliases import INSTEAD, refuse_unknown
-from unmask.encoding.several_prompts import DesignTokenizer, digest_of_tokens
-from unmask.encoding.texts import as_texts, warn_of_cuts
-from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
+from unmask.encoding.tokenization import MAX_LENGTH, DesignTokenizer, PromptTokenizer, digest_of_tokens
 from unmask.errors import UnmaskError, require_counts, unknown
 from unmask.io.paths import expanded
 from unmask.io.terminal import progress_bar
@@ -117,7 +123,8 @@ class Embedder:
     @property
     def dim(self) -> int:
         """Number of dimensions of a vector."""
-        return int(self.encode([]).shape[1])
+        self._check_vectors(None, "float32")
+        return self.encoder.forward_pass({self.design: self.fitted}).width(self.design)
 
     @property
     def device(self) -> torch.device:
@@ -220,7 +227,7 @@ class Embedder:
 
     def fit(self, texts: Iterable[str]) -> Embedder:
         """Fit standardisation and alpha on reference texts, as far as the design needs it. Returns the embedder itself."""
-        self._fit = self.encoder.fit([self.design], as_texts(texts))[self.design]
+        self._fit = self.encoder.fit([self.design], _as_texts(texts))[self.design]
         return self
 
     def use_fit(self, fit: Fit) -> Embedder:
@@ -270,10 +277,10 @@ class Embedder:
         if "task_metadata" in others:
             return self._encode_for_mteb(texts, **others, dim=dim, normalize=normalize, precision=precision)
         refuse_unknown(others)
-        texts = as_texts(texts)
+        texts = _as_texts(texts)
         self._check_vectors(dim, precision)
         vectors, cut = self._encode(texts, self._instruction(instruction, instruction_name), show_progress, tally or Tally())
-        warn_of_cuts(cut, len(texts), self.max_length)
+        warn_of_truncation(cut, len(texts), self.max_length)
         return finish(vectors, dim, normalize, precision)
 
     def _encode(
@@ -305,9 +312,9 @@ class Embedder:
             raise UnmaskError(
                 f"The vectors of '{self.design.name}' are dense: use encode, or a design such as causal/eol/last/lexical."
             )
-        texts = as_texts(texts)
+        texts = _as_texts(texts)
         packed, cut = self._encode(texts, self._instruction(instruction, instruction_name), show_progress, tally or Tally())
-        warn_of_cuts(cut, len(texts), self.max_length)
+        warn_of_truncation(cut, len(texts), self.max_length)
         return unpacked(packed, self.backbone.output_layer.vocabulary)
 
     def encode_chunks(
@@ -332,7 +339,7 @@ class Embedder:
         other options are those of `encode`. Raises UnmaskError, before it computes, for sizes that do not work, for chunks that leave no
         room for the prompt, and for a design that cannot chunk late.
         """
-        chunking, documents = Chunking(size, overlap, late), as_texts(texts)
+        chunking, documents = Chunking(size, overlap, late), _as_texts(texts)
         self._check_vectors(dim, precision)
         tally = tally or Tally()
         first, known = tally.texts, len(tally.cut)
@@ -345,7 +352,7 @@ class Embedder:
             tally=tally,
             show_progress=show_progress,
         )[self.design]
-        warn_of_cuts([row - first for row in tally.cut[known:]], len(documents), self.max_length)
+        warn_of_truncation([row - first for row in tally.cut[known:]], len(documents), self.max_length)
         return replace(chunks, vectors=finish(np.asarray(chunks.vectors, np.float32), dim, normalize, precision))
 
     def encode_query(self, texts: Iterable[str], **options: object) -> AnyVectors:
@@ -444,6 +451,23 @@ class Embedder:
         if name not in self.instructions:
             raise unknown("instruction", name, self.instructions or ["(this embedder has none)"])
         return self.instructions[name]
+
+
+def _as_texts(texts: Iterable[str]) -> Sequence[str]:
+    """Texts as a list, of anything that yields strings in an order: a generator, an array, a column of a table.
+
+    Raises UnmaskError for anything without an order, for values that are not strings, and for a single string.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise UnmaskError("encode takes a list of texts, not one string: encode([text]).")
+    # of these, Python would take the keys, the names of the columns, or any order
+    if not isinstance(texts, Iterable) or isinstance(texts, (Mapping, Set)) or getattr(texts, "ndim", 1) != 1:
+        raise UnmaskError(f"encode takes a list of texts, not {type(texts).__name__}: encode([text, text]).")
+    listed = texts if isinstance(texts, (list, tuple)) else list(texts)
+    for index, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise UnmaskError(f"Text {index} is {type(text).__name__}, not str.")
+    return listed
 
 
 def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:

@@ -19,8 +19,7 @@ from unmask.bulk.job import EmbedderArguments, Job
 from unmask.bulk.single_file import embed_file
 from unmask.bulk.vector_writers import WRITERS, Block, Layout
 from unmask.embedder import Embedder
-from unmask.encoding.precision import PRECISIONS
-from unmask.encoding.quantization import PrecisionLoss, finish, measure_loss
+from unmask.encoding.quantization import PRECISIONS, PrecisionLoss, finish, measure_loss
 from unmask.errors import UnmaskError
 
 DOCUMENTS = [" ".join(TEXTS[:5]), "x", "", " ".join(TEXTS[2:]), " ".join(TEXTS[:5])]

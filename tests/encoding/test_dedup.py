@@ -8,8 +8,8 @@ from unmask.encoding.dedup import UniqueTexts, unique
 from unmask.encoding.tokenization import TokenizedText
 
 
-def text(*ids: int, spans: tuple[tuple[int, int], ...] = (), kept: str = "") -> TokenizedText:
-    return TokenizedText(ids, 0, spans=spans, kept=kept)
+def text(*ids: int, spans: tuple[tuple[int, int], ...] = (), words: str = "") -> TokenizedText:
+    return TokenizedText(ids, 0, spans=spans, text=words)
 
 
 def test_unique_is_numpys_in_order_of_appearance() -> None:
@@ -27,5 +27,5 @@ def test_vectors_of_distinct_texts_are_expanded_to_all_texts() -> None:
 
 
 def test_lexical_designs_distinguish_texts_by_their_words() -> None:
-    texts = [text(5, kept="a"), text(5, kept="b")]
+    texts = [text(5, words="a"), text(5, words="b")]
     assert len(UniqueTexts(texts).texts) == 1 and len(UniqueTexts(texts, by_words=True).texts) == 2

@@ -16,9 +16,8 @@ from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.chunking import Chunking
+from unmask.encoding.chunking import Chunking, windows
 from unmask.encoding.heads import HeadOptions, build_head
-from unmask.encoding.late_chunking import windows
 from unmask.encoding.pooling import POOLINGS
 from unmask.encoding.prefix_cache import shared_length
 from unmask.encoding.tokenization import PromptTokenizer
@@ -156,7 +155,7 @@ def test_windows_hold_every_chunk_with_half_a_window_before(
     limited = PromptTokenizer(tokenizer, Design.parse(f"causal/{prompt}/mean").prompts[0], limit)
     document = " ".join([DOCUMENT] * 4)
     spans = Chunking(size, overlap).split(tokenizer, document)
-    whole, _ = limited.whole(document)
+    whole, _ = limited.untruncated(document)
     room, before = limited.room(), whole.start
     found = list(windows(limited, document, spans, causal))
     assert len(found) > 2 and sum(len(window.spans) for window in found) == len(spans)

@@ -116,11 +116,11 @@ def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None
 def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> None:
     embedder = lexical(family)
     texts = list(embedder.prompts.tokenize(TEXTS))
-    own, expected = embedder.prompts.parts[0].own_tokens(texts), rows(embedder, TEXTS)
+    own, expected = embedder.prompts.parts[0].word_ids(texts), rows(embedder, TEXTS)
     right = collate(texts, 7)
     order = torch.argsort(right.real.int(), dim=1, stable=True)  # padding first, then the tokens in their order
     left = [torch.gather(part, 1, order) for part in (right.ids, right.real, right.embed)]
-    [raw] = embedder.backbone.raw(TokenBatch(left[0], left[1], left[2], own=own), [embedder.design]).values()
+    [raw] = embedder.backbone.raw(TokenBatch(left[0], left[1], left[2], word_ids=own), [embedder.design]).values()
     assert raw.lexical is not None
     assert np.allclose(unpacked(raw.lexical.numpy(), 512).toarray(), expected, atol=2e-5)
 
@@ -146,7 +146,7 @@ def test_a_long_beginning_that_texts_share_changes_nothing(lexical: Make) -> Non
 def test_case_place_and_punctuation_of_a_word_do_not_matter(lexical: Make) -> None:
     """They change the logits, but not which tokens have one."""
     embedder = lexical()
-    first, *others = embedder.prompts.parts[0].own_tokens(
+    first, *others = embedder.prompts.parts[0].word_ids(
         list(embedder.prompts.tokenize(["a red ball", "Red! ball? a", '"BALL", a (red)', "ball ball a red a"]))
     )
     assert first == sorted(set(first)) and others == [first] * 3
@@ -156,7 +156,7 @@ def test_combining_marks_continue_a_word(lexical: Make) -> None:
     prompts = lexical().prompt
 
     def own(text: str) -> list[int]:
-        [tokens] = prompts.own_tokens(list(prompts.tokenize([text])))
+        [tokens] = prompts.word_ids(list(prompts.tokenize([text])))
         return tokens
 
     def whole(word: str) -> list[int]:
@@ -179,14 +179,14 @@ def test_words_that_were_cut_have_no_value(lexical: Make) -> None:
     with pytest.warns(UserWarning, match="1 of 1 texts was cut to 40 tokens"):
         found = rows(embedder, [text])
     [tokenized] = embedder.prompts.tokenize([text])
-    assert tokenized.truncated and tokenized.kept.startswith("guitar guitar") and "zebra" not in tokenized.kept
-    assert set(np.flatnonzero(found)) <= set(embedder.prompts.parts[0].own_tokens([TokenizedText((), 0, kept="guitar")])[0])
+    assert tokenized.truncated and tokenized.text.startswith("guitar guitar") and "zebra" not in tokenized.text
+    assert set(np.flatnonzero(found)) <= set(embedder.prompts.parts[0].word_ids([TokenizedText((), 0, text="guitar")])[0])
 
 
 def test_the_copy_of_an_echo_counts_once(lexical: Make) -> None:
     embedder = lexical(design="causal/echo/last/lexical")
     [echo] = embedder.prompts.tokenize(["a red ball"])
-    assert echo.kept == "a red ball"
+    assert echo.text == "a red ball"
 
 
 def test_values_by_hand() -> None:

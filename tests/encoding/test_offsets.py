@@ -14,9 +14,15 @@ from tests.conftest import TEXTS, make_tokenizer
 from tests.encoding.test_tokenization import HARD
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
-from unmask.encoding.offsets import inside, token_range, trims_spaces, untrimmed
-from unmask.encoding.several_prompts import digest_of_tokens
-from unmask.encoding.tokenization import PromptTokenizer, tokenize_bare
+from unmask.encoding.tokenization import (
+    PromptTokenizer,
+    digest_of_tokens,
+    inside,
+    token_range,
+    tokenize_bare,
+    trims_spaces,
+    untrimmed,
+)
 from unmask.saving.exports import standalone
 
 ENDING_IN_SPACES = ["word " * 60, " ", "\n\n", "a \n\n b", "two  words  ", " x"]
@@ -43,7 +49,7 @@ def test_trimmed_offsets_change_no_token_of_a_text(prompt: str, add_bos: bool) -
         plain, trimming = (PromptTokenizer(tokenizer_that(trims, add_bos), prompt, length) for trims in (False, True))
         texts = [*TEXTS, *HARD, *ENDING_IN_SPACES] if length == 4000 else [*TEXTS, *ENDING_IN_SPACES]
         for text, one, other in zip(texts, plain.tokenize(texts), trimming.tokenize(texts), strict=True):
-            assert (one.ids, one.start, one.kept) == (other.ids, other.start, other.kept), (text, length)
+            assert (one.ids, one.start, one.text) == (other.ids, other.start, other.text), (text, length)
 
 
 @given(st.text(alphabet=" \n\tab.é日", max_size=12))

@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import arrays
 
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
-from unmask.encoding.precision import PRECISIONS
 from unmask.encoding.quantization import (
+    PRECISIONS,
     PrecisionLoss,
     Vectors,
     as_floats,

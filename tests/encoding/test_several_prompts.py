@@ -20,8 +20,7 @@ from unmask.encoding.batching import collate
 from unmask.encoding.chunking import Chunking
 from unmask.encoding.encoder import Tally
 from unmask.encoding.prefix_cache import find_prefix
-from unmask.encoding.several_prompts import SeveralPrompts
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.tokenization import PromptTokenizer, SeveralPrompts
 from unmask.errors import UnmaskError
 from unmask.probing.layers import layer_designs
 from unmask.saving.exports.export import export, find_target

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unmask.encoding.tokenization import tokenize_bare
-from unmask.encoding.words import composed, joined_words, keyword_places, without_surrogates, words
+from unmask.encoding.words import composed, joined_words, keyword_spans, without_surrogates, words
 from unmask.moe.experts.lessons.lessons import tokenize_pairs
 from unmask.search.keywords import Keywords
 from unmask.search.snippets import snippet
@@ -63,7 +63,7 @@ def test_keywords_find_whole_words(query: str, language: str, found: list[int], 
     ],
 )
 def test_keywords_of_scripts_without_spaces_are_pairs(text: str, expected: list[str]) -> None:
-    assert [text[start:end] for start, end in keyword_places(text)] == expected
+    assert [text[start:end] for start, end in keyword_spans(text)] == expected
 
 
 def test_a_snippet_is_around_a_word_that_is_composed_otherwise() -> None:

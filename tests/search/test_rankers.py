@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from tests.search.test_stores import COUNT, DIM, SCHEMA, blocks, made
-from unmask.encoding.precision import PRECISIONS, Precision
-from unmask.encoding.quantization import as_floats, normalized
+from unmask.encoding.quantization import PRECISIONS, Precision, as_floats, normalized
 from unmask.search import rankers
 from unmask.search.keywords import Keywords
 from unmask.search.queries import Queries

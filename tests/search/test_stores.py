@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from unmask.encoding.precision import PRECISIONS, Precision
-from unmask.encoding.quantization import normalized
+from unmask.encoding.quantization import PRECISIONS, Precision, normalized
 from unmask.errors import UnmaskError
 from unmask.search.stores import STORES, default_store
 from unmask.search.stores.store import Block, Layout, in_order

@@ -16,7 +16,7 @@ from unmask.io.sources import find_files
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
-    from unmask.encoding.precision import Precision
+    from unmask.encoding.quantization import Precision
 
 SHARD_ROWS = 50_000
 """Most rows of a shard, unless the user says otherwise: some minutes of a GPU, some megabytes of vectors."""

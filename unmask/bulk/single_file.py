@@ -18,8 +18,8 @@ from unmask.bulk.job import Job
 from unmask.bulk.manifest import describe
 from unmask.bulk.shards import require_columns
 from unmask.bulk.vector_writers import WRITERS
+from unmask.encoding.encoder import warn_of_truncation
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
-from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, only_writer_of, remove, sync
 from unmask.io.rows import has_no_columns
@@ -90,7 +90,7 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
             raise UnmaskError(f"{given.file} changed while it was embedded. Run the command again.")
         with warnings.catch_warnings():
             warnings.simplefilter("default")
-            warn_of_cuts(cut, counts.rows, embedder.max_length)
+            warn_of_truncation(cut, counts.rows, embedder.max_length)
         sync(scratch)
         loss = mean_loss(losses)
         manifest = _manifest(embedder, job, given, counts, encoder.dim) | {

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.options import Design, Model, ModelOptions, refuse_given
-from unmask.encoding.precision import Precision
+from unmask.encoding.quantization import Precision
 from unmask.io.terminal import counted, say, tell_result
 
 Texts = Annotated[

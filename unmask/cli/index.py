@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, Design, Model, ModelOptions
-from unmask.encoding.precision import Precision
+from unmask.encoding.quantization import Precision
 from unmask.io.terminal import counted, say, tell
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
 """Backbone: a loaded decoder with a proven attention. Token batches in, pooled states and routing weights out.
 
-States are pooled inside forward hooks, so that reading every layer never holds (layers, texts, tokens, dims) in memory. No logits are
-computed but those of a text's own words, if a design asks for them. No key-value cache is built, and layers above the last one that is
-read are not computed.
+States are pooled inside forward hooks, so that reading every layer never holds (layers, texts, tokens, dims) in memory. Logits are computed
+only for the words of a text, and only for lexical designs. Layers above the last one that is read are not computed.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Spans:
     stop: Int[Tensor, " span"]
 
     def gather(self, states: Float[Tensor, "text token dim"]) -> tuple[Tensor, Tensor]:
-        """The states of each span, padded to the longest, and the mask of those that are its own."""
+        """The states of each span, padded to the longest, and their mask."""
         texts, first, stop = (part.to(states.device)[:, None] for part in (self.texts, self.first, self.stop))
         positions = first + torch.arange(int((stop - first).max()), device=states.device)
         return states[texts, positions.clamp(max=states.shape[1] - 1)], positions < stop
@@ -86,18 +85,19 @@ class Spans:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Tokens of several texts, padded to one length on either side.
-
-    real: positions that hold a token. embed: positions that are pooled (the embedded span). prefix: cached tokens before each text.
-    spans: ranges that are pooled in place of `embed`, each to a vector. own: the tokens of each text's own words, for lexical designs.
-    """
+    """Tokens of several texts, padded to one length on either side."""
 
     ids: Int[Tensor, "text token"]
     real: Bool[Tensor, "text token"]
+    """Positions that hold a token."""
     embed: Bool[Tensor, "text token"]
+    """Positions that are pooled (the embedded span)."""
     prefix: PrefixCache | None = None
+    """Cached tokens before each text."""
     spans: Spans | None = None
-    own: Sequence[Sequence[int]] | None = None
+    """Ranges that are pooled in place of `embed`, each to a vector."""
+    word_ids: Sequence[Sequence[int]] | None = None
+    """The tokens of each text's words, for lexical designs."""
 
     def to(self, device: torch.device) -> TokenBatch:
         """The same batch on a device."""
@@ -136,15 +136,16 @@ class _DeepEnough(Exception):
 
 
 class Backbone:
-    """A decoder under a proven attention. It keeps that attention even if other backbones or threads use the same model.
+    """A decoder under a proven attention, which it keeps even if other backbones or threads use the same model.
 
-    model: the decoder without its language-model head, in evaluation mode. attention: as set and proven. proof: the measurements.
-    head: the trained pooling, if the design has one. autocast: precision of products while weights of another precision train.
+    `model` has no language-model head and is in evaluation mode; `proof` holds the measurements of its attention.
     """
 
     head: Head | None = None
-    _output: OutputLayer | None = None
+    """The trained pooling, if the design has one."""
     autocast: torch.dtype | None = None
+    """Precision of products while weights of another precision train."""
+    _output: OutputLayer | None = None
 
     def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
         """Wrap a loaded model, set its attention and prove it.
@@ -163,7 +164,7 @@ class Backbone:
             self._first_position = first_position(model)
 
     def set_attention(self, attention: Attention) -> None:
-        """Switch the attention and prove it again. Raises AttentionError, which leaves the model as it was."""
+        """Switch the attention and prove it again. Raises AttentionError and then leaves the model unchanged."""
         with model_lock(self.model):
             with attention_kept(self.model):
                 set_attention(self.model, attention)
@@ -198,26 +199,26 @@ class Backbone:
         return proof
 
     def under(self, attention: Attention) -> Backbone:
-        """The same model under an attention: this backbone, or another one beside it. Raises AttentionError."""
+        """This backbone, or a second one of the same model, under an attention. Raises AttentionError."""
         if attention == self.attention:
             return self
-        other = copy(self)
+        backbone = copy(self)
         with model_lock(self.model), attention_kept(self.model):
-            other.set_attention(attention)
-        return other
+            backbone.set_attention(attention)
+        return backbone
 
     def with_head(self, head: Head) -> Backbone:
         """A new backbone of the same model with a trained head. This backbone does not change."""
-        other = copy(self)
-        other.head = head.to(self.device)
-        return other
+        backbone = copy(self)
+        backbone.head = head.to(self.device)
+        return backbone
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Have the model alone, under the attention of this backbone. Every forward pass runs inside a turn.
+        """Exclusive use of the model, under the attention of this backbone. Every forward pass runs inside a turn.
 
-        Several backbones may share a model, and attention and hooks are state of the model. So threads take turns, and each turn
-        restores the attention. Where no gradient is computed, it is without dropout.
+        Several backbones may share a model, and attention and hooks are state of the model, so threads take turns, and each turn restores
+        the attention. Without gradients, dropout is off.
         """
         with model_lock(self.model), attention_kept(self.model), no_dropout(self.model):
             set_attention(self.model, self.attention)
@@ -253,8 +254,8 @@ class Backbone:
         return sparse
 
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
-        """What a design reads in the forward pass of one prompt. Raises UnmaskError if the model lacks the layer or the routers."""
-        self._refuse_what_is_missing(design)
+        """The reads of a design in the forward pass of one prompt. Raises UnmaskError if the model lacks the layer or the routers."""
+        self._require_parts(design)
         pool = POOLINGS[design.one_pooling]
         layers = range(1, self.depth + 1) if isinstance(design.layer, str) else [design.layer or self.depth]
         hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden or design.is_sparse else []
@@ -262,18 +263,18 @@ class Backbone:
 
     def check(self, design: Design) -> None:
         """Raise UnmaskError for a design that this model, with its head, cannot serve."""
-        self._refuse_what_is_missing(design)
+        self._require_parts(design)
         if design.is_sparse:
             _ = self.output_layer
 
     @property
     def output_layer(self) -> OutputLayer:
-        """What predicts words, found when it is first needed. Raises UnmaskError for a model without it."""
+        """The layer that predicts tokens, looked up on first use. Raises UnmaskError for a model without one."""
         if self._output is None:
             self._output = find_output_layer(self.model)
         return self._output
 
-    def _refuse_what_is_missing(self, design: Design) -> None:
+    def _require_parts(self, design: Design) -> None:
         if design.needs_head and not self._serves(design):
             raise UnmaskError(f"'{design.name}' needs a trained head. Train an embedder with it: `unmask train`.")
         if design.uses_routing and not self.routers:
@@ -281,9 +282,6 @@ class Backbone:
                 f"'{design.name}' uses routing weights, but {type(self.model).__name__} {why_no_routers(self.model)}. "
                 "Features 'hidden' work on every model."
             )
-        self._refuse_depth(design)
-
-    def _refuse_depth(self, design: Design) -> None:
         if isinstance(design.layer, int) and design.layer > self.depth:
             raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
 
@@ -301,10 +299,10 @@ class Backbone:
         ids = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in prefixes], device=self.device)
         real = torch.arange(longest) >= torch.tensor([[longest - len(ids)] for ids in prefixes])
         with self.computing():
-            if has_hooks(self.model):  # asked inside the turn: outside of it, other threads have hooks on the model
+            if has_hooks(self.model):  # inside the turn: outside of it, other threads have hooks on the model
                 return None
             try:
-                output = self.model(input_ids=ids, use_cache=True, **self._places(real.to(self.device)))
+                output = self.model(input_ids=ids, use_cache=True, **self._positions(real.to(self.device)))
             except torch.OutOfMemoryError:
                 raise
             except UNSUPPORTED_CACHE:
@@ -326,28 +324,28 @@ class Backbone:
         designs = list(designs)
         headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}
         plans = {design: self.reads(design) for design in designs if design not in headed}
-        wanted = {read for hidden, routing in plans.values() for read in _both(hidden, routing)}
-        values = self.read(batch, wanted | {read for reads, _ in headed.values() for read in reads})
+        reads = {item for hidden, routing in plans.values() for item in (*hidden, *([routing] if routing else []))}
+        values = self.read(batch, reads | {item for head_reads, _ in headed.values() for item in head_reads})
         return {design: Raw(pool(values)) for design, (_, pool) in headed.items()} | {
             design: self._lexical(values[hidden[0]], batch)
             if design.is_sparse
             else Raw(
-                _joined([values[read] for read in hidden], design) if hidden else None,
+                _joined([values[item] for item in hidden], design) if hidden else None,
                 values[routing] if routing else None,
             )
             for design, (hidden, routing) in plans.items()
         }
 
     def _lexical(self, states: Tensor, batch: TokenBatch) -> Raw:
-        if batch.own is None:
+        if batch.word_ids is None:
             raise UnmaskError("A lexical design needs the words of each text, and here are only tokens. Use another design.")
-        return Raw(lexical=lexical_vectors(states, batch.own, self.output_layer))
+        return Raw(lexical=lexical_vectors(states, batch.word_ids, self.output_layer))
 
     def _serves(self, design: Design) -> bool:
         return self.head is not None and design.pooling == self.head.kind
 
     def layer_reads(self) -> list[HiddenRead]:
-        """What a head over layers reads: every layer, pooled as in Pooling and Attention (designs 3 and 5).
+        """The reads of a head over layers: every layer, pooled as in Pooling and Attention (designs 3 and 5).
 
         That is the last token under causal attention, and the mean under bidirectional attention.
         """
@@ -355,11 +353,11 @@ class Backbone:
         return [HiddenRead(layer, pool) for layer in range(1, self.depth + 1)]
 
     def _head_reads(self, design: Design, batch: TokenBatch) -> tuple[list[Read], Callable[[dict[Read, Tensor]], Tensor]]:
-        """What the head reads in a pass, and the function that turns the values into vectors.
+        """The reads of the head in a pass, and the function that turns their values into vectors.
 
-        A head over tokens runs inside the read, so that its states are not kept in memory. The condition of a conditioned head is the mean
-        state of all tokens before the embedded span: a batch does not say which of them are the instruction's. So with a BOS or a chat
-        header a text without an instruction has a condition too.
+        A head over tokens runs inside the read, so that its states do not stay in memory. The condition of a conditioned head is the mean
+        state of every token before the embedded span, since a batch does not say which of them belong to the instruction. So with a BOS
+        or a chat header, a text without an instruction has a condition too.
         """
         head = self.head
         assert head is not None
@@ -369,8 +367,8 @@ class Backbone:
             def pool_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
                 return head(hidden, mask, _mean_or_zero(hidden, before))  # type: ignore[no-any-return]
 
-            read = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)
-            return [read], lambda values: values[read]
+            last = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)
+            return [last], lambda values: values[last]
         layers = self.layer_reads()
         condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, before))
 
@@ -386,11 +384,11 @@ class Backbone:
         values: dict[Read, Tensor] = {}
         routing: dict[RoutingRead, list[Tensor]] = {}
         by_layer: dict[int, list[HiddenRead]] = {}
-        for read in reads:
-            if isinstance(read, HiddenRead):
-                by_layer.setdefault(read.layer, []).append(read)
+        for item in reads:
+            if isinstance(item, HiddenRead):
+                by_layer.setdefault(item.layer, []).append(item)
             else:
-                routing[read] = []
+                routing[item] = []
         self._require_embeddings(batch)
         batch = batch.to(self.device)
         stop = None if routing else max(by_layer)
@@ -402,21 +400,21 @@ class Backbone:
                 hook = _router_hook(router, routing, batch)
                 hooks.callback(router.module.register_forward_hook(hook, with_kwargs=True).remove)
             final = self._forward(batch)
-        for read in by_layer.get(self.depth, []):
+        for item in by_layer.get(self.depth, []):
             assert final is not None
-            values[read] = batch.pooled(read.pool, final)
+            values[item] = batch.pooled(item.pool, final)
         if any(not pooled for pooled in routing.values()):
-            raise UnmaskError("No router has run, so there are no routing weights: the experts are switched off.")
-        return values | {read: torch.cat(pooled, dim=1) for read, pooled in routing.items()}
+            raise UnmaskError("Routing weights cannot be read: no router ran, because the experts are switched off.")
+        return values | {item: torch.cat(pooled, dim=1) for item, pooled in routing.items()}
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A turn for computing. During training, LoRA in fp32 beside weights in bf16 multiplies in bf16."""
+        """A turn for computing. During training, LoRA in fp32 on top of weights in bf16 multiplies in bf16."""
         with self.turn(), torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             yield
 
     def _require_embeddings(self, batch: TokenBatch) -> None:
-        """Raise UnmaskError for a token that the model has no embedding of, before a GPU meets it: no later call there would work.
+        """Raise UnmaskError for a token without an embedding, before a GPU meets it, where no later call would work.
 
         Prompts refuse such a text by name (`PromptTokenizer`). Probes tokenize in other ways.
         """
@@ -438,34 +436,34 @@ class Backbone:
             before = batch.prefix.length
             real_before, inputs["past_key_values"] = batch.prefix.repeated(len(real))
             real = torch.cat([real_before, real], dim=1)
-        inputs |= self._places(real, before)
+        inputs |= self._positions(real, before)
         try:
             with self.computing():
                 return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
         except _DeepEnough:
             return None
 
-    def _places(self, real: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
-        """Mask and positions of tokens after so many computed ones. There are none for texts that are whole and not padded.
+    def _positions(self, real: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
+        """Mask and position ids of tokens that follow `before` cached ones; nothing for texts without cache and padding.
 
         A model that counts positions itself gets the mask alone.
         """
         # a graph that is being exported serves batches with padding and without
         if not before and not torch.jit.is_tracing() and real.all():
             return {}
-        places = {"attention_mask": real.long()}
+        inputs = {"attention_mask": real.long()}
         if "position_ids" in self._parameters and not self._first_position:
             # without position ids, GPT-2 counts positions from the left edge of the padding
-            places["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
-        return places
+            inputs["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
+        return inputs
 
 
 def _layer_hook(reads: Sequence[HiddenRead], batch: TokenBatch, values: dict[Read, Tensor], leave: bool) -> Any:
     def pool(_: nn.Module, __: Any, output: Any) -> None:
         hidden = hidden_of(output)
         with torch.autocast(hidden.device.type, enabled=False):  # poolings compute in fp32
-            for read in reads:
-                values[read] = batch.pooled(read.pool, hidden)
+            for item in reads:
+                values[item] = batch.pooled(item.pool, hidden)
         if leave:
             raise _DeepEnough
 
@@ -475,15 +473,11 @@ def _layer_hook(reads: Sequence[HiddenRead], batch: TokenBatch, values: dict[Rea
 def _router_hook(router: Router, routing: dict[RoutingRead, list[Tensor]], batch: TokenBatch) -> Any:
     def pool(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         output = router.completed((*args, *kwargs.values()), output)
-        weights = {kind: ROUTINGS[kind](router, output) for kind in {read.kind for read in routing}}
-        for read, pooled in routing.items():
-            pooled.append(batch.pooled(read.pool, weights[read.kind].reshape(*batch.ids.shape, -1)))
+        weights = {kind: ROUTINGS[kind](router, output) for kind in {item.kind for item in routing}}
+        for item, pooled in routing.items():
+            pooled.append(batch.pooled(item.pool, weights[item.kind].reshape(*batch.ids.shape, -1)))
 
     return pool
-
-
-def _both(hidden: Sequence[Read], routing: RoutingRead | None) -> list[Read]:
-    return [*hidden, *([routing] if routing else [])]
 
 
 def _mean_or_zero(hidden: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -18,12 +18,12 @@ BATCH_OVERHEAD = 64
 
 So a text joins a batch only if the padding that it adds costs less than a new batch.
 """
-_KEPT = 4  # tokens whose keys and values are kept, to one that is computed
-_SMALL = 512  # tokens; smaller batches multiply matrices more slowly
+_MAX_CACHED = 4  # tokens in the prefix cache for each computed one
+_MIN_BATCH = 512  # tokens; smaller batches multiply matrices more slowly
 _STEP = 1024
-"""Texts on two sides of a multiple of this many tokens share no batch.
+"""Texts on different sides of a multiple of this many tokens never share a batch.
 
-LongRoPE rotates by other frequencies if the longest text of a batch is beyond such a multiple, and its neighbours would change with it.
+LongRoPE uses other frequencies if the longest text of a batch is beyond such a multiple, which would change the rest of the batch.
 """
 
 
@@ -34,17 +34,17 @@ def default_batch_tokens(backbone: Backbone) -> int:
 
 def share(budget: int, tokens: int, threads: int) -> int:
     """Tokens of one batch if several threads compute: few enough for two batches each, so that none waits long for the others."""
-    return budget if threads == 1 else min(budget, max(_SMALL, tokens // (2 * threads)))
+    return budget if threads == 1 else min(budget, max(_MIN_BATCH, tokens // (2 * threads)))
 
 
 def steps_of(passes: Iterable[int]) -> tuple[int, ...]:
-    """What texts have to have in common to share batches: passes are the tokens of each forward pass of a text, with all before it."""
+    """Texts may share a batch if this is equal. passes: tokens of each forward pass of a text, cached ones included."""
     return tuple((tokens - 1) // _STEP for tokens in passes)
 
 
-def may_share(one: int, other: int) -> bool:
-    """Whether texts of so many tokens, with all that stands before them, may share a batch without changing each other's vectors."""
-    return steps_of([one]) == steps_of([other])
+def may_share(tokens: int, other_tokens: int) -> bool:
+    """Whether texts of these lengths, cached tokens included, may share a batch without changing each other's vectors."""
+    return steps_of([tokens]) == steps_of([other_tokens])
 
 
 def plan(
@@ -52,10 +52,10 @@ def plan(
 ) -> list[list[int]]:
     """Indices of texts, batch by batch, longest first. A batch holds at most `budget` tokens with its padding.
 
-    before: tokens before each text that are not computed, but whose keys and values take memory: four times the budget at most.
-    steps: of each text (`steps_of`); by default, those of one forward pass of its length.
+    before: cached tokens before each text, whose keys and values take memory: at most four times the budget. steps: of each text
+    (`steps_of`); by default, of one forward pass of its length.
 
-    The longest batch goes first, so that too little memory shows at once. A text longer than the budget is a batch of its own.
+    The longest batch goes first, so that a lack of memory shows at once. A text longer than the budget is a batch by itself.
     """
     steps = steps or [steps_of([before + length]) for length in lengths]
     batches: list[list[int]] = []
@@ -63,7 +63,7 @@ def plan(
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         gap = longest - lengths[index]
         size = len(batches[-1]) + 1 if batches else 1
-        fits = batches and longest * size <= budget and before * size <= _KEPT * budget
+        fits = batches and longest * size <= budget and before * size <= _MAX_CACHED * budget
         fits = fits and steps[index] == steps[batches[-1][0]]
         if fits and (padding + gap <= BATCH_OVERHEAD or gap == 0):
             batches[-1].append(index)

@@ -31,7 +31,7 @@ class UniqueTexts:
 
     def __init__(self, texts: Sequence[TokenizedText], by_words: bool = False) -> None:
         self.first, self.inverse = unique(
-            (text.ids, text.start, text.spans, text.parts, text.kept if by_words else "") for text in texts
+            (text.ids, text.start, text.spans, text.parts, text.text if by_words else "") for text in texts
         )
         self.texts = [texts[index] for index in self.first]
         self._offsets = np.cumsum([0, *(len(text.spans) or 1 for text in self.texts)])

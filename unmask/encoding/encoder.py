@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import add
@@ -21,7 +22,6 @@ from unmask.encoding.features import Fit, Raw, check_corpus, fit
 from unmask.encoding.forward_pass import ForwardPass, Vectors, after_prefixes, group_by_pass, require_finite
 from unmask.encoding.heads import Head
 from unmask.encoding.replicas import in_parallel, threads_for
-from unmask.encoding.several_prompts import DesignTokenizer, tokenizer_of
 from unmask.encoding.shared_prefix import (
     Progress,
     PromptBatch,
@@ -29,7 +29,7 @@ from unmask.encoding.shared_prefix import (
     encode_with_shared_prefix,
     group_by_shared_prefix,
 )
-from unmask.encoding.tokenization import MAX_LENGTH, TokenizedText
+from unmask.encoding.tokenization import MAX_LENGTH, DesignTokenizer, TokenizedText, tokenizer_of
 from unmask.errors import UnmaskError
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name, load_decoder
@@ -39,6 +39,7 @@ from unmask.models.source import Source
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_MAX_NAMED = 5  # texts that a warning lists
 OnError = Callable[[Design, UnmaskError], None]
 """Takes a design that cannot be fitted, and the reason."""
 
@@ -70,6 +71,21 @@ class Tally:
         self.tokens += sum(len(text.ids) for text in texts)
         longest = (max(len(text.part(index).ids) for text in texts) for index in range(prompts))
         self.padded += len(texts) * sum(longest)
+
+
+def warn_of_truncation(indices: Sequence[int], texts: int, limit: int) -> None:
+    """Warn the caller of our caller which texts were truncated, if any, and say what to do."""
+    if not indices:
+        return
+    named = ", ".join(map(str, indices[:_MAX_NAMED])) + (
+        f" and {len(indices) - _MAX_NAMED} more" if len(indices) > _MAX_NAMED else ""
+    )
+    verb = "was" if len(indices) == 1 else "were"
+    warnings.warn(
+        f"{len(indices)} of {texts} texts {verb} cut to {limit} tokens: text {named} (counted from 0). "
+        "A larger max_length (--max-length) keeps more of a text, up to the model's own limit.",
+        stacklevel=3,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,7 +342,7 @@ class Encoder:
         states: list[Tensor] = [torch.empty(0)] * len(texts)
         for batch in plan([len(text.ids) for text in tokenized], self.batch_tokens):
             values = self.backbone.read(collate([tokenized[index] for index in batch], tokenizer.pad_id), reads)
-            stacked = torch.stack([values[read] for read in reads], dim=1)
+            stacked = torch.stack([values[item] for item in reads], dim=1)
             require_finite(stacked.flatten(1).cpu().numpy(), batch, self.backbone.dtype)
             for index, layers in zip(batch, stacked, strict=True):
                 states[index] = layers

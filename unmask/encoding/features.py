@@ -48,9 +48,9 @@ class Raw:
 
 
 def mean_of(raws: Iterable[Raw]) -> Raw:
-    """The mean of the features of the same texts, as under several prompts. Its bits do not depend on other texts.
+    """The mean of features of the same texts in several prompts. Its bits do not depend on other texts.
 
-    A lexical design has one prompt, so its vectors stay as they are. Features are added as they come: memory never holds all of them.
+    A lexical design has one prompt, so its vectors do not change. Features are summed as they arrive, so memory holds one at a time.
     """
     total, number = Raw(), 0
     for raw in raws:
@@ -94,7 +94,7 @@ class Fit:
 
 
 def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
-    """The vectors of a design, from the features of the texts. Raises UnmaskError if the design has to be fitted first."""
+    """The vectors of a design, from the features of the texts. Raises UnmaskError if the design must be fitted first."""
     scaled = design.zscore or design.whiten is not None
     unscaled = scaled and fit.hidden_mean is None and fit.routing_mean is None
     if unscaled or (design.alpha == "auto" and fit.alpha is None) or (design.idf and fit.idf is None):
@@ -146,7 +146,7 @@ def check_corpus(design: Design, raw: Raw, texts: int) -> None:
     if design.whiten is not None:
         for part in (raw.hidden, raw.routing):
             if part is not None:
-                _kept(texts, part.shape[1], design.whiten)
+                _kept_dimensions(texts, part.shape[1], design.whiten)
 
 
 def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
@@ -155,9 +155,9 @@ def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
     The paper optimises alpha on the test set. This alpha needs no labels and no test texts, only reference texts.
     """
     deviations = [_spread_of_cosines(part) for part in (hidden, routing)]
-    for what, deviation in zip(("hidden states", "routing weights"), deviations, strict=True):
+    for name, deviation in zip(("hidden states", "routing weights"), deviations, strict=True):
         if not deviation > _ROUNDING:
-            raise UnmaskError(f"The {what} of all reference texts are the same, so alpha cannot be fitted. Use other texts.")
+            raise UnmaskError(f"The {name} of all reference texts are the same, so alpha cannot be fitted. Use other texts.")
     return float(deviations[0] / deviations[1])
 
 
@@ -195,39 +195,39 @@ def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor |
     """The mean, and W = U diag(1 / sqrt(lambda + eps)) of shape (dim, kept). (x - mean) W is uncorrelated, with variance 1.
 
     U, lambda: eigenvectors and eigenvalues of the covariance, largest first (Su et al., arXiv 2103.15316). eps is a millionth of the
-    median of the kept eigenvalues: without it, whitening would amplify rounding in directions without variance (the routing weights of a
-    layer sum to 1). Raises UnmaskError unless there are more texts than kept dimensions. With fewer, some directions have no
+    median of the retained eigenvalues: without it, whitening would amplify rounding in directions without variance (the routing weights
+    of a layer sum to 1). Raises UnmaskError unless there are more texts than retained dimensions: with fewer, some directions have no
     variance, and all texts would be at equal distances.
     """
     if part is None:
         return None, None
     texts, dim = part.shape
-    kept = _kept(texts, dim, keep)
+    dims = _kept_dimensions(texts, dim, keep)
     wide = part.double()
     mean = wide.mean(dim=0)
     # eigenvalues ascend
     values, directions = torch.linalg.eigh((wide - mean).T @ (wide - mean) / (texts - 1))
-    values, directions = values.flip(0)[:kept].clamp_min(0), directions.flip(1)[:, :kept]
+    values, directions = values.flip(0)[:dims].clamp_min(0), directions.flip(1)[:, :dims]
     eps = 1e-6 * values.median()
     if not eps > 0:
         raise UnmaskError(
-            f"The reference texts vary in fewer than half of the {kept} dimensions that whitening would keep. Keep fewer (whiten:N)."
+            f"The reference texts vary in fewer than half of the {dims} dimensions that whitening would keep. Keep fewer (whiten:N)."
         )
     # contiguous, as after reading from a file: products with another memory layout have other last bits
     return mean.float(), (directions / (values + eps).sqrt()).float().contiguous()
 
 
-def _kept(texts: int, dim: int, keep: int | Literal["all"]) -> int:
+def _kept_dimensions(texts: int, dim: int, keep: int | Literal["all"]) -> int:
     """The number of kept dimensions. Raises UnmaskError if the vectors have fewer, or if there are too few texts to fit them."""
-    kept = dim if keep == "all" else keep
-    if kept > dim:
-        raise UnmaskError(f"Whitening cannot keep {kept} dimensions of vectors that have {dim}.")
-    if texts <= kept:
+    dims = dim if keep == "all" else keep
+    if dims > dim:
+        raise UnmaskError(f"Whitening cannot keep {dims} dimensions of vectors that have {dim}.")
+    if texts <= dims:
         raise UnmaskError(
-            f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}. "
+            f"Whitening to {dims} dimensions needs more than {dims} reference texts, not {texts}. "
             "Give more texts (--fit-on), or keep fewer dimensions (whiten:N)."
         )
-    return kept
+    return dims
 
 
 def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None, whiten: Tensor | None) -> Tensor | None:

@@ -16,8 +16,7 @@ from unmask.encoding.backbone import Backbone, PrefixCache
 from unmask.encoding.batching import collate
 from unmask.encoding.features import Fit, Raw, mean_of, vectors
 from unmask.encoding.prefix_cache import find_prefix, without_prefix
-from unmask.encoding.several_prompts import DesignTokenizer, together
-from unmask.encoding.tokenization import TokenizedText
+from unmask.encoding.tokenization import DesignTokenizer, TokenizedText, together
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 
@@ -75,7 +74,7 @@ class ForwardPass:
             parts = [text.part(index) for text in texts]
             batch = collate(parts, self.tokenizer.pad_id, prefix)
             if any(design.is_sparse for design in designs):
-                batch = replace(batch, own=prompt.own_tokens(parts))
+                batch = replace(batch, word_ids=prompt.word_ids(parts))
             raws.append((backbone or self.backbone).raw(batch, [design.under(design.prompts[index]) for design in designs]))
         return {
             design: mean_of([raw[design.under(design.prompts[index])] for index, raw in enumerate(raws)]) for design in designs
@@ -91,12 +90,12 @@ class ForwardPass:
 
     def find_prefixes(self, texts: Sequence[TokenizedText]) -> list[PrefixCache | None]:
         """The prefix that all texts share in each prompt, where caching it pays."""
-        found = []
+        prefixes = []
         for index, prompt in enumerate(self.tokenizer.parts):
             fits = {design.under(design.prompts[index]): fit for design, fit in self.fits.items()}
             part = ForwardPass(self.backbone, prompt, fits)
-            found.append(find_prefix(self.backbone, [text.part(index) for text in texts], partial(_comparable, part)))
-        return found
+            prefixes.append(find_prefix(self.backbone, [text.part(index) for text in texts], partial(_comparable, part)))
+        return prefixes
 
     def width(self, design: Design) -> int:
         """Number of dimensions of a design's vectors."""
@@ -119,13 +118,13 @@ def not_finite(values: NDArray[np.floating]) -> list[int]:
     return [int(row) for row in np.flatnonzero(~np.isfinite(values).all(axis=1))]
 
 
-def require_finite(values: NDArray[np.floating], indices: Sequence[int], dtype: torch.dtype, what: str = "text") -> None:
+def require_finite(values: NDArray[np.floating], indices: Sequence[int], dtype: torch.dtype, label: str = "text") -> None:
     """Raise UnmaskError if a vector holds NaN or infinity. indices: of the texts in the caller's list, from 0."""
     bad = sorted(indices[row] for row in not_finite(values))
     if bad:
-        more = f" and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
+        rest = f" and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
         raise UnmaskError(
-            f"A vector is not finite (NaN or infinity), of {what} {', '.join(map(str, bad[:_MAX_NAMED]))}{more} (counted from 0). "
+            f"A vector is not finite (NaN or infinity), of {label} {', '.join(map(str, bad[:_MAX_NAMED]))}{rest} (counted from 0). "
             f"{remedy_for(dtype)}"
         )
 

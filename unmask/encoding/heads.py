@@ -32,9 +32,9 @@ class HeadOptions(BaseModel):
 
     latents: number r of trainable queries (cross-attention and layer-attention; None is 8), or of trainable keys (latent-attention;
     None is 512, as in NV-Embed). heads: attention heads. dim: inner width of the attention; None is the hidden size. mlp: width of
-    the GEGLU as a multiple of the hidden size; 0 is no MLP. layer_matrix: add a trainable vector to each layer (layer-attention
+    the GEGLU as a multiple of the hidden size; 0 disables it. layer_matrix: add a trainable vector to each layer (layer-attention
     only). centred: training starts the layer matrix at minus the mean of each layer over the reference texts. conditioned: queries depend
-    on the instruction, and on what else stands before the text (not in latent-attention: its queries are the tokens).
+    on the instruction and other tokens before the text (not in latent-attention: its queries are the tokens).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -235,7 +235,7 @@ HEADS: dict[str, type[Head]] = {head.kind: head for head in (CrossAttention, Lay
 
 
 class Attend(nn.Module):
-    """Multi-head attention: the weights, the weighted sum, and both at once if nobody needs the weights."""
+    """Multi-head attention: the weights, the weighted sum, and both at once where the weights are not needed."""
 
     def __init__(self, hidden: int, dim: int, heads: int) -> None:
         """Projections from hidden to dim, and back. The output map starts as the transpose of the value map."""
@@ -328,9 +328,9 @@ def matched_options(kind: str, hidden: int, depth: int, parameters: int, options
             least = total(mlp=0.0, dim=options.heads)
             raise UnmaskError(f"The smallest {kind} head with these options has {least} parameters, more than {parameters}.")
         return options.model_copy(update={"mlp": 0.0, "dim": steps * options.heads})
-    one, two = total(mlp=1 / hidden), total(mlp=2 / hidden)
-    width = round((parameters - one) / (two - one)) + 1
-    if width < 1 or abs(parameters - bare) <= abs(parameters - one - (width - 1) * (two - one)):
+    base, next_size = total(mlp=1 / hidden), total(mlp=2 / hidden)
+    width = round((parameters - base) / (next_size - base)) + 1
+    if width < 1 or abs(parameters - bare) <= abs(parameters - base - (width - 1) * (next_size - base)):
         return options.model_copy(update={"mlp": 0.0})
     return options.model_copy(update={"mlp": width / hidden})
 

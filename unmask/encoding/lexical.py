@@ -1,13 +1,12 @@
-"""Lexical vectors: what a model predicts after a text, of the text's own words (PromptReps, arXiv 2404.18424).
+"""Lexical vectors: the model's predictions after a text, restricted to the words of the text (PromptReps, arXiv 2404.18424).
 
-The value of a token is log(1 + relu(logit)), as in SPLADE. Only tokens of the text's own words have a value, and of these the 128 largest
-stay. Two vectors are compared by their dot product. A word is a run of letters and digits, with their combining marks. It is put in lower
-case and tokenized alone, so that it has the same tokens at the start of a sentence, after a space and after a quote. Special tokens,
-punctuation and the prompt have no value.
-There is no list of stop words, which would be of one language: `idf` does that work in every language.
+The value of a token is log(1 + relu(logit)), as in SPLADE. Only tokens of the text's words have a value, and the 128 largest are kept. Two
+vectors are compared by their dot product. A word is a run of letters and digits, with their combining marks. It is lowercased and tokenized
+alone, so that it has the same tokens at the start of a sentence, after a space and after a quote. Special tokens, punctuation and the
+prompt have no value. Instead of stop words, which depend on the language, use `idf`.
 
-Inside this package a vector is a row of 256 numbers, first the 128 token ids in order, then their values. So it takes the way of all other
-vectors, and no row is ever as long as the vocabulary. Unused places have the id 0 and the value 0.
+Inside this package a vector is packed: a row of 256 numbers, first the 128 token ids in order, then their values; unused slots have id 0
+and value 0. So it passes through the same code as dense vectors, and rows are never as long as the vocabulary.
 """
 
 from __future__ import annotations
@@ -35,34 +34,35 @@ Packed = NDArray[np.float32]
 
 
 def lexical_vectors(
-    states: Float[Tensor, "text dim"], own: Sequence[Sequence[int]], layer: OutputLayer
+    states: Float[Tensor, "text dim"], word_ids: Sequence[Sequence[int]], layer: OutputLayer
 ) -> Float[Tensor, "text packed"]:
-    """The packed vectors of texts. states: of their last tokens; own: the tokens that may have a value, each once and in order."""
-    rows = torch.zeros(len(own), 2 * KEPT, device=states.device)
-    for row, (state, ids) in enumerate(zip(states, own, strict=True)):  # one at a time: a text alone as among others
+    """The packed vectors of texts. states: of their last tokens; word_ids: the tokens that may have a value, sorted."""
+    rows = torch.zeros(len(word_ids), 2 * KEPT, device=states.device)
+    for row, (state, ids) in enumerate(
+        zip(states, word_ids, strict=True)
+    ):  # one at a time, so that a vector does not depend on the batch
         if not ids:
             continue
         values = torch.log1p(layer.logits(state, ids).relu())
-        # the smallest id of equal values; NaN stays, so that it is noticed
-        chosen = torch.sort(values, descending=True, stable=True).indices[:KEPT].sort().values
-        chosen = chosen[values[chosen] != 0]
-        rows[row, : len(chosen)] = torch.tensor(ids, device=rows.device, dtype=rows.dtype)[chosen]
-        rows[row, KEPT : KEPT + len(chosen)] = values[chosen]
+        # ties go to the smallest id; NaN stays, so that it is noticed
+        top = torch.sort(values, descending=True, stable=True).indices[:KEPT].sort().values
+        top = top[values[top] != 0]
+        rows[row, : len(top)] = torch.tensor(ids, device=rows.device, dtype=rows.dtype)[top]
+        rows[row, KEPT : KEPT + len(top)] = values[top]
     return rows
 
 
 def weighted(packed: Float[Tensor, "text packed"], idf: Float[Tensor, " weight"]) -> Float[Tensor, "text packed"]:
     """Values times sqrt(IDF), so that the dot product of two vectors has each word's IDF once, as in BM25."""
     ids, values = packed[:, :KEPT], packed[:, KEPT:]
-    known = ids.long().clamp(max=len(idf) - 1)
-    return torch.cat([ids, values * idf.to(values)[known].sqrt()], dim=1)
+    indices = ids.long().clamp(max=len(idf) - 1)
+    return torch.cat([ids, values * idf.to(values)[indices].sqrt()], dim=1)
 
 
 def inverse_frequencies(blocks: Iterable[Tensor]) -> Float[Tensor, " weight"]:
-    """IDF of each token in a corpus, which is given as blocks of packed vectors.
+    """IDF of each token in a corpus of packed vectors: ln(1 + (n - f + 0.5) / (f + 0.5)) if f of n texts have it (Lucene's BM25).
 
-    It is ln(1 + (n - f + 0.5) / (f + 0.5)), if f of n texts have the token (Lucene's BM25).
-    The last weight is that of all tokens with a larger id, which no text has.
+    The last weight applies to every token with a larger id, which no text has.
     """
     texts, frequencies = 0, torch.zeros(1, dtype=torch.long)
     for packed in blocks:
@@ -86,16 +86,16 @@ def unpacked(packed: Packed, vocabulary: int | None = None) -> csr_array:
     return csr_array((values[filled], ids, ends), shape=(len(packed), width))
 
 
-def dot_products(one: Any, other: Any) -> Packed:
-    """The dot product of each packed vector with each of the others, shape (text, other)."""
-    both = [np.asarray(packed, np.float32) for packed in (one, other)]
+def dot_products(first: Any, second: Any) -> Packed:
+    """The dot product of each packed vector of `first` with each of `second`, shape (n, m)."""
+    both = [np.asarray(packed, np.float32) for packed in (first, second)]
     width = 1 + max(int(packed[:, :KEPT].max(initial=0)) for packed in both)
     a, b = (unpacked(packed, width) for packed in both)
     return np.asarray((a @ b.T).toarray(), np.float32)
 
 
 def entries(packed: Packed) -> Iterator[tuple[list[int], list[float]]]:
-    """Token ids and values of each vector, without unused places."""
+    """Token ids and values of each vector, without unused slots."""
     for row in packed:
         filled = row[KEPT:] != 0
         yield row[:KEPT][filled].astype(int).tolist(), [float(str(value)) for value in row[KEPT:][filled]]

@@ -10,30 +10,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
-from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.errors import UnmaskError, unknown
 from unmask.statistics.correlations import spearman_matrix
 
+Precision = Literal["float32", "float16", "int8", "binary"]
+PRECISIONS: Final = get_args(Precision)
 Vectors = NDArray[np.float32]
 AnyVectors = NDArray[np.float32 | np.float16 | np.int8 | np.uint8]
 SAMPLE = 200
 """Vectors that a loss is measured on."""
 NEIGHBOURS = 10
-_FEWEST = 3  # vectors; two have one cosine, and nothing to rank
+_MIN_VECTORS = 3  # vectors; two have one cosine, and nothing to rank
 _POSITIVE = ("softmax", "sigmoid")  # routing weights that are never negative
 
 
 @dataclass(frozen=True)
 class PrecisionLoss:
-    """What a precision changes in the similarities of a sample of vectors.
+    """The change that a precision makes to the similarities of a sample of vectors.
 
-    spearman: rank correlation of the cosines of all pairs, before and after; None if the vectors are all alike. neighbours: share of the
+    spearman: rank correlation of the cosines of all pairs, before and after; None if the vectors are all equal. neighbours: share of the
     nearest vectors of each vector that stay among its nearest, of ten (of fewer in a small sample).
     """
 
@@ -76,11 +77,11 @@ def require_width(dim: int | None, width: int, precision: Precision) -> None:
         raise UnmaskError(f"dim must be a whole number between 1 and {width}, not {dim!r}.")
     if dim is not None and not 1 <= dim <= width:
         raise UnmaskError(f"dim must be between 1 and {width}, not {dim}.")
-    kept = dim or width
-    if precision == "binary" and kept % 8:
-        less = kept - kept % 8
+    dims = dim or width
+    if precision == "binary" and dims % 8:
+        less = dims - dims % 8
         hint = f"Use dim={less}" if less else "Use int8"
-        raise UnmaskError(f"binary packs eight dimensions into a byte, and {kept} is not a multiple of 8. {hint}.")
+        raise UnmaskError(f"binary packs eight dimensions into a byte, and {dims} is not a multiple of 8. {hint}.")
 
 
 def require_signs(design: Design, precision: Precision) -> None:
@@ -108,32 +109,32 @@ def normalized(vectors: Vectors) -> Vectors:
     return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
-def unit_cosines(units: Vectors, others: Vectors) -> Vectors:
-    """The cosine of each row of `units` with each of `others`, all of unit length. Shapes (n, dim), (m, dim) -> (n, m).
+def unit_cosines(first: Vectors, second: Vectors) -> Vectors:
+    """The cosine of each row of `first` with each row of `second`, all of unit length. Shapes (n, dim), (m, dim) -> (n, m).
 
-    Equal vectors have equal cosines, wherever they lie. `units @ others.T` would not do: BLAS rounds a row by its place in the block.
-    Here each cosine is a product of its own.
+    Equal vectors have equal cosines, whatever their row. `first @ second.T` does not guarantee that: BLAS rounds a row by its position in
+    the block.
     """
-    return np.asarray(np.vecdot(units[:, None], others), np.float32)
+    return np.asarray(np.vecdot(first[:, None], second), np.float32)
 
 
 def sample_rows(count: int) -> NDArray[np.intp]:
-    """The rows of so many vectors that a loss is measured on: at most 200, evenly spread, the same in every run."""
+    """The rows that a loss is measured on: at most 200, evenly spread, the same in every run."""
     return np.unique(np.linspace(0, count - 1, min(count, SAMPLE)).astype(np.intp)) if count else np.empty(0, np.intp)
 
 
 def measure_loss(vectors: Vectors, precision: Precision) -> PrecisionLoss | None:
-    """What a precision would change in these vectors, which are cut already. None for float32, and for fewer than three vectors."""
-    if precision == "float32" or len(vectors) < _FEWEST:
+    """The change that a precision would make to these vectors; None for float32, and for fewer than three vectors."""
+    if precision == "float32" or len(vectors) < _MIN_VECTORS:
         return None
     before, after = _cosines(vectors), _cosines(as_floats(finish(vectors, None, False, precision)))
     pairs = np.triu_indices(len(vectors), 1)
     table = np.stack([before[pairs], after[pairs]], axis=1)
-    told_apart = bool(np.ptp(table[:, 0]) > 0)
+    distinct = bool(np.ptp(table[:, 0]) > 0)
     nearest = min(NEIGHBOURS, len(vectors) - 1)
-    kept = [len(set(one) & set(other)) for one, other in zip(_nearest(before, nearest), _nearest(after, nearest), strict=True)]
-    spearman = float(spearman_matrix(table)[0, 1]) if told_apart else None
-    return PrecisionLoss(precision, len(vectors), spearman, sum(kept) / (nearest * len(kept)))
+    common = [len(set(a) & set(b)) for a, b in zip(_nearest(before, nearest), _nearest(after, nearest), strict=True)]
+    spearman = float(spearman_matrix(table)[0, 1]) if distinct else None
+    return PrecisionLoss(precision, len(vectors), spearman, sum(common) / (nearest * len(common)))
 
 
 def mean_loss(losses: Sequence[PrecisionLoss]) -> PrecisionLoss | None:

@@ -1,8 +1,8 @@
-"""Replicas: on a CPU, each core computes batches of its own, all with the same weights.
+"""Replicas: on a CPU, each core computes its own batches, all with the same weights.
 
-One batch on two cores takes more than half of its time on one: norms, activations and small products share badly. So n threads with one
-core each compute n batches at once. Attention, hooks and buffers are state of a model, so each thread has a replica: its own modules, with
-the weights of the original.
+One batch on two cores takes more than half of its time on one core, since norms, activations and small products parallelise badly. So n
+threads with one core each compute n batches at once. Attention, hooks and buffers are state of a model, so each thread has a replica: new
+modules with the weights of the original.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 Job = TypeVar("Job")
 Value = TypeVar("Value")
 
-_WORTH = 1024
-"""Tokens for each thread from which a replica is worth it. To make one takes some hundredths of a second."""
+_MIN_TOKENS = 1024
+"""Tokens for each thread from which a replica pays: making one takes some hundredths of a second."""
 
 
 def threads_for(backbone: Backbone, tokens: float = inf) -> int:
-    """How many threads compute so many tokens best: one, or as many as torch may use cores of the CPU."""
+    """The number of threads that compute this many tokens fastest: one, or the number of cores that torch may use."""
     cores = _cores() if backbone.device.type == "cpu" else 1
-    return cores if tokens >= cores * _WORTH and not has_hooks(backbone.model) else 1
+    return cores if tokens >= cores * _MIN_TOKENS and not has_hooks(backbone.model) else 1
 
 
 def in_parallel(
@@ -48,11 +48,11 @@ def in_parallel(
         free.put(replica(backbone))
 
     def on_a_replica(job: Job) -> Value:
-        mine = free.get()
+        backbone = free.get()
         try:
-            return compute(mine, job)
+            return compute(backbone, job)
         finally:
-            free.put(mine)
+            free.put(backbone)
 
     with _one_core_each(threads) as pool:
         yield from pool.map(on_a_replica, jobs)
@@ -67,7 +67,7 @@ def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
     """Threads that compute on one core each.
 
     torch takes the number of cores that a thread sets for the default of threads that start later. So all threads start at once, and
-    the default is restored before they compute: a thread of somebody else that starts meanwhile would keep one core for its life.
+    the default is restored before they compute: a foreign thread that starts meanwhile would be limited to one core.
     """
     before, started = torch.get_num_threads(), Barrier(threads + 1)
 
@@ -93,10 +93,10 @@ def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def replica(backbone: Backbone) -> Backbone:
-    """A backbone with modules, buffers and config of its own, and the weights of the original."""
+    """A backbone with new modules, buffers and config, and the weights of the original."""
     with model_lock(backbone.model):
         model = backbone.model
         shared = {id(weight): weight for weight in model.parameters()}  # a model may write into its buffers
-        other = copy(backbone)
-        other.model, other.layers, other.routers = deepcopy((model, backbone.layers, backbone.routers), shared)
-    return other
+        result = copy(backbone)
+        result.model, result.layers, result.routers = deepcopy((model, backbone.layers, backbone.routers), shared)
+    return result

@@ -26,8 +26,7 @@ from unmask.encoding.dedup import unique
 from unmask.encoding.forward_pass import ForwardPass, PassKey, Vectors, after_prefixes, require_finite
 from unmask.encoding.prefix_cache import agree, common_prefix_length, is_cheaper, shared_length
 from unmask.encoding.replicas import in_parallel, threads_for
-from unmask.encoding.several_prompts import DesignTokenizer
-from unmask.encoding.tokenization import TokenizedText
+from unmask.encoding.tokenization import DesignTokenizer, TokenizedText
 
 CACHED_TOKEN_COST = 4
 """Relative cost of a token computed with a cached prefix; a token in an ordinary forward pass costs 1.

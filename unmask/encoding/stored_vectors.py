@@ -126,13 +126,13 @@ class StoredVectors:
 
     def _compute(self, missing: Mapping[bytes, str], instruction: str | None) -> None:
         # these vectors are stored last: if the process is killed within a chunk, it is recomputed in the same batches
-        together, keys, texts = [*self.linked, self], list(missing), list(missing.values())
+        passes, keys, texts = [*self.linked, self], list(missing), list(missing.values())
         batches = [
-            PromptBatch(shared.forward, list(shared.forward.tokenizer.tokenize(texts, instruction))) for shared in together
+            PromptBatch(shared.forward, list(shared.forward.tokenizer.tokenize(texts, instruction))) for shared in passes
         ]
         device = self.encoder.backbone.device
         reset_peak_memory(device)
-        with progress_bar(self.label, len(together) * len(keys)) as advance:
+        with progress_bar(self.label, len(passes) * len(keys)) as advance:
             sizes = zip(*([len(text.ids) for text in batch.texts] for batch in batches), strict=True)
             for start, end in chunks([sum(lengths) for lengths in sizes]):
                 chunk = [replace(batch, texts=batch.texts[start:end]) for batch in batches]
@@ -140,7 +140,7 @@ class StoredVectors:
                 result = self.encoder.encode_prompts(chunk, advance)
                 seconds_per_token = (time.perf_counter() - started) / result.tokens
                 peak = peak_memory(device)
-                for shared, batch, by_design, tokens in zip(together, chunk, result.vectors, result.tokens_alone, strict=True):
+                for shared, batch, by_design, tokens in zip(passes, chunk, result.vectors, result.tokens_alone, strict=True):
                     shared.cost.add(batch.texts, seconds_per_token * tokens, peak)
                     size_rows = np.array([(len(text.ids), text.truncated) for text in batch.texts], np.int64)
                     shared.sizes.add(keys[start:end], size_rows)

@@ -1,19 +1,20 @@
 """Tokenization: texts inside their prompt. The embedded span is exact, also after truncation.
 
 The rendered prompt is tokenized once, and character offsets say which tokens belong to the text. A token across the border of prompt and
-text counts as text. A text that is too long loses tokens of its own and never of the prompt; each copy of an echo loses the same number.
-A fast tokenizer stores the options of its last call, so threads that share one take turns.
+text counts as text. Truncation removes tokens of the text only, never of the prompt; each copy of an echo loses the same number. A fast
+tokenizer stores the options of its last call, so threads that share one take turns.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from unmask.designs.prompts import CHAT, Prompt, find_prompt
-from unmask.encoding.offsets import inside, token_range, trims_spaces, untrimmed
+from unmask.designs.prompts import CHAT, Prompt, Prompts, find_prompt, name_of
 from unmask.encoding.words import encodable, without_surrogates, words
 from unmask.errors import UnmaskError
 from unmask.io.threads import lock_of
@@ -29,29 +30,29 @@ _SAID = "".join(f"|replace('%{code}','{date(2024, 7, 26):%{code}}')" for code in
 _DATE = "{% macro strftime_now(format) %}{{ format|replace('%-','%')" + _SAID + " }}{% endmacro %}\n"
 """Put before a chat template, it makes every day the default of Llama 3: a vector must not change from one day to the next."""
 
-Offsets = list[tuple[int, int]]
+Span = tuple[int, int]
+Offsets = list[Span]
 """Ranges of characters: of each token, or of each copy of a text."""
+_PROBES: Final = ("x", "ü", " a", "a ", "a \n\n b", "日本")
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """Token ids of one text in its prompt. The embedded span runs from `start` to the end.
-
-    spans: if given, each of these ranges of tokens is pooled to a vector of its own, in place of the embedded span. parts: the text in
-    each of several prompts, whose features are averaged; `ids` then holds the tokens of all of them, and `start` says nothing.
-    kept: the text itself, without what was cut; empty if the tokens do not come from `PromptTokenizer.tokenize`.
-    """
+    """Token ids of one text in its prompt. The embedded span runs from `start` to the end."""
 
     ids: tuple[int, ...]
     start: int
     truncated: bool = False
-    spans: tuple[tuple[int, int], ...] = ()
+    spans: tuple[Span, ...] = ()
+    """If given, each of these ranges of tokens is pooled to a vector, in place of the embedded span."""
     parts: tuple[TokenizedText, ...] = ()
-    kept: str = field(default="", compare=False)
+    """The text in each of several prompts, whose features are averaged. `ids` then holds the tokens of all prompts; `start` is unused."""
+    text: str = field(default="", compare=False)
+    """The text, truncated; empty if the tokens do not come from `PromptTokenizer.tokenize`."""
 
-    def part(self, place: int) -> TokenizedText:
-        """The text in the prompt of this place. A text in one prompt is its own part."""
-        return self.parts[place] if self.parts else self
+    def part(self, index: int) -> TokenizedText:
+        """The text in one of its prompts. A text in a single prompt is its own part."""
+        return self.parts[index] if self.parts else self
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -69,7 +70,7 @@ class Tokens:
     """Token ids of a text without a prompt; where each begins and ends, in characters; and which of them are special."""
 
     ids: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]
+    offsets: tuple[Span, ...]
     special: tuple[bool, ...]
 
 
@@ -95,9 +96,9 @@ def decode_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Sequence[int]
     Raises UnmaskError for an id that the tokenizer does not have.
     """
     size = len(tokenizer)
-    wrong = next((one for ids in texts for one in ids if not 0 <= one < size), None)
-    if wrong is not None:
-        raise UnmaskError(f"There is no token {wrong}: this model has tokens 0 to {size - 1}.")
+    unknown = next((token for ids in texts for token in ids if not 0 <= token < size), None)
+    if unknown is not None:
+        raise UnmaskError(f"There is no token {unknown}: this model has tokens 0 to {size - 1}.")
     with lock_of(tokenizer):
         encoded = tokenizer("a", return_special_tokens_mask=True)
         around, special = encoded["input_ids"], encoded["special_tokens_mask"]
@@ -118,9 +119,9 @@ def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
     The entry goes first, as in LLM2Vec: SentencePiece turns a lone `_` into "▁_", which is a space and an underscore. Raises
     UnmaskError if it is not a single token.
     """
-    known = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     with lock_of(tokenizer):
-        ids = [known[token]] if token in known else tokenizer(token, add_special_tokens=False)["input_ids"]
+        ids = [vocabulary[token]] if token in vocabulary else tokenizer(token, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         raise UnmaskError(f"'{token}' is {len(ids)} tokens for this tokenizer. A mask is a single token: give another one.")
     return int(ids[0])
@@ -131,12 +132,53 @@ def starts_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
     return bool(tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id)
 
 
+def trims_spaces(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a token of spaces alone holds no characters, as with byte-level tokenizers whose post-processor trims offsets."""
+    with lock_of(tokenizer):
+        encoded = tokenizer(list(_PROBES), return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+    rows = zip(encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
+    return any(
+        start == stop and not mark for offsets, special in rows for (start, stop), mark in zip(offsets, special, strict=True)
+    )
+
+
+def untrimmed(offsets: Sequence[Span], special: Sequence[int]) -> list[Span]:
+    """Offsets in which every non-special token holds characters: a trimmed one holds the characters since the token before it.
+
+    A space that the tokenizer put before a text holds the first character.
+    """
+    untrimmed_offsets, before = [], 0
+    for (start, stop), mark in zip(offsets, special, strict=True):
+        if start == stop and not mark:
+            start, stop = (before, stop) if before < stop else (0, 1) if stop == 0 else (start, stop)
+        before = before if mark else max(before, stop)
+        untrimmed_offsets.append((start, stop))
+    return untrimmed_offsets
+
+
+def token_range(offsets: Sequence[Span], start: int, end: int) -> Span:
+    """The tokens [first, stop) of the characters [start, end). Tokens without characters (BOS) come before them."""
+    first = next((k for k, (_, stop) in enumerate(offsets) if stop > start), len(offsets))
+    stop = next((k for k in range(first, len(offsets)) if offsets[k][0] >= end and offsets[k][1] > start), len(offsets))
+    return first, max(first, stop)
+
+
+def inside(offsets: Sequence[Span], span: Span, end: int) -> Span:
+    """The span without a last token that also holds characters after the text, such as `."`, which truncation must not remove."""
+    start, stop = span
+    return start, stop - (stop > start and offsets[stop - 1][1] > end)
+
+
 class PromptTokenizer:
     """Turns texts into the tokens of one prompt.
 
-    name: of the prompt, as a design has it. max_length: most tokens of one text with its prompt. vocabulary: the number of tokens that the
-    model has an embedding of; None if that does not matter. Raises UnmaskError if the prompt needs a chat template or an end-of-sequence
-    token, and the tokenizer has none, and if ordinary texts have tokens that the model has no embedding of.
+    Args:
+        prompt: the name of the prompt, as a design has it.
+        max_length: most tokens of one text with its prompt.
+        vocabulary: the number of tokens that the model has an embedding of; None if that does not matter.
+
+    Raises UnmaskError if the prompt needs a chat template or an end-of-sequence token that the tokenizer lacks, and if ordinary texts have
+    tokens that the model has no embedding of.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int, vocabulary: int | None = None) -> None:
@@ -176,7 +218,7 @@ class PromptTokenizer:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What the tokens depend on beside the tokenizer, as JSON: for exported models, which read texts without this package.
+        """What the tokens depend on besides the tokenizer, as JSON: for exported models, which read texts without this package.
 
         The prompt is a list of (literal, field that follows it), with and without an instruction. appended: tokens that the tokenizer
         puts after a text and that are dropped. end: ids that follow the text. empty: the id that stands for an empty text, if one can.
@@ -201,30 +243,30 @@ class PromptTokenizer:
         become U+FFFD. Raises UnmaskError for anything but a string, for an instruction that the prompt does not take, and for a limit
         that leaves no room for the text.
         """
-        for place, (ids, offsets, copies, rendered) in enumerate(self._rendered(texts, instruction)):
+        for index, (ids, offsets, copies, rendered) in enumerate(self._rendered(texts, instruction)):
             text = self._span(ids, offsets, copies, rendered)
-            self._require_embeddings(text.ids, f"Text {place}")
+            self._require_embeddings(text.ids, f"Text {index}")
             yield text
 
-    def own_tokens(self, texts: Sequence[TokenizedText]) -> list[list[int]]:
-        """The tokens of each text's own words, each once, by id: every word in lower case and NFC, tokenized alone."""
-        own = [dict.fromkeys(words(text.kept.lower())) for text in texts]
-        distinct = list(dict.fromkeys(word for of_text in own for word in of_text))
+    def word_ids(self, texts: Sequence[TokenizedText]) -> list[list[int]]:
+        """The tokens of each text's words, sorted and without repetition: every word in lower case and NFC, tokenized alone."""
+        text_words = [dict.fromkeys(words(text.text.lower())) for text in texts]
+        distinct = list(dict.fromkeys(word for of_text in text_words for word in of_text))
         if not distinct:
             return [[] for _ in texts]
         with lock_of(self.tokenizer):
             ids = self.tokenizer(distinct, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
         tokens = dict(zip(distinct, ids, strict=True))
-        return [sorted({token for word in of_text for token in tokens[word]}) for of_text in own]
+        return [sorted({token for word in of_text for token in tokens[word]}) for of_text in text_words]
 
     def room(self, instruction: str | None = None) -> int:
-        """How many tokens of a text fit into the limit beside the prompt. Below 1 if the prompt alone is too long."""
+        """How many tokens of a text fit into the limit with the prompt. Below 1 if the prompt alone is too long."""
         [(ids, _, copies, _)] = self._rendered([""], instruction)
         return (self.max_length - len(ids) - self.prompt.appends_eos) // len(copies)
 
     @property
     def opening(self) -> str | None:
-        """What stands before the first text; None if an instruction could stand there."""
+        """The part of the prompt before the first text; None if it could contain an instruction."""
         return None if self.prompt.takes_instruction else self._with.pieces[0][0]
 
     def ends_with_text(self, instruction: str | None = None) -> bool:
@@ -232,21 +274,21 @@ class PromptTokenizer:
         pieces = (self._with if instruction else self._without).pieces
         return [field for _, field in pieces].count("text") == 1 and pieces[-1][1] == "text"
 
-    def whole(self, text: str, instruction: str | None = None) -> tuple[TokenizedText, Offsets]:
-        """The tokens of a text that is not cut, in a prompt that ends with it, and the characters of the text that each token holds.
+    def untruncated(self, text: str, instruction: str | None = None) -> tuple[TokenizedText, Offsets]:
+        """All tokens of a text in a prompt that ends with it, and the characters of the text that each token holds.
 
         Tokens of the prompt hold characters before 0.
         """
         [(ids, offsets, [(begin, _)], _)] = self._rendered([text], instruction)
         start = token_range(offsets, begin, begin + len(text))[0]
-        places = [(first - begin, last - begin) for first, last in offsets]
+        in_text = [(first - begin, last - begin) for first, last in offsets]
         if start == len(ids):
-            ids, places = [*ids, self._empty_text_token()], [*places, (0, len(text))]
+            ids, in_text = [*ids, self._empty_text_token()], [*in_text, (0, len(text))]
         self._require_embeddings(ids, "A text")
-        return TokenizedText(tuple(ids), start), places
+        return TokenizedText(tuple(ids), start), in_text
 
     def _rendered(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[list[int], Offsets, Offsets, str]]:
-        """For each text: the ids of its whole prompt, their characters, the characters of each copy of the text, and the prompt."""
+        """For each text: the ids of its full prompt, their characters, the characters of each copy of the text, and the prompt."""
         if instruction is not None:
             instruction = _clean(instruction, "The instruction")
             if not self.prompt.takes_instruction:
@@ -269,10 +311,12 @@ class PromptTokenizer:
                 )
             if self.trims:
                 encoded["offset_mapping"] = list(map(untrimmed, encoded["offset_mapping"], encoded["special_tokens_mask"]))
-            for (whole, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            for (full_prompt, copies), ids, offsets in zip(
+                rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True
+            ):
                 # special tokens that the tokenizer put before the prompt (BOS) stay; those after it go, since {eos} is explicit
                 size = len(ids) - self._appended
-                yield ids[:size], offsets[:size], copies, whole
+                yield ids[:size], offsets[:size], copies, full_prompt
 
     def _span(self, ids: list[int], offsets: Offsets, copies: Offsets, rendered: str) -> TokenizedText:
         spans = [token_range(offsets, *copy) for copy in copies]
@@ -282,32 +326,33 @@ class PromptTokenizer:
         elif start == len(ids):
             ids = [*ids, self._empty_text_token()]
         if len(ids) <= self.max_length:
-            return TokenizedText(tuple(ids), start, kept=rendered[begin:end])
-        own = [inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)]
-        kept = (self.max_length - len(ids) + sum(stop - start for start, stop in own)) // len(own)
-        cut = self._truncate(ids, own, kept)
-        return replace(cut, kept=rendered[begin : min(end, offsets[min(own[-1][1], start + kept) - 1][1])])
+            return TokenizedText(tuple(ids), start, text=rendered[begin:end])
+        spans = [inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)]
+        tokens_per_copy = (self.max_length - len(ids) + sum(stop - start for start, stop in spans)) // len(spans)
+        truncated = self._truncate(ids, spans, tokens_per_copy)
+        last = min(spans[-1][1], start + tokens_per_copy) - 1
+        return replace(truncated, text=rendered[begin : min(end, offsets[last][1])])
 
-    def _require_embeddings(self, ids: Sequence[int], what: str) -> None:
+    def _require_embeddings(self, ids: Sequence[int], label: str) -> None:
         if self._without_embedding and not self._without_embedding.keys().isdisjoint(ids):
-            token = next(self._without_embedding[one] for one in ids if one in self._without_embedding)
+            token = next(self._without_embedding[token] for token in ids if token in self._without_embedding)
             raise UnmaskError(
-                f"{what} holds the special token '{token}', which this model has no embedding of: its tokenizer has more tokens than the "
+                f"{label} holds the special token '{token}', which this model has no embedding of: its tokenizer has more tokens than the "
                 "model. Remove the token from the text."
             )
 
-    def _truncate(self, ids: list[int], spans: list[tuple[int, int]], kept: int) -> TokenizedText:
-        if kept < 1:
+    def _truncate(self, ids: list[int], spans: list[Span], tokens_per_copy: int) -> TokenizedText:
+        if tokens_per_copy < 1:
             raise UnmaskError(
                 f"max_length {self.max_length} leaves no room for a text in the prompt '{self.prompt.name}'. Raise it."
             )
         result: list[int] = []
-        at = first = 0
+        position = first = 0
         for start, stop in spans:
-            first = len(result) + start - at
-            result += ids[at : min(stop, start + kept)]
-            at = stop
-        return TokenizedText((*result, *ids[at:]), first, True)
+            first = len(result) + start - position
+            result += ids[position : min(stop, start + tokens_per_copy)]
+            position = stop
+        return TokenizedText((*result, *ids[position:]), first, True)
 
     def _empty_token(self) -> int | None:
         tokens = (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id)
@@ -329,14 +374,92 @@ class PromptTokenizer:
                 "A 'chat:' prompt needs a chat template, and this tokenizer has none. Use a prompt without 'chat:'."
             )
         # private-use characters that occur nowhere else mark the fields; a chat template does not change them
-        taken = prompt.template + str(self.tokenizer.chat_template)
-        free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken)
+        used = prompt.template + str(self.tokenizer.chat_template)
+        free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in used)
         marks = {"text": next(free), "instruction": next(free)}
         content = "".join(literal + marks.get(field or "", "") for literal, field in prompt.pieces)
         rendered = _render_chat(self.tokenizer, content, [mark for mark in marks.values() if mark in content])
         escaped = rendered.replace("{", "{{").replace("}", "}}")
-        wrapped = _swap(escaped, {mark: f"{{{field}}}" for field, mark in marks.items()})
-        return replace(prompt, template=wrapped + ("{eos}" if prompt.appends_eos else ""))
+        for name, mark in marks.items():
+            escaped = escaped.replace(mark, f"{{{name}}}")
+        return replace(prompt, template=escaped + ("{eos}" if prompt.appends_eos else ""))
+
+
+class SeveralPrompts:
+    """Turns texts into the tokens of several prompts.
+
+    An instruction goes to the prompts that take one. Raises UnmaskError as `PromptTokenizer` does.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_length: int, vocabulary: int | None = None
+    ) -> None:
+        """Make a tokenizer for each prompt."""
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self.parts = tuple(PromptTokenizer(tokenizer, prompt, max_length, vocabulary) for prompt in prompts)
+        self.name = name_of(tuple(prompts))
+
+    @property
+    def pad_id(self) -> int:
+        """The id that pads a batch."""
+        return self.parts[0].pad_id
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether an instruction changes the tokens of at least one prompt."""
+        return any(part.takes_instruction for part in self.parts)
+
+    @property
+    def opening(self) -> str | None:
+        """The part of every prompt before the first text; None if it differs, or could contain an instruction."""
+        openings = {part.opening for part in self.parts}
+        return openings.pop() if len(openings) == 1 else None
+
+    @property
+    def template(self) -> str:
+        """The templates of all prompts, as JSON."""
+        return json.dumps([part.template for part in self.parts], ensure_ascii=False)
+
+    def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
+        """Yield the tokens of each text in all prompts, in order. Raises UnmaskError as `PromptTokenizer.tokenize` does."""
+        if instruction is not None and not self.takes_instruction:
+            raise UnmaskError(f"The prompts '{self.name}' have no {{instruction}}, so an instruction would change nothing.")
+        streams = [part.tokenize(texts, instruction if part.takes_instruction else None) for part in self.parts]
+        for parts in zip(*streams, strict=True):
+            yield together(parts)
+
+    def room(self, instruction: str | None = None) -> int:
+        """How many tokens of a text fit into the limit with the longest prompt."""
+        return min(part.room(instruction if part.takes_instruction else None) for part in self.parts)
+
+
+DesignTokenizer = PromptTokenizer | SeveralPrompts
+"""Turns texts into the tokens that a design reads."""
+
+
+def tokenizer_of(
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompts, max_length: int, vocabulary: int | None = None
+) -> DesignTokenizer:
+    """The tokenizer of one prompt, or of several. vocabulary: as PromptTokenizer has it."""
+    if isinstance(prompt, str):
+        return PromptTokenizer(tokenizer, prompt, max_length, vocabulary)
+    return SeveralPrompts(tokenizer, prompt, max_length, vocabulary)
+
+
+def digest_of_tokens(prompts: DesignTokenizer) -> str:
+    """A short hash of everything that turns a text into tokens: the tokenizer in memory, and each prompt."""
+    content = json.loads(prompts.tokenizer.backend_tokenizer.to_str())
+    # the tokenizer also stores the options of its last call
+    lasting = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
+    marks = ["spaces are text"] if prompts.parts[0].trims else []
+    plain = json.dumps([lasting, *(part.layout for part in prompts.parts), *marks], sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def together(parts: Sequence[TokenizedText]) -> TokenizedText:
+    """One text in each of several prompts. It counts as cut if one prompt cuts it."""
+    ids = tuple(token for part in parts for token in part.ids)
+    return TokenizedText(ids, 0, any(part.truncated for part in parts), parts=tuple(parts))
 
 
 def _render_chat(tokenizer: PreTrainedTokenizerBase, content: str, marks: Sequence[str]) -> str:
@@ -369,21 +492,15 @@ def _render_chat(tokenizer: PreTrainedTokenizerBase, content: str, marks: Sequen
     ) from cause
 
 
-def _swap(text: str, table: dict[str, str]) -> str:
-    for old, new in table.items():
-        text = text.replace(old, new)
-    return text
-
-
 def _without_embedding(tokenizer: PreTrainedTokenizerBase, vocabulary: int | None) -> dict[int, str]:
     """The special tokens, by id, that the model has no embedding of.
 
-    Raises UnmaskError if there are others: a tokenizer that has grown without its model makes them of ordinary texts.
+    Raises UnmaskError if ordinary tokens lack an embedding: a tokenizer that has grown without its model produces them.
     """
     if vocabulary is None or max([len(tokenizer) - 1, *tokenizer.added_tokens_decoder]) < vocabulary:
         return {}
-    beyond = {place: token for token, place in tokenizer.get_vocab().items() if place >= vocabulary}
-    special = {place for place, token in tokenizer.added_tokens_decoder.items() if token.special}
+    beyond = {index: token for token, index in tokenizer.get_vocab().items() if index >= vocabulary}
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     if ordinary := sorted(beyond.keys() - special):
         raise UnmaskError(
             f"The tokenizer has {len(tokenizer)} tokens, and the model has embeddings of {vocabulary}: a text with "
@@ -409,7 +526,7 @@ def _appended(tokenizer: PreTrainedTokenizerBase) -> int:
     return next(count for count, mark in enumerate([*reversed(special), 0]) if not mark)
 
 
-def _clean(text: str, what: str) -> str:
+def _clean(text: str, label: str) -> str:
     if not isinstance(text, str):
-        raise UnmaskError(f"{what} is {type(text).__name__}, not str.")
+        raise UnmaskError(f"{label} is {type(text).__name__}, not str.")
     return encodable(text)

@@ -1,6 +1,6 @@
-"""Vector store: vectors on disk, found by their text. A run that was stopped can continue, and memory holds one block at a time.
+"""Vector store: vectors on disk, keyed by their text. An interrupted run can continue, and memory holds one block at a time.
 
-The vectors of one design are stored as blocks. A block is a file that is written whole and has a checksum. A damaged block is noticed
+The vectors of one design are stored as blocks. A block is a file that is written atomically and has a checksum. A damaged block is noticed
 when it is read; it is removed, and its texts are computed again. Stored vectors never change: the first vector of a text stays.
 """
 
@@ -30,7 +30,7 @@ def key_of(text: str, instruction: str | None) -> bytes:
 
 
 class LostRows(Exception):
-    """A block was damaged or removed after it was stored. Its rows are no longer there."""
+    """A block was damaged or removed after it was stored."""
 
 
 class StoredRows:
@@ -39,7 +39,7 @@ class StoredRows:
     def __init__(self, folder: Path) -> None:
         """Open the folder. Every block in it is read once and checked."""
         self.folder, self.damaged = folder, 0
-        self._places: dict[bytes, tuple[Path, int]] = {}
+        self._rows_by_key: dict[bytes, tuple[Path, int]] = {}
         self._last = -1
         for file in sorted(folder.glob("*.npz")):
             try:
@@ -51,33 +51,34 @@ class StoredRows:
 
     def __contains__(self, key: bytes) -> bool:
         """Whether the row of a key is stored."""
-        return key in self._places
+        return key in self._rows_by_key
 
     def add(self, keys: Sequence[bytes], rows: NDArray[Any]) -> None:
         """Store the rows of new keys as one block."""
-        new = [place for place, key in enumerate(keys) if key not in self._places]
+        new = [index for index, key in enumerate(keys) if key not in self._rows_by_key]
         if not new:
             return
         file = self.folder / f"{self._last + 1:08d}.npz"
-        kept = [keys[place] for place in new]
-        save_arrays(file, {"keys": np.frombuffer(b"".join(kept), np.uint8).reshape(len(kept), _KEY), "rows": rows[new]})
-        self._note(file, kept)
+        new_keys = [keys[index] for index in new]
+        key_bytes = np.frombuffer(b"".join(new_keys), np.uint8).reshape(len(new_keys), _KEY)
+        save_arrays(file, {"keys": key_bytes, "rows": rows[new]})
+        self._note(file, new_keys)
 
     def get(self, keys: Sequence[bytes]) -> NDArray[Any]:
         """Rows of these keys, in their order.
 
         Raises KeyError for a key that is not stored, and LostRows if a block was damaged since. Its keys can then be added again.
         """
-        wanted: dict[Path, list[tuple[int, int]]] = {}
-        for at, key in enumerate(keys):
-            block, row = self._places[key]
-            wanted.setdefault(block, []).append((at, row))
+        by_block: dict[Path, list[tuple[int, int]]] = {}
+        for index, key in enumerate(keys):
+            block, row = self._rows_by_key[key]
+            by_block.setdefault(block, []).append((index, row))
         result: NDArray[Any] | None = None
-        for block, places in wanted.items():
+        for block, pairs in by_block.items():
             rows = self._rows(block)
             if result is None:
                 result = np.empty((len(keys), *rows.shape[1:]), rows.dtype)
-            targets, sources = np.array(places).T
+            targets, sources = np.array(pairs).T
             result[targets] = rows[sources]
         if result is None:
             raise KeyError("no keys")
@@ -86,7 +87,7 @@ class StoredRows:
     def _rows(self, block: Path) -> NDArray[Any]:
         try:
             keys, rows = _read(block)
-            if all(self._places[key] == (block, row) for row, key in enumerate(keys)):
+            if all(self._rows_by_key[key] == (block, row) for row, key in enumerate(keys)):
                 return rows
         except (Damaged, KeyError):
             pass
@@ -97,16 +98,16 @@ class StoredRows:
         file.unlink(missing_ok=True)
         self.damaged += 1
         self._last = max(self._last, _number(file))
-        self._places = {key: place for key, place in self._places.items() if place[0] != file}
+        self._rows_by_key = {key: (block, row) for key, (block, row) in self._rows_by_key.items() if block != file}
 
     def _note(self, file: Path, keys: Iterable[bytes]) -> None:
         for row, key in enumerate(keys):
-            self._places[key] = file, row
+            self._rows_by_key[key] = file, row
         self._last = max(self._last, _number(file))
 
 
 class VectorStore:
-    """Stored rows by name, in a folder of their own."""
+    """Stored rows by name, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         """Open the folder; the first vector creates it. Raises UnmaskError for a folder with other files in it."""
@@ -117,7 +118,7 @@ class VectorStore:
 
     @classmethod
     def beside(cls, results: Path) -> VectorStore:
-        """The vectors of a run, beside its results. They are removed when the run has finished."""
+        """The vectors of a run, in the folder of its results. They are removed when the run has finished."""
         return cls(results / _FOLDER)
 
     def stored(self, name: str) -> StoredRows:

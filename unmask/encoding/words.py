@@ -29,19 +29,19 @@ _PART: Final = re.compile(f"(?P<run>[{_WITHOUT_SPACES}]+)|[^{_WITHOUT_SPACES}]+"
 
 def words(text: str) -> list[str]:
     """The words of a text in NFC, in order. An underscore ends a word."""
-    return _whole(_LETTER).findall(composed(text))
+    return _word_pattern(_LETTER).findall(composed(text))
 
 
 def joined_words(text: str) -> Iterator[re.Match[str]]:
-    """Where the words of a text are, as they are written there. Underscores belong to words, as in the name of a function."""
-    return _whole(_LETTER_OR_UNDERSCORE).finditer(text)
+    """Matches of the words of a text. Underscores belong to words, as in the name of a function."""
+    return _word_pattern(_LETTER_OR_UNDERSCORE).finditer(text)
 
 
-def keyword_places(text: str) -> Iterator[tuple[int, int]]:
+def keyword_spans(text: str) -> Iterator[tuple[int, int]]:
     """Where the keywords of a text begin and end: its joined words, but in scripts without spaces every two neighbours.
 
     Chinese, Japanese, Thai, Lao, Khmer and Burmese do not mark words. A run of their characters becomes overlapping pairs, as in
-    Lucene's CJKAnalyzer: no dictionary is needed, and a word of a query is found wherever it stands.
+    Lucene's CJKAnalyzer, which needs no dictionary.
     """
     if not _UNSPACED.search(text):  # most texts
         yield from (word.span() for word in joined_words(text))
@@ -50,7 +50,7 @@ def keyword_places(text: str) -> Iterator[tuple[int, int]]:
         for part in _PART.finditer(text, *word.span()):
             start, end = part.span()
             if part["run"] and end - start > 2:
-                yield from ((place, place + 2) for place in range(start, end - 1))
+                yield from ((index, index + 2) for index in range(start, end - 1))
             else:
                 yield start, end
 
@@ -61,7 +61,7 @@ def composed(text: str) -> str:
 
 
 @cache
-def _whole(letter: str) -> re.Pattern[str]:
+def _word_pattern(letter: str) -> re.Pattern[str]:
     """A word of such letters with the combining marks that follow them."""
     marks = "".join(mark for mark in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(mark) in ("Mn", "Mc"))
     return re.compile(rf"{letter}(?:{letter}|[{marks}])*")
@@ -77,5 +77,5 @@ def encodable(text: str) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with U+FFFD for each surrogate, which no tokenizer can read. Unlike in `encodable`, places of characters stay."""
+    """The text with U+FFFD for each surrogate, which no tokenizer can read. Unlike with `encodable`, indices of characters stay valid."""
     return _SURROGATE.sub("\ufffd", text)

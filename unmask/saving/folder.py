@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from unmask.encoding.backbone import Backbone
-    from unmask.encoding.several_prompts import DesignTokenizer
-    from unmask.encoding.tokenization import PromptTokenizer
+    from unmask.encoding.tokenization import DesignTokenizer, PromptTokenizer
 
 
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"

@@ -12,13 +12,11 @@ import numpy as np
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.encoder import Tally
+from unmask.encoding.encoder import Tally, warn_of_truncation
 from unmask.encoding.features import Fit
 from unmask.encoding.lexical import Packed
-from unmask.encoding.precision import Precision
-from unmask.encoding.quantization import finish
+from unmask.encoding.quantization import Precision, finish
 from unmask.encoding.shared_prefix import Progress
-from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.seals import load_tensors, save_tensors
 from unmask.models.digests import digest_of_tensors
@@ -163,7 +161,7 @@ def query_vectors(embedder: Embedder, queries: Sequence[str], lexical: bool) -> 
     embedder.backbone.check(words)  # finds the output layer once, before each core has a replica
     tally = Tally()
     vectors = _encoded(embedder, {embedder.design: embedder.fitted, words: Fit()}, queries, "query", tally)
-    warn_of_cuts(tally.cut, len(queries), embedder.max_length)
+    warn_of_truncation(tally.cut, len(queries), embedder.max_length)
     return np.asarray(finish(vectors[embedder.design], None, True, "float32"), np.float32), vectors[words]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from unmask.designs.design import Design
-from unmask.encoding.precision import PRECISIONS, Precision
+from unmask.encoding.quantization import PRECISIONS, Precision
 from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.files import check_output, is_own
 from unmask.io.terminal import say

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.encoding.words import composed, keyword_places
+from unmask.encoding.words import composed, keyword_spans
 from unmask.errors import require_package, unknown
 
 _LONGEST = 100
@@ -44,7 +44,7 @@ def stemmer(language: str) -> Callable[[str], str]:
 
 def _words(text: str) -> Iterator[str]:
     text = composed(text)
-    return (text[start:end] for start, end in keyword_places(text) if end - start <= _LONGEST)
+    return (text[start:end] for start, end in keyword_spans(text) if end - start <= _LONGEST)
 
 
 class _Vocabulary(dict[str, int]):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from unmask.encoding.precision import Precision
+from unmask.encoding.quantization import Precision
 from unmask.errors import UnmaskError, unknown
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, open_line

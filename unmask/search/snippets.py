@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from unmask.encoding.words import composed, keyword_places
+from unmask.encoding.words import composed, keyword_spans
 
 _READ = 1_000_000
 """Characters of a text that are looked at: a text of many megabytes must not hold up the answer."""
@@ -23,8 +23,8 @@ def snippet(text: str, query: str, length: int, stem: Stem = str.casefold) -> st
     if len(text) <= length:
         return text
     form = cache(lambda word: stem(composed(word)))  # neighbours in scripts without spaces come again and again
-    wanted = {form(query[start:end]) for start, end in keyword_places(query)}
-    words = ((start, end, form(text[start:end])) for start, end in keyword_places(text))
+    wanted = {form(query[start:end]) for start, end in keyword_spans(query)}
+    words = ((start, end, form(text[start:end])) for start, end in keyword_spans(text))
     found = [word for word in words if word[2] in wanted]
     start, end = _densest(found, length) or (0, 0)
     return _cut(text, start, end, length)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.encoding.precision import Precision
-from unmask.encoding.quantization import as_floats, finish, normalized
+from unmask.encoding.quantization import Precision, as_floats, finish, normalized
 
 Vectors = NDArray[np.float32]
 Stored = NDArray[Any]

@@ -101,7 +101,7 @@ def _without_middle(text: str, size: int) -> str:
 
 def _ends_before(tokens: TokenizedText, size: int) -> bool:
     """Whether truncation has removed all tokens that could differ, since only the first `size` characters of the text were tokenized."""
-    return all(part.truncated and len(part.kept) + _MARGIN <= size for part in tokens.parts or (tokens,))
+    return all(part.truncated and len(part.text) + _MARGIN <= size for part in tokens.parts or (tokens,))
 
 
 class ServedModels(Mapping[str, ServedModel]):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from unmask.encoding.precision import Precision
+from unmask.encoding.quantization import Precision
 from unmask.io.seals import Damaged
 from unmask.search.fusion import Rows
 from unmask.search.stores.store import BLOCK, ROW, VECTOR, Block, Layout, in_order

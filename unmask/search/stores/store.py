@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from unmask.encoding.precision import Precision
+from unmask.encoding.quantization import Precision
 from unmask.search.fusion import Rows
 from unmask.search.vectors import Stored
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.encoding.precision import PRECISIONS, Precision
+from unmask.encoding.quantization import PRECISIONS, Precision
 from unmask.io.seals import Damaged
 from unmask.search.fusion import Rows
 from unmask.search.stores.store import BLOCK, Block, Layout

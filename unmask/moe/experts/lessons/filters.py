@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 
-from unmask.encoding.words import composed, keyword_places
+from unmask.encoding.words import composed, keyword_spans
 from unmask.moe.experts.lessons.domain import Domain
 from unmask.moe.experts.lessons.lessons import Lesson
 
@@ -57,7 +57,7 @@ def words(text: str) -> list[str]:
     instruction too short, and would hide a copy with other numbers.
     """
     text = composed(text.lower())
-    return [text[start:end] for start, end in keyword_places(text)]
+    return [text[start:end] for start, end in keyword_spans(text)]
 
 
 def refuse_instruction(lesson: Lesson | None, domain: Domain, novelty: Novelty, forbidden: Novelty) -> str | None:
