@@ -56,7 +56,7 @@ def objective_of(change: Callable[[int, Tensor], Tensor], monkeypatch: pytest.Mo
 def test_a_file_of_somebody_else_is_not_replaced(file: str, model: Path, tmp_path: Path) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text('{"recipe": "two eggs"}')
-    with pytest.raises(UnmaskError, match="holds other files, such as"):
+    with pytest.raises(UnmaskError, match=r"holds other files, such as|is not what this version of unmask wrote"):
         run(recipe(model, "contrastive"), tmp_path)
     assert (tmp_path / file).read_text() == '{"recipe": "two eggs"}'
 
