@@ -211,7 +211,7 @@ def test_a_head_refuses_what_it_would_not_read(name: str, why: str) -> None:
 
 def test_work_that_needs_dense_vectors_refuses_sparse_ones() -> None:
     Design().require_dense("An export")
-    with pytest.raises(UnmaskError, match="An export needs dense vectors, and those of 'causal/eol/last/lexical' are sparse"):
+    with pytest.raises(UnmaskError, match="An export needs dense vectors, and 'causal/eol/last/lexical' gives sparse ones"):
         Design.parse("causal/eol/last/lexical").require_dense("An export")
 
 

@@ -157,12 +157,12 @@ def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Ca
     ("text", "message"),
     [
         ("", "has no prompt"),
-        ("[topic", "is no TOML"),
+        ("[topic", "is not valid TOML"),
         ("[topic]\ntemplate = 'no field'", "prompt 'topic': .*must contain {text} once"),
         ("[topic]\ntemplate = '{text}'\npoling = 'last'", "prompt 'topic': .*poling"),
         ("[topic]\nexamples = []", "prompt 'topic': .*template"),
         ("topic = '{text}'", "prompt 'topic'"),
-        ("['a/b']\ntemplate = '{text}'", "'a/b' is no name of a prompt"),
+        ("['a/b']\ntemplate = '{text}'", "'a/b' is not a valid prompt name"),
         ("[topic]\ntemplate = '{text} {text}'\nexamples = [{ text = 'a', answer = 'b' }]", "{text} once and no other field"),
         ("[topic]\ntemplate = '{text}'\nexamples = [{ text = 'a' }]", "prompt 'topic': .*answer"),
         ("[both]\naverage = ['eol']", "prompt 'both': An average needs two prompts"),
@@ -191,7 +191,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnmaskError, match="cannot be read"):
         parse_designs(str(tmp_path / "none.toml"))
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UnmaskError, match="is no TOML"):
+    with pytest.raises(UnmaskError, match="is not valid TOML"):
         labelled_designs(tmp_path / "bytes.toml")
 
 

@@ -244,7 +244,7 @@ def test_a_name_that_is_no_folder_is_left_to_the_hub() -> None:
 
 @pytest.mark.parametrize("name", ["./nowhere", "../nowhere", "/no/where", "~/nowhere"])
 def test_a_path_that_does_not_exist_is_refused(name: str) -> None:
-    with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
+    with pytest.raises(UnmaskError, match=f"Folder '{name}' does not exist"):
         resolve(name)
 
 

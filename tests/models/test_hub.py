@@ -78,7 +78,7 @@ def test_a_model_that_may_be_a_saved_embedder_is_told(
     for name in (SETTINGS, "modules.json"):
         (tmp_path / "saved" / name).unlink()
     put(tmp_path / "saved")
-    said = r"'someone/embedder' is read as a model without a design of its own.* whether it has a file unmask\.json .* name its design"
+    said = r"'someone/embedder' is loaded as a plain model.* whether it has a file unmask\.json .* name its design"
     with pytest.warns(UserWarning, match=said):
         assert Embedder.from_pretrained("hf://someone/embedder", **LOADING).design.name == "causal/eol/last"
     named = Embedder.from_pretrained("someone/embedder", "bidirectional/plain/mean", **LOADING)
@@ -100,5 +100,5 @@ def test_a_model_that_the_hub_has_called_plain_before_needs_no_design(
 
 @pytest.mark.parametrize("name", ["someone/nobody-has-this", "no name of a repository"])
 def test_a_model_that_nobody_has_is_told_as_such(name: str, put: Callable[..., None]) -> None:
-    with pytest.raises(UnmaskError, match=f"'{name}' is no folder, no bundled name .* the model hub did not give it"):
+    with pytest.raises(UnmaskError, match=f"'{name}' is neither a folder nor a bundled model .* could not be downloaded"):
         Embedder.from_pretrained(name, **LOADING)

@@ -172,7 +172,7 @@ def test_a_config_that_names_other_weights_than_safetensors_beside_it_is_refused
     index = {"metadata": {}, "weight_map": {"a": "adapter_model.bin"}}
     (folder / "own.safetensors.index.json").write_text(json.dumps(index))
     torch.save(load_file(own_copy / "model.safetensors"), folder / "adapter_model.bin")
-    with pytest.raises(UnmaskError, match=r"as a file of its weights\. Only \*\.safetensors files beside its config"):
+    with pytest.raises(UnmaskError, match=r"as a weight file\. Only \*\.safetensors files next to its config"):
         decoder_of(folder)
 
 
@@ -183,10 +183,10 @@ def test_a_broken_weights_file_is_refused(own_copy: Path) -> None:
 
 
 def test_a_folder_without_a_config_is_no_model(pico_folder: MakeFolder, tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match=r"is no model: the folder has no config\.json"):
+    with pytest.raises(UnmaskError, match=r"is not a model: config\.json is missing"):
         decoder_of(tmp_path)
     shutil.copytree(pico_folder("llama"), tmp_path / "model", ignore=shutil.ignore_patterns("config.json"))
-    with pytest.raises(UnmaskError, match=r"is no model: the folder has no config\.json"):
+    with pytest.raises(UnmaskError, match=r"is not a model: config\.json is missing"):
         decoder_of(tmp_path / "model")
 
 
@@ -205,13 +205,13 @@ def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.Monk
     with pytest.raises(UnmaskError) as error:
         load_decoder(Source(name))
     said = str(error.value)
-    assert f"'{name}' is no folder, no bundled name (smollm2, gemma3-270m, minilm, pico)" in said
+    assert f"'{name}' is neither a folder nor a bundled model (smollm2, gemma3-270m, minilm, pico)" in said
     assert "HF_HUB_OFFLINE is set, so only its cache was tried" in said
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where"])
 def test_a_path_that_does_not_exist_is_not_looked_up_elsewhere(name: str) -> None:
-    with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
+    with pytest.raises(UnmaskError, match=f"Folder '{name}' does not exist"):
         load_decoder(Source(name))
 
 
@@ -444,7 +444,7 @@ def test_an_adapter_whose_vectors_would_be_random_or_those_of_the_base_is_refuse
 
 
 def test_a_folder_that_is_no_adapter_is_refused_as_one(pico_folder: MakeFolder) -> None:
-    with pytest.raises(UnmaskError, match="There is no folder '/no/where'"):
+    with pytest.raises(UnmaskError, match="Folder '/no/where' does not exist"):
         decoder_of(pico_folder("llama"), adapter="/no/where")
     for nothing in (str(pico_folder("llama")), "someone/no-such-adapter"):
         with pytest.raises(UnmaskError, match=f"'{nothing}' could not be loaded: Can't find 'adapter_config.json'"):
@@ -457,7 +457,7 @@ def test_an_adapter_over_itself_is_refused(causal_folder: MakeFolder, adapter: M
         decoder_of(lora, adapter=str(lora))
 
 
-@pytest.mark.parametrize(("base", "message"), [(None, "does not name its base model"), ("/no/where", "There is no folder")])
+@pytest.mark.parametrize(("base", "message"), [(None, "does not name its base model"), ("/no/where", "does not exist")])
 def test_an_adapter_without_its_base_is_refused(
     base: str | None, message: str, causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from unmask.models.source import TRUSTED, Source, base_name, below, lasting_name
 def test_what_looks_like_a_path_is_not_asked_of_a_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_answers", lambda: pytest.fail("the hub was asked"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with pytest.raises(UnmaskError, match="There is no folder"):
+    with pytest.raises(UnmaskError, match="does not exist"):
         load_decoder(Source(name))
 
 
@@ -78,7 +78,7 @@ def test_a_hub_that_does_not_answer_costs_no_minute(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     seconds, said, offline = json.loads(done.out)
     assert seconds < 20  # it was 58 s
-    assert "'owner/name' is no folder" in said
+    assert "'owner/name' is neither a folder" in said
     assert offline is False
 
 
@@ -111,7 +111,7 @@ def test_a_relative_base_is_found_beside_the_adapter_and_else_refused(tmp_path: 
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     assert base_name("../models/base", adapter) == str(tmp_path / "models" / "base")
-    with pytest.raises(UnmaskError, match=r"There is no folder './base', .* say where it is: --model BASE --adapter"):
+    with pytest.raises(UnmaskError, match=r"Folder './base' does not exist, .* give its new path: --model BASE --adapter"):
         base_name("./base", adapter)
     assert base_name("owner/name", adapter) == "owner/name"
     assert base_name("pico", adapter) == lasting_name("pico") == "pico"

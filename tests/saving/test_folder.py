@@ -538,7 +538,7 @@ def test_a_config_may_name_code_that_its_folder_lacks(pico: Make, tmp_path: Path
         json.dumps(config | {"auto_map": {"AutoConfig": "configuration_x.X", "AutoModel": "m.X"}})
     )
     (folder / SEAL).unlink()
-    with pytest.warns(UserWarning, match="Python code of its own"):
+    with pytest.warns(UserWarning, match="includes Python code"):
         assert np.allclose(before, theirs(folder, trust=True).encode(MIXED), atol=1e-5)
 
 

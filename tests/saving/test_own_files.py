@@ -151,7 +151,7 @@ def test_files_of_somebody_else_stay_where_sentence_transformers_saves(make: Mak
 def test_another_model_is_not_replaced_by_sentence_transformers(kind: str, base: Path, make: Make, tmp_path: Path) -> None:
     embedder, folder = make(kind), shutil.copytree(base, tmp_path / "other")
     before = {file: file.read_bytes() for file in files_in(folder)}
-    with pytest.raises(UnmaskError, match="is of a model that is no saved embedder, so it is not overwritten"):
+    with pytest.raises(UnmaskError, match="belongs to a model that is not a saved embedder, so it is not overwritten"):
         save_by_theirs(embedder, folder)
     assert {file: file.read_bytes() for file in files_in(folder) if file.name != ST_CONFIG} == before
 
