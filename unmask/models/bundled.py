@@ -7,7 +7,6 @@ out, and the folder appears only when it is complete. If it gets damaged later, 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -299,7 +298,7 @@ def _is_whole(folder: Path) -> bool:
         return True
     try:
         check_seal(folder)
-        intact = is_sealed(folder) or _opens(folder)
+        intact = is_sealed(folder)
     except Damaged as error:
         warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {error}", stacklevel=2)
         return False
@@ -307,21 +306,6 @@ def _is_whole(folder: Path) -> bool:
         with suppress(OSError):  # the cache may be read-only
             write_record(note, state)
     return intact
-
-
-def _opens(folder: Path) -> bool:
-    """Whether the files of an older version are complete. They have no seal, but an incomplete file cannot be opened."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        for file in folder.glob("*.safetensors"):
-            with safe_open(file, "np"):
-                pass
-        json.loads((folder / "config.json").read_bytes())
-    except (SafetensorError, OSError, ValueError) as error:
-        warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {folder}: {error}", stacklevel=2)
-        return False
-    return any(folder.glob("*.safetensors"))
 
 
 @without_loading_bars()

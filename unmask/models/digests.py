@@ -111,10 +111,9 @@ def _remembered(noted: dict[str, object]) -> str | None:
     try:
         entry = json.loads(_note(noted).read_text(encoding="utf-8"))
         digest = entry.pop("digest")
-        intact = entry.pop("checksum") == _checksum(entry, digest)
     except (OSError, ValueError, KeyError, AttributeError, RecursionError):
         return None
-    return str(digest) if intact and entry == noted else None
+    return str(digest) if entry == noted else None
 
 
 def _remember(noted: dict[str, object], digest: str, file: Path) -> str:
@@ -125,9 +124,5 @@ def _remember(noted: dict[str, object], digest: str, file: Path) -> str:
         time.time() - last > _SETTLED
     ):
         with suppress(OSError):  # without a writable cache the digest is computed again
-            write_json(_note(noted), {**noted, "digest": digest, "checksum": _checksum(noted, digest)})
+            write_json(_note(noted), {**noted, "digest": digest})
     return digest
-
-
-def _checksum(noted: dict[str, object], digest: str) -> str:
-    return hashlib.sha256(f"{json.dumps(noted, sort_keys=True)} {digest}".encode()).hexdigest()[:16]

@@ -21,7 +21,7 @@ from unmask.models.hub import hub_file, hub_folder
 TRUSTED = "UNMASK_TRUST_CODE_OF"
 """Environment variable: more repositories and folders whose code may run with `--trust-remote-code`, separated by commas."""
 
-_ADAPTER, _MIXTURE, _EMBEDDER = "adapter_config.json", "mixture.json", "unmask.json"
+_ADAPTER, _MIXTURE = "adapter_config.json", "mixture.json"
 _ADAPTER_FILES = ("adapter_*",)
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".safetensors.index.json"
@@ -110,8 +110,6 @@ def below(folder: Path, source: Source) -> Source | None:
     elif is_adapter(folder):
         settings = _read(folder / _ADAPTER)
         name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
-        if revision is None and (folder / _EMBEDDER).is_file():  # older versions wrote it there only
-            revision = _read(folder / _EMBEDDER).get("revision")
     else:
         return None
     if not name:
