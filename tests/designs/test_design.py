@@ -132,7 +132,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_match(name: str, hint: str)
         ("causal/plain/mean/whiten:0", "at least 1 dimension, not 0"),
         ("causal/plain/mean@last", "1 or more, or 'all' or 'mean', not 'last'"),
         ("causal/plain/mean@-1", "1 or more, or 'all' or 'mean', not '-1'"),
-        ("causal/plain/mean@0", "no layer 0"),
+        ("causal/plain/mean@0", "Layer 0 does not exist"),
         ("causal/plain/mean/sum:much", "positive number or 'auto'"),
         ("causal/plain/mean/sum:0", "positive number or 'auto'"),
         ("causal/plain/mean/sum:-1", "positive number or 'auto'"),

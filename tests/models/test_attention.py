@@ -184,7 +184,7 @@ def test_a_hybrid_names_the_layers_that_stay_causal() -> None:
 
 def test_a_branch_that_stays_causal_beside_the_attention_is_named() -> None:
     with pytest.warns(
-        UserWarning, match=r"FalconH1Model is bidirectional.*in layers 1-2 a state space or convolution beside the att"
+        UserWarning, match=r"FalconH1Model is bidirectional.*in layers 1-2 a state space or convolution next to the att"
     ):
         proof = Backbone(build("falcon_h1"), "bidirectional").proof
     assert proof.hybrid and proof.causal_layers == () and proof.causal_branches == (1, 2)

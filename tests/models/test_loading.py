@@ -146,7 +146,7 @@ def test_an_index_that_names_other_files_than_safetensors_beside_it_is_refused(n
     (own_copy / "model.safetensors").rename(own_copy.parent / "elsewhere.safetensors")
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
     (own_copy / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UnmaskError, match=f"names '{name}' as a file of its weights") as error:
+    with pytest.raises(UnmaskError, match=f"names '{name}' as a weight file") as error:
         decoder_of(own_copy)
     assert "\n" not in str(error.value)
 
