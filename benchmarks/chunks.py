@@ -18,7 +18,7 @@ from benchmarks._report import Report, Table
 from benchmarks._retrieval import SmallRetrieval, small_retrieval
 from unmask import Design, Embedder
 from unmask.encoding.chunking import Chunking, Chunks, encode_chunks
-from unmask.encoding.encoder import Tally, encode_designs, fit_designs
+from unmask.encoding.encoder import Tally
 from unmask.starter import reference_texts
 
 GROUPS = (
@@ -39,17 +39,17 @@ def measure(
     table: Table, embedder: Embedder, designs: Mapping[str, Design], task: SmallRetrieval, chunking: Chunking
 ) -> list[int | None]:
     """Add a row of scores for each design. Returns the tokens that each way computes, None for a way that cannot be."""
-    backbone, prompt, budget = embedder.backbone, embedder.prompt, embedder.batch_tokens
-    fits = fit_designs(backbone, prompt, list(designs.values()), reference_texts(), batch_tokens=budget)
+    encoder, prompt = embedder.encoder, embedder.prompt
+    fits = encoder.fit(designs.values(), reference_texts())
     documents, queries = list(task.documents.values()), list(task.queries.values())
-    asked = encode_designs(backbone, prompt, fits, queries, batch_tokens=budget)
+    asked = encoder.encode(queries, fits)
     tallies = {"whole": Tally()}
-    whole = encode_designs(backbone, prompt, fits, documents, batch_tokens=budget, tally=tallies["whole"])
+    whole = encoder.encode(documents, fits, tally=tallies["whole"], share_text=False)
     chunked: dict[str, dict[Design, Chunks]] = {}
     for way in ("chunks", "late") if prompt.ends_with_text() else ("chunks",):
         tallies[way] = Tally()
         of_way = replace(chunking, late=way == "late")
-        chunked[way] = encode_chunks(backbone, prompt, fits, documents, of_way, batch_tokens=budget, tally=tallies[way])
+        chunked[way] = encode_chunks(encoder, fits, documents, of_way, tally=tallies[way])
     for name, design in designs.items():
         scores = {"whole": task.ndcg(Embedder.similarity(asked[design], whole[design]))}
         scores |= {way: task.ndcg(best_chunks(asked[design], chunks[design])) for way, chunks in chunked.items()}

@@ -111,7 +111,6 @@ def many_designs(ratios: Table, model: str, some: list[str], repeats: int) -> No
     """Compare all training-free designs of one attention and prompt with one of them."""
     from unmask import Design, Embedder
     from unmask.designs.design import HEADS, POOLINGS
-    from unmask.encoding.encoder import encode_designs
     from unmask.encoding.features import Fit
 
     embedder = Embedder.from_pretrained(model, PLAIN)
@@ -121,8 +120,7 @@ def many_designs(ratios: Table, model: str, some: list[str], repeats: int) -> No
     designs = [Design("causal", "plain", pooling, layer) for pooling in poolings for layer in layers]
 
     def run(chosen: list[Design]) -> None:
-        fits = {design: Fit() for design in chosen}
-        encode_designs(embedder.backbone, embedder.prompt, fits, some, batch_tokens=embedder.batch_tokens)
+        embedder.encoder.encode(some, {design: Fit() for design in chosen})
 
     times = best_times({"one": lambda: run(designs[:1]), "all": lambda: run(designs)}, repeats)
     grid = f"{len(designs)} designs ({len(poolings)} poolings x {len(layers)} layers)"
@@ -174,17 +172,17 @@ def _print_peak(model: str, design: str, some: list[str]) -> None:
 def long_instruction(ratios: Table, model: str, some: Sequence[str], repeats: int) -> None:
     """Queries behind an instruction of 50 to 60 tokens: the instruction computed once, and computed again for each query."""
     from unmask import Embedder
-    from unmask.encoding import beginnings
+    from unmask.encoding import prefix_cache
 
     embedder = Embedder.from_pretrained(model, "causal/instruction/last")
     queries = [" ".join(text.split()[:8]) for text in some]
 
     def encode(fewest: int) -> None:
-        before, beginnings._FEWEST = beginnings._FEWEST, fewest
+        before, prefix_cache._MIN_TEXTS = prefix_cache._MIN_TEXTS, fewest
         try:
             embedder.encode(queries, instruction=INSTRUCTION, show_progress=False)
         finally:
-            beginnings._FEWEST = before
+            prefix_cache._MIN_TEXTS = before
 
     times = best_times({"shared": lambda: encode(0), "whole": lambda: encode(len(queries) + 1)}, repeats)
     tokens = next(embedder.prompt.tokenize([""], INSTRUCTION)).start

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from unmask.encoding.questions import Question, encode_questions
 
 from benchmarks import _inputs
 from benchmarks.encode import best_times, texts
 from unmask import Design, Embedder
-from unmask.encoding.encoder import encode_tokenized
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Vectors
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.shared_prefix import PromptBatch
 
 QUESTIONS = (
     "{text}\nThis is about one thing:",
@@ -35,24 +33,22 @@ QUESTIONS = (
 
 def measure(embedder: Embedder, kind: str, some: Sequence[str], prompts: Sequence[str], repeats: int) -> None:
     """Print a line: how much faster the prompts are together, and how many of the tokens they compute."""
-    backbone, budget = embedder.backbone, embedder.batch_tokens
-    questions = []
-    for prompt in prompts:
-        tokenizer = PromptTokenizer(embedder.tokenizer, prompt, backbone.within_positions(embedder.max_length))
-        questions.append(Question(tokenizer, {Design("causal", prompt, "last"): Fit()}, list(tokenizer.tokenize(some))))
+    encoder = embedder.encoder
+    forwards = [encoder.forward_pass({Design("causal", prompt, "last"): Fit()}) for prompt in prompts]
+    batches = [PromptBatch(forward, list(forward.tokenizer.tokenize(some))) for forward in forwards]
 
     def one_by_one() -> list[dict[Design, Vectors]]:
-        return [encode_tokenized(backbone, one.tokenizer, dict(one.fits), one.texts, batch_tokens=budget) for one in questions]
+        return [encoder.encode_tokenized(batch.texts, batch.forward.fits) for batch in batches]
 
-    answers = encode_questions(backbone, questions, batch_tokens=budget)
-    plain, together = _stacked(one_by_one()), _stacked(answers.vectors)
+    result = encoder.encode_prompts(batches)
+    plain, together = _stacked(one_by_one()), _stacked(result.vectors)
     difference = np.abs(plain - together).max() / np.abs(plain).max()
     competitors = {
-        "together": lambda: encode_questions(backbone, questions, batch_tokens=budget),
+        "together": lambda: encoder.encode_prompts(batches),
         "one by one": one_by_one,
     }
     times = best_times(competitors, repeats)
-    ratio, share = times["one by one"] / times["together"], answers.computed / sum(answers.alone)
+    ratio, share = times["one by one"] / times["together"], result.tokens / sum(result.tokens_alone)
     print(f"{kind:12}{len(some):7}{len(prompts):11}{ratio:11.2f} x{share:10.1%}{difference:12.1e}", flush=True)
 
 

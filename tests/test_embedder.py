@@ -1,14 +1,10 @@
 """Embedder.encode: every option changes the vectors or is refused, and no text's vector depends on its neighbours."""
 
 import inspect
-import pydoc
 import re
-import subprocess
-import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-import unmask
 from tests.conftest import TEXTS
 from tests.families import FAMILIES
-from unmask.designs.design import Design, as_design
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Encoder, Tally
-from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Vectors
-from unmask.encoding.quantization import finish, normalized
+from unmask.encoding.quantization import normalized
 from unmask.encoding.sentence_transformers_aliases import INSTEAD
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
@@ -59,18 +52,6 @@ def test_vectors_are_float32_in_the_order_of_the_texts(plain: Embedder) -> None:
     assert plain.encode([]).shape == (0, 64)
 
 
-@pytest.mark.parametrize("texts", ["A man plays a guitar.", ""])
-def test_one_string_is_refused(plain: Embedder, texts: str) -> None:
-    with pytest.raises(UnmaskError, match=r"encode\(\[text\]\)"):
-        plain.encode(texts)
-
-
-@pytest.mark.parametrize("other", [None, 3, b"bytes", float("nan"), ["nested"]])
-def test_what_is_no_string_is_refused_with_its_row(plain: Embedder, other: Any) -> None:
-    with pytest.raises(UnmaskError, match=f"Text 1 is {type(other).__name__}, not str"):
-        plain.encode(["a", other])
-
-
 def test_an_instruction_by_text_and_by_name_is_the_same(told: Embedder) -> None:
     for name, instruction in SAID.items():
         assert np.array_equal(told.encode(TEXTS, instruction_name=name), told.encode(TEXTS, instruction=instruction))
@@ -84,17 +65,6 @@ def test_queries_and_documents_get_their_instruction_if_there_is_one(told: Embed
     only_queries = pico("causal/instruction/mean", instructions={"query": SAID["query"]})
     assert np.array_equal(only_queries.encode_document(TEXTS), only_queries.encode(TEXTS))
     assert not same(only_queries.encode_query(TEXTS), only_queries.encode_document(TEXTS))
-
-
-def test_what_is_asked_for_wins_over_the_name(told: Embedder) -> None:
-    assert np.array_equal(told.encode_query(TEXTS, instruction="Other"), told.encode(TEXTS, instruction="Other"))
-    assert np.array_equal(told.encode_query(TEXTS, instruction_name="topic"), told.encode(TEXTS, instruction_name="topic"))
-    assert told.encode_query(TEXTS, dim=3, precision="float16").dtype == np.float16
-
-
-def test_queries_without_any_instruction_are_texts(plain: Embedder) -> None:
-    assert np.array_equal(plain.encode_query(TEXTS), plain.encode(TEXTS))
-    assert np.array_equal(plain.encode_document(TEXTS, normalize=True), plain.encode(TEXTS, normalize=True))
 
 
 def test_an_unknown_or_doubled_instruction_is_refused(told: Embedder, plain: Embedder) -> None:
@@ -120,26 +90,9 @@ def test_dim_keeps_the_first_dimensions(plain: Embedder, dim: int) -> None:
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dim", [0, -1, 65])
-def test_a_dimension_that_is_not_there_is_refused(plain: Embedder, dim: int) -> None:
-    with pytest.raises(UnmaskError, match=f"between 1 and 64, not {dim}"):
-        plain.encode(TEXTS, dim=dim)
-
-
 def test_normalize_keeps_the_direction(plain: Embedder) -> None:
     unit, raw = plain.encode(TEXTS, normalize=True), plain.encode(TEXTS)
     np.testing.assert_allclose(unit * np.linalg.norm(raw, axis=1, keepdims=True), raw, rtol=1e-5)
-
-
-def test_float16_rounds_and_refuses_what_overflows(plain: Embedder) -> None:
-    found = plain.encode(TEXTS, precision="float16")
-    assert found.dtype == np.float16
-    np.testing.assert_allclose(found, plain.encode(TEXTS), rtol=1e-3, atol=1e-6)
-    huge = np.full((1, 2), 7e4, np.float32)
-    with pytest.raises(UnmaskError, match="normalize=True"):
-        finish(huge, None, False, "float16")
-    assert np.isfinite(finish(huge, None, True, "float16")).all()
-    assert finish(huge[:0], None, False, "float16").shape == (0, 2)
 
 
 def as_generator() -> Any:
@@ -162,11 +115,6 @@ def as_generator() -> Any:
 )
 def test_anything_that_yields_texts_in_an_order_is_a_list_of_texts(plain: Embedder, texts: Any) -> None:
     np.testing.assert_array_equal(plain.encode(texts), plain.encode(TEXTS))
-
-
-def test_queries_and_a_reference_corpus_may_be_a_generator(pico: Callable[..., Embedder]) -> None:
-    one, other = (pico("causal/plain/mean/zscore").fit(texts) for texts in (TEXTS, as_generator()))
-    np.testing.assert_array_equal(one.encode_query(as_generator()), other.encode_query(TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -224,12 +172,6 @@ def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
     assert not asked
 
 
-@pytest.mark.parametrize("precision", ["int4", "float64", ""])
-def test_an_unknown_precision_is_refused(plain: Embedder, precision: Any) -> None:
-    with pytest.raises(UnmaskError, match="Allowed: binary, float16, float32, int8"):
-        plain.encode(TEXTS, precision=precision)
-
-
 @pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last@all", "causal/plain/max/zscore"])
 def test_cosines_survive_int8(pico: Callable[..., Embedder], name: str) -> None:
     embedder = pico(name)
@@ -240,41 +182,12 @@ def test_cosines_survive_int8(pico: Callable[..., Embedder], name: str) -> None:
 
 
 @given(VECTORS)
-def test_an_int8_vector_does_not_depend_on_its_neighbours(vectors: Vectors) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        together = finish(vectors, None, False, "int8")
-        alone = [finish(vectors[[row]], None, False, "int8") for row in range(len(vectors))]
-    assert np.array_equal(together, np.concatenate(alone))
-
-
-@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1.0, 1e30])
-def test_int8_knows_no_length(scale: float) -> None:
-    vectors = np.array([[1.0, -0.5, 0.0]], np.float32) * np.float32(scale)
-    assert np.abs(finish(vectors, None, False, "int8") - np.array([[127, -64, 0]])).max() <= 1
-
-
-def test_a_vector_of_zeros_stays_one() -> None:
-    zeros = np.zeros((2, 3), np.float32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not finish(zeros, None, False, "int8").any()
-        assert not finish(zeros, None, True, "float32").any()
-        assert not Embedder.similarity(zeros, zeros).any()
-
-
-@given(VECTORS)
 def test_similarity_is_the_cosine(vectors: Vectors) -> None:
     found = Embedder.similarity(vectors, vectors)
     assert found.dtype == np.float32 and found.shape == (len(vectors), len(vectors))
     assert np.abs(found).max() <= 1 + 1e-5
     np.testing.assert_allclose(found, found.T, atol=1e-6)
     np.testing.assert_allclose(np.diag(found), np.linalg.norm(normalized(vectors), axis=1) ** 2, atol=1e-5)
-
-
-def test_similarity_by_hand() -> None:
-    one, other = np.array([[3.0, 4.0], [0.0, 2.0]]), np.array([[4.0, 3.0], [-3.0, -4.0], [1.0, 0.0]])
-    np.testing.assert_allclose(Embedder.similarity(one, other), [[0.96, -1, 0.6], [0.6, -0.8, 0]], atol=1e-6)
 
 
 def test_a_text_that_is_cut_is_reported_once(pico: Callable[..., Embedder]) -> None:
@@ -294,11 +207,6 @@ def test_an_empty_text_has_a_vector_of_its_own(pico: Callable[..., Embedder], pr
     assert np.isfinite(alone).all() and np.abs(alone).max() > 0
     assert same(together[[0, -1]], np.concatenate([alone, alone]))
     assert not same(embedder.encode(["x"]), alone)
-
-
-def test_a_limit_without_room_is_refused(pico: Callable[..., Embedder]) -> None:
-    with pytest.raises(UnmaskError, match="max_length 8 leaves no room"):
-        pico("causal/eol/last", max_length=8).encode(TEXTS)
 
 
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -345,22 +253,6 @@ def test_a_design_is_fitted_on_first_use_or_on_a_corpus_of_the_users_own(pico: C
     assert np.array_equal(restored.encode(TEXTS), own)
 
 
-def test_a_design_that_needs_no_fit_gets_none(plain: Embedder) -> None:
-    assert plain.fit(TEXTS) is plain
-    assert plain.fitted == Fit()
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("features", ["sum:auto", "sum:0.5", "concat", "routing"])
-@pytest.mark.parametrize("scaling", ["zscore", "whiten:4"])
-def test_a_design_uses_no_more_of_a_fit_than_it_says(features: str, scaling: str, pico: Callable[..., Embedder]) -> None:
-    name = f"causal/plain/mean/{features}"
-    fit = pico(f"{name}/{scaling}", "olmoe").fitted
-    assert fit.tensors
-    alone = Fit(alpha=fit.alpha)
-    assert np.array_equal(pico(name, "olmoe", fit=fit).encode(TEXTS), pico(name, "olmoe", fit=alone).encode(TEXTS))
-
-
 def test_mteb_names_a_saved_embedder_and_not_the_model_that_it_was_made_of(
     pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -394,10 +286,6 @@ def test_another_design_of_the_same_load(pico: Callable[..., Embedder]) -> None:
         first.with_design("causal/plain/mean@9")
 
 
-def test_a_design_is_itself_or_its_name() -> None:
-    assert as_design("prompteol") == as_design(as_design("prompteol")) == Design("causal", "eol", "last")
-
-
 def test_a_text_longer_than_the_model_has_positions_is_cut_to_them(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/mean", family="gpt2", max_length=100_000)
     assert embedder.prompt.max_length == 512  # the pico model's positions
@@ -419,12 +307,6 @@ def test_an_embedder_says_what_it_is(pico: Callable[..., Embedder]) -> None:
     assert text.startswith(f"Embedder('{embedder.source.model}', design='causal/plain/mean', max_length=12, dtype='")
     assert text.endswith("device='cpu')") and "\n" not in text
     assert (embedder.dim, embedder.device.type, embedder.max_length) == (64, "cpu", 12)
-
-
-def test_dim_is_the_width_of_the_vectors(pico: Callable[..., Embedder]) -> None:
-    for design in ("causal/plain/mean@all", "causal/plain/mean/concat", "causal/plain/mean/whiten:5"):
-        embedder = pico(design, "olmoe")
-        assert embedder.dim == embedder.encode(TEXTS[:1]).shape[1] != 64
 
 
 @pytest.mark.parametrize(
@@ -508,14 +390,6 @@ def test_equal_texts_have_equal_cosines_and_their_order(queries: int) -> None:
     assert (found.cosines == found.cosines[:, :1]).all()
 
 
-def test_the_public_names_are_listed_without_loading_them() -> None:
-    code = "import sys, unmask; print(dir(unmask), unmask.__version__, 'torch' in sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert "'Embedder'" in printed and printed.endswith(f" {version('unmask')} False\n")
-    assert all(hasattr(unmask, name) for name in dir(unmask))
-    assert "class Embedder(" in pydoc.plain(pydoc.render_doc(unmask))
-
-
 def test_instructions_of_a_saved_embedder_go_with_its_prompt(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     """Another design may have no place for them. Those that are given have to have one."""
     pico("causal/instruction/mean", instructions=SAID).save_pretrained(tmp_path / "saved")
@@ -525,15 +399,3 @@ def test_instructions_of_a_saved_embedder_go_with_its_prompt(pico: Callable[...,
     assert plain.instructions == {} and plain.design.name == "causal/plain/mean"
     with pytest.raises(UnmaskError, match="so instructions would change nothing"):
         Embedder.from_pretrained(tmp_path / "saved", "mean", instructions=SAID, **loading)
-
-
-def test_one_query_has_its_nearest_texts(pico: Callable[..., Embedder]) -> None:
-    vectors = pico("mean").encode(["a", "b c", "d"])
-    one, all_of_them = Embedder.top_k(vectors[0], vectors, 2), Embedder.top_k(vectors, vectors, 2)
-    assert one.places.shape == one.cosines.shape == (1, 2) and np.array_equal(one.places[0], all_of_them.places[0])
-
-
-@pytest.mark.parametrize("wrong", [{"max_length": 0}, {"max_length": 3.5}, {"batch_tokens": -5}])
-def test_a_limit_that_is_no_number_of_tokens_is_refused(wrong: dict[str, Any], pico_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(UnmaskError, match=rf"{next(iter(wrong))} is .*: give a whole number from 1 on"):
-        Embedder.from_pretrained(pico_folder("llama"), "mean", **wrong)

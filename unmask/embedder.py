@@ -51,7 +51,7 @@ _COSINES = 2**24  # that top_k holds at once
 
 
 class Nearest(NamedTuple):
-    """The nearest texts of each query, best first: their places and cosines, both of shape (query, k)."""
+    """The nearest texts of each query, best first: their indices and cosines, both of shape (query, k)."""
 
     places: NDArray[np.intp]
     cosines: Vectors
@@ -86,13 +86,13 @@ class Embedder:
 
     def __repr__(self) -> str:
         """Model, design, limit, precision and device."""
-        about = f"design='{self.design.name}', max_length={self.max_length}, dtype='{dtype_name(self.backbone.model)}'"
-        return f"Embedder('{self.source.model}', {about}, device='{self.device}')"
+        settings = f"design='{self.design.name}', max_length={self.max_length}, dtype='{dtype_name(self.backbone.model)}'"
+        return f"Embedder('{self.source.model}', {settings}, device='{self.device}')"
 
     if not TYPE_CHECKING:  # type checkers know the attributes that exist
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what to use in place of a name of sentence-transformers."""
+            """Name the counterpart of an attribute of sentence-transformers."""
             raise AttributeError(f"Embedder has no '{name}'. {INSTEAD.get(name, '')}".rstrip(), name=name, obj=self)
 
     @property
@@ -162,9 +162,16 @@ class Embedder:
     ) -> Embedder:
         """Load an embedder from a hub id, a folder (a model, a PEFT adapter or a saved embedder) or a bundled name.
 
-        design: a preset, a readable name or a Design; by default that of a saved embedder (model or adapter), else `prompteol`. The design
-        of a model that sentence-transformers saved must be named. adapter: one PEFT adapter, or several that were trained on top of each
-        other, the lowest first; several are merged into the weights in this order. The other arguments are those of Source and Embedder.
+        Args:
+            design: a preset, a readable name or a Design. Default: the design of a saved embedder (model or adapter), else `prompteol`.
+                The design of a model that sentence-transformers saved must be given.
+            adapter: one PEFT adapter, or several that were trained on top of each other, the lowest first; several are merged into the
+                weights in this order.
+            merge, revision, dtype, device, attn_implementation, trust_remote_code: see Source.
+            max_length: most tokens of one text with its prompt. Default: the limit of a saved embedder, else 512.
+            batch_tokens: most tokens of one batch, padding included.
+            instructions: by name, for prompts with `{instruction}`.
+
         Raises UnmaskError, saying what was tried, and AttentionError for a model that does not attend as the design says.
         """
         from unmask.saving.folder import EmbedderParts, read_saved
@@ -231,7 +238,7 @@ class Embedder:
         return self
 
     def use_fit(self, fit: Fit) -> Embedder:
-        """Use what was fitted before with this model and design. Returns the embedder itself."""
+        """Use an earlier fit of this model and design. Returns the embedder itself."""
         self._fit = fit
         return self
 
@@ -242,12 +249,12 @@ class Embedder:
 
     @property
     def fitted(self) -> Fit:
-        """What was fitted; on first use, a design that needs it is fitted on the reference texts of this package."""
+        """The fit of the design; on first use, a design that needs one is fitted on the reference texts of this package."""
         if self.design.needs_fit and self._fit == Fit():
             from unmask.starter import reference_texts
 
             with lock_of(self):
-                if self._fit == Fit():  # no other thread was faster
+                if self._fit == Fit():  # another thread may have been faster
                     self.fit(reference_texts())
         return self._fit
 
@@ -264,15 +271,22 @@ class Embedder:
         tally: Tally | None = None,
         **others: object,
     ) -> AnyVectors:
-        """Vectors of texts, shape (text, dim), in their order. texts: a list, or anything that yields strings in an order.
+        """Vectors of texts, shape (text, dim), in their order.
 
-        instruction: what the prompt's `{instruction}` says, or its name in `instructions`. dim: keep the first dimensions only (for
-        Matryoshka-trained models). normalize: unit length. precision: float16; int8, in which each vector is scaled by its own largest
-        value, so that cosines survive; or binary, the signs, eight dimensions in a byte (uint8). show_progress: None shows a bar on a
-        terminal. Warns if texts were cut to max_length, and says which; a `tally` counts them. Raises UnmaskError for an unknown option
-        (and says what to use), for texts that are no strings, and for an impossible dim or precision, before it computes.
+        Args:
+            texts: a list, or any iterable of strings with an order.
+            instruction: for the prompt's `{instruction}`.
+            instruction_name: the name of an instruction in `instructions`.
+            dim: keep the first dimensions only (for Matryoshka-trained models).
+            normalize: scale vectors to unit length.
+            precision: float16; int8, in which each vector is scaled by its largest value, so that cosines survive; or binary, the signs,
+                eight dimensions in a byte (uint8).
+            show_progress: None shows a bar on a terminal.
+            tally: counts texts and tokens.
 
-        `mteb.evaluate(embedder, tasks)` calls it too, with batches in place of texts and options of its own.
+        Warns which texts were cut to max_length. Raises UnmaskError before computing for an unknown option (naming the right one), for
+        texts that are not strings, and for an impossible dim or precision. `mteb.evaluate(embedder, tasks)` calls this method too, with
+        batches of texts and mteb's options.
         """
         if "task_metadata" in others:
             return self._encode_for_mteb(texts, **others, dim=dim, normalize=normalize, precision=precision)
@@ -286,13 +300,13 @@ class Embedder:
     def _encode(
         self, texts: Sequence[str], instruction: str | None, show_progress: bool | None, tally: Tally
     ) -> tuple[Vectors, list[int]]:
-        """Vectors of texts as the design makes them, and the places of those that were cut."""
-        first, known = tally.texts, len(tally.cut)
+        """Vectors of texts before `finish`, and the indices of the texts that were cut."""
+        texts_before, cuts_before = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
             vectors = self.encoder.encode(
                 texts, {self.design: self.fitted}, instruction=instruction, tally=tally, progress=advance, share_text=False
             )
-        return vectors[self.design], [row - first for row in tally.cut[known:]]
+        return vectors[self.design], [index - texts_before for index in tally.cut[cuts_before:]]
 
     def encode_sparse(
         self,
@@ -305,7 +319,7 @@ class Embedder:
     ) -> csr_array:
         """Sparse vectors of texts by a lexical design: a SciPy matrix of shape (text, vocabulary), float32.
 
-        A column is a token of the model, and the dot product of two rows is their similarity. The options are those of `encode`. Raises
+        A column is a token of the model, and the dot product of two rows is their similarity. Options are as in `encode`. Raises
         UnmaskError for a design whose vectors are dense.
         """
         if not self.design.is_sparse:
@@ -332,17 +346,20 @@ class Embedder:
         show_progress: bool | None = None,
         tally: Tally | None = None,
     ) -> Chunks:
-        """Split long texts into chunks of at most `size` tokens, and give each chunk a vector.
+        """Split long texts into chunks of at most `size` tokens, and give each chunk a vector. Other options are as in `encode`.
 
-        overlap: most tokens that a chunk shares with the one before. late: read each text whole, then pool each chunk from its own tokens
-        (arXiv 2409.04701); texts longer than max_length are read in windows. Without it, a chunk's vector is that of its text alone. The
-        other options are those of `encode`. Raises UnmaskError, before it computes, for sizes that do not work, for chunks that leave no
-        room for the prompt, and for a design that cannot chunk late.
+        Args:
+            overlap: most tokens that a chunk shares with the previous one.
+            late: read each text once, then pool each chunk from its tokens (arXiv 2409.04701); texts longer than max_length are read in
+                windows. Otherwise a chunk is embedded like a text.
+
+        Raises UnmaskError before computing for sizes that do not work, for chunks that leave no room for the prompt, and for a design that
+        cannot chunk late.
         """
         chunking, documents = Chunking(size, overlap, late), _as_texts(texts)
         self._check_vectors(dim, precision)
         tally = tally or Tally()
-        first, known = tally.texts, len(tally.cut)
+        texts_before, cuts_before = tally.texts, len(tally.cut)
         chunks = encode_chunks(
             self.encoder,
             {self.design: self.fitted},
@@ -352,7 +369,7 @@ class Embedder:
             tally=tally,
             show_progress=show_progress,
         )[self.design]
-        warn_of_truncation([row - first for row in tally.cut[known:]], len(documents), self.max_length)
+        warn_of_truncation([index - texts_before for index in tally.cut[cuts_before:]], len(documents), self.max_length)
         return replace(chunks, vectors=finish(np.asarray(chunks.vectors, np.float32), dim, normalize, precision))
 
     def encode_query(self, texts: Iterable[str], **options: object) -> AnyVectors:
@@ -374,7 +391,7 @@ class Embedder:
 
     @staticmethod
     def similarity_pairwise(a: NDArray[np.generic], b: NDArray[np.generic]) -> Vectors:
-        """Cosine of each vector of `a` with the vector of `b` in the same place, float32 of shape (n,)."""
+        """Cosine of each vector of `a` with the same row of `b`, float32 of shape (n,)."""
         return np.asarray((_rows_of_unit_length(a) * _rows_of_unit_length(b)).sum(axis=1), np.float32)
 
     @staticmethod
@@ -383,16 +400,16 @@ class Embedder:
         if k < 1:
             raise UnmaskError(f"k must be at least 1, not {k}.")
         unit_queries, unit_texts = _rows_of_unit_length(queries), _rows_of_unit_length(texts)
-        places, best = [], []
+        rows, best = [], []
         for block in np.array_split(unit_queries, 1 + len(unit_queries) * len(unit_texts) // _COSINES):
             cosines = unit_cosines(block, unit_texts)
-            places.append(np.argsort(-cosines, axis=1, kind="stable")[:, :k].copy())  # a view would keep all of them
-            best.append(np.take_along_axis(cosines, places[-1], axis=1))
-        return Nearest(np.concatenate(places), np.concatenate(best))
+            rows.append(np.argsort(-cosines, axis=1, kind="stable")[:, :k].copy())  # a view would keep all of them
+            best.append(np.take_along_axis(cosines, rows[-1], axis=1))
+        return Nearest(np.concatenate(rows), np.concatenate(best))
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb asks of a model: a name, and everything that the vectors depend on, so that its cache keeps results apart."""
+        """The model's name and everything that its vectors depend on, as mteb's result cache requires."""
         from unmask.models.identity import identity_of_loaded, loaded_from
         from unmask.tasks.mteb.protocol import model_meta
 

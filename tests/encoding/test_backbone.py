@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -19,10 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.families import EACH_KIND, FAMILIES, Family
 from tests.proofs import ALL
 from unmask.designs.design import Attention, Design
-from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone, HiddenRead, Read, RoutingRead, TokenBatch
 from unmask.encoding.pooling import POOLINGS
-from unmask.errors import UnmaskError
 from unmask.models.routers import ROUTINGS
 
 DEPTH, LENGTHS = 3, (5, 12, 20, 1)
@@ -44,7 +42,6 @@ ENCODERS = [
     for kind in ("xlm-roberta", "mpnet", "ibert")
 ]
 """Encoders that count positions themselves, from the one after their padding's."""
-MPT = Family("mpt", "mpt", base={"vocab_size": 512, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 64})
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
 
 
@@ -146,11 +143,6 @@ def test_a_text_is_never_longer_than_the_positions_of_a_model(family: Family) ->
         one(backbone, alone(torch.randint(3, 512, (33,))), HiddenRead(DEPTH, LAST))
 
 
-def test_the_number_of_positions_is_found_under_its_other_name() -> None:
-    assert Backbone(MPT.build(), "causal").within_positions(1000) == 64
-    assert loaded("llama").within_positions(1000) == loaded("gpt2").within_positions(1000) == 512
-
-
 # ---- layers -------------------------------------------------------------------------------------------------------------------
 
 
@@ -176,26 +168,6 @@ def test_an_image_tower_as_deep_as_the_text_model_is_not_read() -> None:
         torch.testing.assert_close(values[read], expected[read], rtol=1e-5, atol=1e-5)
 
 
-def test_a_multimodal_llama4_that_auto_model_loads_with_its_head_is_read_without_it(tokenizer: Any) -> None:
-    tower = {**TOWER, "num_hidden_layers": 1, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
-    configs = {"text_config": FAMILIES["llama4"].config, "vision_config": tower}
-    model = Family("llama4-images", "llama4", configs, base={}).build()
-    assert model.get_output_embeddings() is not None
-    models = (model, model.language_model.model)
-    read, text = (Embedder.from_model(given, tokenizer, "causal/plain/last") for given in models)
-    assert read.backbone.model is text.backbone.model
-    with pytest.raises(UnmaskError, match="has a language-model head"):
-        Embedder.from_model(FAMILIES["llama"].build_language_model(), tokenizer, "causal/plain/last")
-
-
-@every_usable
-def test_leaving_early_gives_the_same_bits(name: str, attention: Attention) -> None:
-    backbone, batch = loaded(name, attention), padded(texts())
-    to_the_end = backbone.read(batch, hidden_reads())
-    for read in (HiddenRead(layer, POOLINGS["mean"]) for layer in range(1, DEPTH + 1)):
-        assert torch.equal(one(backbone, batch, read), to_the_end[read])
-
-
 @pytest.mark.parametrize(("deepest", "routing", "expected"), [(1, False, 1), (2, False, 2), (3, False, 3), (1, True, 3)])
 def test_layers_above_the_deepest_that_is_read_do_not_run(deepest: int, routing: bool, expected: int) -> None:
     backbone, ran = load("olmoe"), []
@@ -205,48 +177,7 @@ def test_layers_above_the_deepest_that_is_read_do_not_run(deepest: int, routing:
     assert len(ran) == expected
 
 
-def test_a_read_leaves_no_hook_behind() -> None:
-    backbone = load("olmoe")
-    reads: list[Read] = [HiddenRead(1, LAST), RoutingRead("softmax", LAST)]
-    backbone.read(padded(texts()), reads[:1])
-    backbone.read(padded(texts()), reads)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules())
-
-
-def test_a_layer_that_the_model_lacks_is_refused(pico: Callable[..., Embedder]) -> None:
-    assert pico("causal/plain/last@3").backbone.depth == DEPTH
-    with pytest.raises(UnmaskError, match=r"'causal/plain/last@4' reads layer 4, but this model has 3 layers"):
-        pico("causal/plain/last@4")
-
-
 # ---- several designs from one pass --------------------------------------------------------------------------------------------
-
-
-def test_designs_read_together_are_the_designs_read_alone() -> None:
-    names = (
-        "plain/last",
-        "plain/mean@1",
-        "plain/max@all",
-        "plain/last@mean",
-        "plain/last/sum:0.5",
-        "plain/mean/routing~topk",
-        "plain/first@3",
-    )
-    designs = [Design.parse(f"causal/{name}") for name in names]
-    backbone, batch = loaded("olmoe"), padded(texts())
-    together = backbone.raw(batch, designs)
-    for design in designs:
-        apart = backbone.raw(batch, [design])[design]
-        for part in ("hidden", "routing"):
-            ours, expected = getattr(together[design], part), getattr(apart, part)
-            assert (ours is expected is None) or torch.equal(ours, expected)
-
-
-def test_all_layers_weigh_the_same_in_the_cosine() -> None:
-    backbone, batch = loaded("llama"), padded(texts())
-    designs = [Design.parse(f"causal/plain/mean@{layer}") for layer in (1, 2, 3, "all")]
-    *layers, together = [cosines(raw.hidden) for raw in backbone.raw(batch, designs).values()]
-    torch.testing.assert_close(together, torch.stack(layers).mean(dim=0))
 
 
 def test_the_mean_over_layers_is_the_mean_of_what_each_layer_gives() -> None:
@@ -255,12 +186,6 @@ def test_the_mean_over_layers_is_the_mean_of_what_each_layer_gives() -> None:
     first, second, third, mean = (raw.hidden for raw in backbone.raw(batch, designs).values())
     assert first is not None and second is not None and third is not None
     torch.testing.assert_close(mean, (first + second + third) / 3)
-
-
-def cosines(vectors: Tensor | None) -> Tensor:
-    assert vectors is not None
-    unit = torch.nn.functional.normalize(vectors, dim=1)
-    return unit @ unit.T
 
 
 # ---- routing ------------------------------------------------------------------------------------------------------------------
@@ -276,22 +201,6 @@ def test_routing_weights_are_the_softmax_of_what_transformers_reports(name: str,
     torch.testing.assert_close(one(backbone, batch, RoutingRead("softmax", LAST)), softmax, rtol=0, atol=1e-6)
     sigmoid = torch.cat([scores.sigmoid() for scores in expected], dim=1)
     torch.testing.assert_close(one(backbone, batch, RoutingRead("sigmoid", LAST)), sigmoid, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in ROUTINGS if kind != "topk"])
-@pytest.mark.parametrize("name", MOE)
-def test_only_routed_experts_of_moe_layers_have_a_column(name: str, kind: str) -> None:
-    family, backbone = FAMILIES[name], loaded(name)
-    weights = one(backbone, padded(texts()), RoutingRead(kind, LAST))
-    assert len(backbone.routers) == family.moe_layers
-    assert weights.shape == (len(LENGTHS), family.moe_layers * family.experts)
-
-
-@pytest.mark.parametrize("name", MOE)
-def test_softmax_weights_of_each_layer_sum_to_one(name: str) -> None:
-    weights = one(loaded(name), padded(texts()), RoutingRead("softmax", LAST)).unflatten(1, (-1, FAMILIES[name].experts))
-    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:2]))
-    assert bool((weights > 0).all())
 
 
 @pytest.mark.parametrize("name", TOPK)
@@ -328,24 +237,12 @@ def _weights(args: tuple[Tensor, ...], states: Tensor, experts: int = 8) -> Tens
     return ((scaled * states).sum(dim=-1) / states.square().sum(dim=-1)).T
 
 
-def test_topk_is_refused_where_the_router_does_not_say_it() -> None:
-    with pytest.raises(UnmaskError, match="DbrxRouter does not expose the weights of its chosen experts; use softmax"):
-        one(loaded("dbrx"), padded(texts()), RoutingRead("topk", LAST))
-
-
 def test_probabilities_are_not_put_through_a_second_softmax() -> None:
     backbone, batch = load("mixtral"), padded(texts())
     expected = one(backbone, batch, RoutingRead("softmax", LAST))
     for router in backbone.routers:  # Gemma 4 returns probabilities
         router.module.register_forward_hook(lambda _, __, output: (output[0].softmax(dim=-1), *output[1:]))
     torch.testing.assert_close(one(Backbone(backbone.model, "causal"), batch, RoutingRead("softmax", LAST)), expected)
-
-
-@pytest.mark.parametrize("features", ["routing", "concat", "sum"])
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in MOE])
-def test_routing_is_refused_on_a_dense_model(name: str, features: str) -> None:
-    with pytest.raises(UnmaskError, match=r"has no router: it is dense\. Features 'hidden' work"):
-        loaded(name).reads(Design.parse(f"causal/plain/last/{features}"))
 
 
 # ---- cost ---------------------------------------------------------------------------------------------------------------------

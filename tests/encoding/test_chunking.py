@@ -76,28 +76,12 @@ def test_a_short_document_is_one_chunk(tokenizers: dict[str, Any], kind: str, te
     assert Chunking(100).split(tokenizers[kind], text) == [(0, len(text))]
 
 
-@pytest.mark.parametrize("broken", ["\ud83d", "a\udc00b" * 20, "x \ud83d\ude42 y " * 9])
-def test_surrogates_keep_their_places(tokenizers: dict[str, Any], broken: str) -> None:
-    chunks = Chunking(4).split(tokenizers["bare"], broken)
-    assert "".join(broken[start:end] for start, end in chunks) == broken
-
-
 def test_a_character_of_many_tokens_is_not_cut() -> None:
     text, offsets = "ab🙂c", [(0, 1), (1, 2), *[(2, 3)] * 4, (3, 4)]
     assert split(text, offsets, 3, 0) == [(0, 2), (2, 3), (3, 4)]
     assert split(text, offsets, 3, 1) == [(0, 2), (2, 3), (3, 4)]  # no room for an overlap beside it
     assert split(text, offsets, 5, 2) == [(0, 2), (1, 3), (3, 4)]
     assert split(text, offsets, 5, 0) == [(0, 2), (2, 4)]
-
-
-def test_characters_that_no_token_holds_go_to_the_chunk_before() -> None:
-    text, offsets = "  ab   cd  ", [(2, 3), (3, 4), (7, 8), (8, 9)]
-    assert split(text, offsets, 2, 0) == [(0, 7), (7, 11)]
-    assert split("   ", [], 2, 0) == [(0, 3)]
-
-
-def test_tokens_that_share_characters_stay_together() -> None:
-    assert split("abcdef", [(0, 3), (2, 5), (5, 6)], 1, 0) == [(0, 5), (5, 6)]
 
 
 def test_tokens_around_a_document_do_not_count(tokenizers: dict[str, Any]) -> None:
@@ -112,12 +96,6 @@ def test_a_token_without_characters_begins_no_chunk() -> None:
 
 
 # --- where is cut ----------------------------------------------------------------------------------------------------
-
-
-def test_without_borders_chunks_are_full() -> None:
-    assert parts("abcdefghij", 4) == ["abcd", "efgh", "ij"]
-    assert parts("abcdefghij", 4, 2) == ["abcd", "cdef", "efgh", "ghij"]
-    assert parts("abcdefghij", 10, 5) == ["abcdefghij"]
 
 
 def test_a_cut_prefers_the_end_of_a_sentence_then_of_a_word() -> None:
@@ -190,8 +168,3 @@ def test_the_size_leaves_room_for_the_prompt(tokenizers: dict[str, Any], kind: s
     Chunking(room).require_room(limited, instruction)
     with pytest.raises(UnmaskError, match=f"Chunks of {room + 1} tokens do not fit: max_length 100 leaves {room} tokens"):
         Chunking(room + 1).require_room(limited, instruction)
-
-
-def test_a_prompt_that_fills_the_limit_leaves_no_room(tokenizers: dict[str, Any]) -> None:
-    with pytest.raises(UnmaskError, match="leaves 0 tokens"):
-        Chunking(1).require_room(PromptTokenizer(tokenizers["bare"], "eol", 5))

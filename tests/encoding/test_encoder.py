@@ -208,34 +208,12 @@ def test_leaving_at_a_layer_gives_what_the_full_pass_gives(
     assert np.array_equal(early, full[Design.parse(name)])
 
 
-def test_the_last_layer_by_number_is_the_default(hard: Hard) -> None:
-    assert np.array_equal(hard("llama", "causal/eol/last@3"), hard("llama", "causal/eol/last"))
-
-
 @pytest.mark.parametrize("family", ["llama", "olmoe"])
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_the_cosine_over_all_layers_is_the_mean_of_theirs(hard: Hard, family: str, pooling: str) -> None:
     layers = [cosines(hard(family, f"causal/plain/{pooling}@{layer}")) for layer in (1, 2, 3)]
     found = cosines(hard(family, f"causal/plain/{pooling}@all"))
     np.testing.assert_allclose(found, np.mean(layers, axis=0), atol=1e-5)
-
-
-def test_sum_is_the_weighted_mean_of_the_cosines_of_its_parts(hard: Hard) -> None:
-    hidden, routing, both = (cosines(hard("olmoe", f"causal/eol/last{kind}")) for kind in ("", "/routing", "/sum:0.5"))
-    np.testing.assert_allclose(both, (hidden + 0.5 * routing) / 1.5, atol=1e-5)
-
-
-def test_the_reference_corpus_is_what_zscore_standardises(encode: Encode) -> None:
-    vectors = only(encode("llama", ["causal/plain/mean/zscore"], reference_texts()[:12]))
-    np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-5)
-    np.testing.assert_allclose(vectors.std(axis=0, ddof=1), 1, atol=1e-4)
-
-
-def test_an_instruction_is_seen_but_the_text_alone_is_pooled(encode: Encode) -> None:
-    name = "causal/instruction/mean"
-    one, other, none = (only(encode("llama", [name], instruction=said)) for said in ("Find it", "Sort it", None))
-    assert np.abs(one - other).max() > 1e-3
-    assert np.array_equal(none, only(encode("llama", ["causal/plain/mean"])))
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 64, 4096])
@@ -315,12 +293,6 @@ def test_the_error_comes_with_the_batch_and_names_the_precision(spoilt: Embedder
     for dtype, said in ((torch.float16, "float16, whose largest.*--dtype bfloat16"), (torch.bfloat16, "Use --dtype float32")):
         with pytest.raises(UnmaskError, match=said):
             require_finite(values, [4, 5], dtype)
-
-
-def test_reference_texts_that_overflow_are_refused(spoilt: Embedder) -> None:
-    embedder = Embedder.from_model(spoilt.backbone.model, spoilt.tokenizer, "causal/plain/mean/zscore")
-    with pytest.raises(UnmaskError, match="of reference text 2"):
-        embedder.fit(["a", "b", "Z"])
 
 
 def test_a_model_whose_states_overflow_is_refused_when_it_is_loaded() -> None:

@@ -108,13 +108,6 @@ def test_alone_is_as_in_a_batch(family: str, design: str, pico: Callable[..., Em
         assert np.array_equal(alone.starts, together.starts[mine]) and np.array_equal(alone.ends, together.ends[mine])
 
 
-def test_late_or_not_the_chunks_are_the_same(pico: Callable[..., Embedder]) -> None:
-    embedder = pico("causal/plain/mean")
-    late, plain = (embedder.encode_chunks([DOCUMENT, *TEXTS], 16, 5, late=late) for late in (True, False))
-    for part in ("documents", "starts", "ends", "numbers"):
-        assert np.array_equal(getattr(late, part), getattr(plain, part))
-
-
 @pytest.mark.parametrize("kind", ["cross-attention", "latent-attention", "layer-attention"])
 def test_heads_pool_chunks_too(kind: str, pico: Callable[..., Embedder]) -> None:
     embedder = pico(f"causal/plain/{kind}", head=build_head(kind, 64, 3, HeadOptions(latents=4)))
@@ -193,16 +186,6 @@ def test_a_document_beyond_the_limit_is_read_in_windows(attention: str, pico: Ca
             states = embedder.backbone.model(torch.tensor([ids[begin : begin + 20]]), use_cache=False).last_hidden_state[0]
         expected += [states[start - begin : end - begin].mean(dim=0).numpy() for start, end in spans]
     assert close(late.vectors, np.stack(expected))
-
-
-def test_a_limit_that_holds_the_document_changes_nothing(pico: Callable[..., Embedder]) -> None:
-    length = len(make_tokenizer()(DOCUMENT)["input_ids"])
-    exact, wide, narrow = (
-        pico("bidirectional/plain/mean", max_length=limit).encode_chunks([DOCUMENT], 16, late=True).vectors
-        for limit in (length, 512, length - 1)
-    )
-    assert np.array_equal(exact, wide)
-    assert not close(narrow, wide)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------

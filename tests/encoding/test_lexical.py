@@ -28,7 +28,6 @@ from unmask.encoding.lexical import (
     unpacked,
     weighted,
 )
-from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.models.output_layer import OutputLayer
 
@@ -135,14 +134,6 @@ def test_one_forward_pass_serves_lexical_and_dense_designs(lexical: Make) -> Non
     assert np.allclose(unpacked(found[embedder.design], 512).toarray(), rows(embedder, TEXTS), atol=2e-5)
 
 
-def test_a_long_beginning_that_texts_share_changes_nothing(lexical: Make) -> None:
-    """Eight texts after a long prompt go on from the keys and values of the prompt."""
-    design = f'causal/"{"In one word, what is this about? " * 6}{{text}}: "/last/lexical'
-    embedder, texts = lexical(design=design), [f"{text} {n}" for n, text in enumerate(TEXTS * 2)]
-    alone = np.concatenate([rows(embedder, [text]) for text in texts])
-    assert np.allclose(rows(embedder, texts), alone, atol=1e-4)
-
-
 def test_case_place_and_punctuation_of_a_word_do_not_matter(lexical: Make) -> None:
     """They change the logits, but not which tokens have one."""
     embedder = lexical()
@@ -173,22 +164,6 @@ def test_texts_without_words_have_the_zero_vector(lexical: Make) -> None:
     assert lexical().encode_sparse([]).shape == (0, 512)
 
 
-def test_words_that_were_cut_have_no_value(lexical: Make) -> None:
-    embedder = lexical(max_length=40)
-    text = "guitar " * 30 + "zebra"
-    with pytest.warns(UserWarning, match="1 of 1 texts was cut to 40 tokens"):
-        found = rows(embedder, [text])
-    [tokenized] = embedder.prompts.tokenize([text])
-    assert tokenized.truncated and tokenized.text.startswith("guitar guitar") and "zebra" not in tokenized.text
-    assert set(np.flatnonzero(found)) <= set(embedder.prompts.parts[0].word_ids([TokenizedText((), 0, text="guitar")])[0])
-
-
-def test_the_copy_of_an_echo_counts_once(lexical: Make) -> None:
-    embedder = lexical(design="causal/echo/last/lexical")
-    [echo] = embedder.prompts.tokenize(["a red ball"])
-    assert echo.text == "a red ball"
-
-
 def test_values_by_hand() -> None:
     [row] = lexical_vectors(ONE, [[0, 2, 3]], layer([float(np.e) - 1, 5.0, -2.0, 0.0]))
     assert row[0] == 0 and row[KEPT] == pytest.approx(1.0) and row[KEPT + 1 :].count_nonzero() == 0
@@ -201,16 +176,6 @@ def test_the_largest_values_are_kept_in_the_order_of_their_tokens() -> None:
     best = sorted(sorted(own, key=lambda token: -logits[token])[:KEPT])
     assert row[:KEPT].tolist() == best
     assert torch.allclose(row[KEPT:], torch.log1p(logits[best]))
-
-
-def test_equal_values_are_kept_by_the_smallest_token() -> None:
-    [row] = lexical_vectors(ONE, [list(range(300))], layer([1.0] * 300))
-    assert row[:KEPT].tolist() == list(range(KEPT))
-
-
-def test_a_value_that_is_not_a_number_stays() -> None:
-    [row] = lexical_vectors(ONE, [[0, 1]], layer([float("nan"), 1.0]))
-    assert row.isnan().any()
 
 
 def test_rows_unpack_to_the_matrix_that_they_stand_for() -> None:
@@ -234,16 +199,6 @@ def test_idf_by_hand() -> None:
     other = lexical_vectors(ONE, [[1, 7]], layer([1.0] * 8))
     found = unpacked(weighted(other, idf).numpy(), 8).toarray()[0]
     assert np.allclose(found[[1, 7]], np.log(2) * np.sqrt([by_hand[1], by_hand[0]]))
-
-
-def test_idf_comes_from_the_reference_texts(lexical: Make) -> None:
-    corpus = ["A man plays a guitar.", "A man and a dog", "A dog plays"]
-    embedder = lexical(design=f"{LEXICAL}/idf").fit(corpus)
-    plain, found, reference = rows(lexical(), TEXTS), rows(embedder, TEXTS), rows(lexical(), corpus)
-    frequencies = (reference > 0).sum(axis=0)
-    idf = np.log(1 + (3 - frequencies + 0.5) / (frequencies + 0.5))
-    assert len(set(idf[plain.any(axis=0)])) > 1
-    assert np.allclose(found, plain * np.sqrt(idf), atol=2e-5)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt2"])
@@ -289,10 +244,3 @@ def test_what_needs_dense_vectors_refuses_them(lexical: Make) -> None:
             call()
     with pytest.raises(UnmaskError, match="are dense: use encode"):
         embedder.with_design("prompteol").encode_sparse(TEXTS)
-
-
-def test_tokens_without_their_text_are_refused(lexical: Make) -> None:
-    embedder = lexical()
-    batch = collate(list(embedder.prompts.tokenize(TEXTS)), 0)
-    with pytest.raises(UnmaskError, match="needs the words of each text"):
-        embedder.backbone.raw(batch, [embedder.design])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.conftest import TEXTS
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import (
     PRECISIONS,
@@ -23,7 +21,6 @@ from unmask.encoding.quantization import (
     mean_loss,
     measure_loss,
     normalized,
-    sample_rows,
 )
 from unmask.errors import UnmaskError
 
@@ -69,15 +66,6 @@ def test_top_k_reads_binary_vectors_and_float_queries() -> None:
     assert Embedder.similarity(packed[0], packed[1]).shape == ()
 
 
-def test_an_embedder_writes_the_signs(pico: Callable[..., Embedder]) -> None:
-    embedder = pico("causal/plain/mean")
-    found, vectors = embedder.encode(TEXTS, precision="binary"), embedder.encode(TEXTS)
-    assert found.dtype == np.uint8 and found.shape == (len(TEXTS), 8)
-    assert np.array_equal(as_floats(found) > 0, vectors > 0)
-    assert np.array_equal(embedder.encode(TEXTS, precision="binary", dim=16), found[:, :2])
-    assert embedder.encode([], precision="binary").shape == (0, 8)
-
-
 @pytest.mark.parametrize(
     ("design", "options", "message"),
     [
@@ -95,18 +83,6 @@ def test_binary_that_makes_no_sense_is_refused_before_texts_are_computed(
     monkeypatch.setattr("unmask.encoding.tokenization.PromptTokenizer._truncate", lambda *_: pytest.fail("it was computed"))
     with pytest.raises(UnmaskError, match=message):
         embedder.encode(["long " * 2000], precision="binary", **options)
-
-
-@pytest.mark.parametrize("design", ["causal/plain/mean/routing/zscore", "causal/plain/mean/routing~topk"])
-def test_routing_weights_with_signs_have_binary_vectors(design: str, pico: Callable[..., Embedder]) -> None:
-    packed = pico(design, "olmoe").encode(TEXTS[:5], precision="binary")
-    assert len(np.unique(packed, axis=0)) > 1
-
-
-def test_mteb_gets_numbers_and_no_packed_bits(pico: Callable[..., Embedder]) -> None:
-    embedder = pico("causal/plain/mean")
-    found = embedder.encode([{"text": TEXTS}], task_metadata=object(), precision="binary")  # type: ignore[list-item]
-    assert np.array_equal(found, as_floats(embedder.encode(TEXTS, precision="binary")))
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -132,23 +108,9 @@ def test_a_loss_is_that_of_the_similarities(precision: Any) -> None:
     assert loss.neighbours == pytest.approx(np.mean(kept), abs=0.005)
 
 
-def test_coarser_precisions_lose_more() -> None:
-    losses = [measure_loss(drawn(200), precision) for precision in ("float16", "int8", "binary")]
-    spearman = [loss.spearman or 0 for loss in losses if loss]
-    assert spearman[0] > spearman[1] > spearman[2] > 0
-    assert [loss.neighbours for loss in losses if loss] == sorted((loss.neighbours for loss in losses if loss), reverse=True)
-
-
 def test_signs_alone_lose_nothing_as_binary() -> None:
     loss = measure_loss(np.sign(drawn(50)), "binary")
     assert loss == PrecisionLoss("binary", 50, pytest.approx(1), 1.0)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("precision", LOSSY)
-def test_vectors_that_are_all_alike_have_no_correlation(precision: Any) -> None:
-    loss = measure_loss(np.ones((5, 8), np.float32), precision)
-    assert loss == PrecisionLoss(precision, 5, None, 1.0)
-    assert "correlation" not in str(loss)
 
 
 def test_float32_and_two_vectors_have_no_loss_to_measure() -> None:
@@ -156,30 +118,8 @@ def test_float32_and_two_vectors_have_no_loss_to_measure() -> None:
     assert measure_loss(drawn(2), "binary") is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 199, 200, 201, 1000, 99_999])
-def test_a_sample_is_spread_evenly(count: int) -> None:
-    rows = sample_rows(count)
-    assert len(rows) == min(count, 200) == len(set(rows.tolist()))
-    if count > 1:
-        assert rows[0] == 0 and rows[-1] == count - 1 and np.ptp(np.diff(rows)) <= 1
-
-
 def test_losses_of_shards_are_averaged_by_their_vectors() -> None:
     one, other = PrecisionLoss("int8", 30, 0.9, 0.6), PrecisionLoss("int8", 10, 0.5, 1.0)
     assert mean_loss([one, other]) == PrecisionLoss("int8", 40, pytest.approx(0.8), pytest.approx(0.7))  # type: ignore[arg-type]
     assert mean_loss([PrecisionLoss("int8", 5, None, 1.0)]) == PrecisionLoss("int8", 5, None, 1.0)
     assert mean_loss([]) is None
-
-
-def test_a_loss_reads_as_one_line() -> None:
-    assert str(PrecisionLoss("binary", 200, 0.93456, 0.7123)) == (
-        "binary against float32, on 200 vectors: rank correlation of cosines 0.9346, 71.2% of the nearest neighbours stay"
-    )
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_no_precision_warns(precision: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        finish(np.zeros((3, 8), np.float32), None, True, precision)
-        measure_loss(np.zeros((3, 8), np.float32), precision)

@@ -16,15 +16,11 @@ from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding import forward_pass
-from unmask.encoding.batching import collate
-from unmask.encoding.chunking import Chunking
 from unmask.encoding.encoder import Tally
 from unmask.encoding.prefix_cache import find_prefix
-from unmask.encoding.tokenization import PromptTokenizer, SeveralPrompts
 from unmask.errors import UnmaskError
 from unmask.probing.layers import layer_designs
 from unmask.saving.exports.export import export, find_target
-from unmask.starter import reference_texts
 from unmask.training.trainee import Trainee
 from unmask.ui.routing_view import routes
 
@@ -54,39 +50,12 @@ def test_the_vector_is_the_mean_of_those_under_each_prompt(family: str, pico: Ma
     assert np.abs(parts[0] - parts[1]).max() > 1e-3, "prompts differ"
 
 
-@pytest.mark.parametrize(
-    "pooling", ["mean@all", "mean/routing", "weighted-mean/concat", "max@2", "last+mean@2", "mean+last/concat"]
-)
-def test_layers_and_routing_weights_are_averaged_too(pooling: str, pico: Make) -> None:
-    design = Design.parse(f"causal/eol+style/{pooling}")
-    embedder = pico(design, family="olmoe")
-    close(embedder.encode(TEXTS), sum(alone(embedder, design)) / 2)
-
-
 def test_each_prompt_is_read_by_its_own_pooling(pico: Make) -> None:
     embedder = pico("causal/echo+eol/mean+last")
     echo, eol = (np.asarray(embedder.with_design(name).encode(TEXTS)) for name in ("causal/echo/mean", "causal/eol/last"))
     close(embedder.encode(TEXTS), (echo + eol) / 2)
     other = np.asarray(embedder.with_design("causal/echo+eol/last+mean").encode(TEXTS))
     assert np.abs(other - embedder.encode(TEXTS)).max() > 1e-3, "poolings differ"
-
-
-def test_standardisation_is_fitted_on_the_mean(pico: Make) -> None:
-    bare, own = pico("causal/eol+style/last"), reference_texts()[:40]
-    states, reference = np.asarray(bare.encode(TEXTS)), np.asarray(bare.encode(own), np.float64)
-    expected = (states - reference.mean(axis=0)) / reference.std(axis=0, ddof=1)
-    close(bare.with_design("causal/eol+style/last/zscore").fit(own).encode(TEXTS), expected, 1e-4)
-    white = bare.with_design("causal/eol+style/last/whiten:4").fit(own)
-    assert np.cov(np.asarray(white.encode(own)).T) == pytest.approx(np.eye(4), abs=1e-3)
-
-
-def test_the_parts_of_a_sum_are_averaged_before_they_are_scaled(pico: Make) -> None:
-    embedder = pico("causal/eol+style/last/sum:0.5", family="olmoe")
-    hidden, routing = (
-        np.asarray(embedder.with_design(f"causal/eol+style/last/{name}").encode(TEXTS)) for name in ("hidden", "routing")
-    )
-    units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (hidden, routing)]
-    close(embedder.encode(TEXTS), np.concatenate([units[0], 0.5**0.5 * units[1]], axis=1))
 
 
 def test_the_order_of_the_prompts_changes_no_bit(pico: Make) -> None:
@@ -163,12 +132,6 @@ def test_chunks_are_averaged_and_late_chunks_are_refused(pico: Make) -> None:
         embedder.encode_chunks([document], 600)
 
 
-def test_the_room_is_that_of_the_longest_prompt(tokenizer: Any) -> None:
-    prompts = SeveralPrompts(tokenizer, ("echo", "plain"), 64)
-    assert prompts.room() == PromptTokenizer(tokenizer, "echo", 64).room() < PromptTokenizer(tokenizer, "plain", 64).room()
-    Chunking(prompts.room()).require_room(prompts)
-
-
 def test_what_needs_one_prompt_refuses_several_before_it_computes(pico: Make, tmp_path: Path) -> None:
     embedder = pico("causal/eol+style/last", family="olmoe")
     refusing: dict[str, Callable[[], object]] = {
@@ -181,11 +144,3 @@ def test_what_needs_one_prompt_refuses_several_before_it_computes(pico: Make, tm
         with pytest.raises(UnmaskError, match=f"{what} works with one prompt, and 'causal/eol.style/last' averages 2"):
             work()
     assert not (tmp_path / "out").exists()
-
-
-def test_nothing_reads_only_one_of_several_prompts(pico: Make, tokenizer: Any) -> None:
-    embedder = pico("causal/eol+style/last")
-    with pytest.raises(UnmaskError, match="averages 2"):
-        _ = embedder.prompt
-    with pytest.raises(ValueError, match="a batch for each prompt"):
-        collate(list(embedder.prompts.tokenize(["a"])), 0)

@@ -14,7 +14,7 @@ from tests.families import FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding import prefix_cache, shared_prefix
+from unmask.encoding import shared_prefix
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
@@ -151,15 +151,6 @@ def test_a_text_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pyt
     assert result.tokens_alone == plain
 
 
-def test_texts_without_a_token_alike_and_cut_texts_are_right(pico: Callable[..., Embedder]) -> None:
-    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    texts = ["", *TEXTS, "A very long text. " * 60]
-    result = encode(embedder, designs, texts)
-    assert was_shared(result)
-    for design, vectors in merged(result).items():
-        assert same(vectors, alone(embedder, design, texts))
-
-
 def test_progress_counts_each_text_under_each_prompt(pico: Callable[..., Embedder]) -> None:
     for family in ("llama", "mamba"):
         steps: list[int] = []
@@ -225,16 +216,6 @@ def test_without_the_memory_for_it_prompts_are_computed_one_by_one(
         assert same(vectors, alone(embedder, design))
 
 
-def test_a_prompt_costs_what_it_costs_alone(pico: Callable[..., Embedder]) -> None:
-    opening = "Somebody wants to know: "
-    embedder, designs = pico("causal/plain/last"), designs_of([f"{opening}{{text}} {end}" for end in "ABCD"])
-    result, lone = encode(embedder, designs), [encode(embedder, [design]) for design in designs]
-    assert was_shared(result)
-    assert result.tokens_alone == [tokens for answer in lone for tokens in answer.tokens_alone]
-    whole = list(embedder.encoder.prompt_tokenizer(designs[0].prompt).tokenize(TEXTS))
-    assert result.tokens_alone[0] < sum(len(text.ids) for text in whole), "the texts share the opening"
-
-
 @pytest.mark.parametrize(
     ("designs", "count"),
     [
@@ -254,18 +235,6 @@ def test_where_it_is_wrong_or_saves_little_prompts_are_computed_whole(
     assert not was_shared(result)
     for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design, TEXTS[:count]))
-
-
-def test_a_long_instruction_before_short_texts_is_shared_over_texts_instead(
-    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opening = "Somebody wants to know what a short text is about, so read it: "
-    designs, texts = designs_of([f"{opening}{{text}} A", f"{opening}{{text}} B"]), [f"{place}" for place in range(20)]
-    embedder = pico("causal/plain/last")
-    result = encode(embedder, designs, texts)
-    assert not was_shared(result)
-    monkeypatch.setattr(prefix_cache, "_MIN_TEXTS", 10_000)
-    assert result.tokens < 0.5 * encode(embedder, designs, texts).tokens
 
 
 def test_a_vector_that_is_not_finite_is_refused(pico: Callable[..., Embedder]) -> None:

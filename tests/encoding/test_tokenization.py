@@ -164,13 +164,6 @@ def test_the_span_is_exact_for_any_text(tokenizers: dict[str, Any], kind: str, p
     hold(tokenizers[kind], kind, prompt, text, asked(prompt))
 
 
-@pytest.mark.parametrize(("kind", "prompt", "side"), [("greedy", "eol", 0), ("bare", "eol", 1), ("greedy", "echo", 1)])
-def test_some_tokens_really_lie_over_the_border(tokenizers: dict[str, Any], kind: str, prompt: str, side: int) -> None:
-    """`"The`, `."` and `.` with a line break: without them this file would leave out what is hard."""
-    found = one(tokenizers[kind], prompt, TEXTS[2])
-    assert expected(kind, prompt, TEXTS[2], None)[1][0][side] not in edges(tokenizers[kind], found.ids)
-
-
 def cut(found: TokenizedText, spans: list[list[int]], kept: int) -> tuple[int, ...]:
     gone = {k for span in spans for k in span[kept:]}
     return tuple(token for k, token in enumerate(found.ids) if k not in gone)
@@ -209,14 +202,6 @@ def test_no_text_exceeds_the_limit(tokenizers: dict[str, Any], kind: str, prompt
     assert 0 <= found.start < len(found.ids)
 
 
-@cases
-def test_an_empty_text_obeys_the_limit(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
-    whole = one(tokenizers[kind], prompt, "")
-    assert one(tokenizers[kind], prompt, "", len(whole.ids)) == whole
-    with pytest.raises(UnmaskError, match="leaves no room"):
-        one(tokenizers[kind], prompt, "", len(whole.ids) - 1)
-
-
 @pytest.mark.parametrize("prompt", ["plain", "eos"])
 @kinds
 def test_an_empty_text_is_the_end_of_sequence_after_what_always_comes_first(
@@ -225,15 +210,6 @@ def test_an_empty_text_is_the_end_of_sequence_after_what_always_comes_first(
     found = one(tokenizers[kind], prompt, "")
     assert b"".join(spelled(tokenizers[kind], found.ids)).decode() == BOS[kind] + "</s>"
     assert found.start == len(found.ids) - 1
-
-
-@kinds
-def test_a_text_of_100_000_characters_is_cut(tokenizers: dict[str, Any], kind: str) -> None:
-    found = one(tokenizers[kind], "eol", "guitar 🙂 " * 12_500, 128)
-    spelling = b"".join(spelled(tokenizers[kind], found.ids)).decode(errors="replace")
-    assert len(found.ids) == 128 and found.truncated
-    assert spelling.startswith(BOS[kind] + 'This sentence : "guitar')
-    assert spelling.endswith('" means in one word:"')
 
 
 @kinds
@@ -260,12 +236,6 @@ def test_a_tokenizer_with_dropout_gives_a_text_the_same_tokens_every_time() -> N
     assert tokens == {one(make_tokenizer(), "eol", TEXTS[0]).ids}
 
 
-def test_many_texts_keep_their_order(tokenizers: dict[str, Any]) -> None:
-    texts = [f"text {number}" for number in range(2500)]
-    found = list(PromptTokenizer(tokenizers["bare"], "plain", 64).tokenize(texts))
-    assert [tokenizers["bare"].decode(text.ids) for text in found] == texts
-
-
 @kinds
 @in_one_test("prompt", [prompt for prompt in PROMPT_NAMES if prompt.startswith("chat:")])
 def test_a_chat_prompt_goes_through_the_chat_template_once(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
@@ -282,13 +252,6 @@ def test_a_chat_template_that_writes_the_date_gives_the_same_tokens_every_day(to
     tokenizer = deepcopy(tokenizers[kind])
     tokenizer.chat_template = "Today is {{ strftime_now('%d %b %Y') }}. {{ messages[0].content }}"
     assert tokenizer.decode(one(tokenizer, "chat:plain", "TEXT").ids) == "Today is 26 Jul 2024. TEXT"
-
-
-@in_one_test("kind, prompt", [case for case in CASES if not case[1].startswith("chat:")])
-def test_a_plain_prompt_never_sees_the_chat_template(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
-    found = one(tokenizers[kind], prompt, "TEXT", instruction=asked(prompt))
-    assert "user:" not in tokenizers[kind].decode(found.ids)
-    assert found.ids.count(1) == bool(BOS[kind])
 
 
 def test_an_instruction_is_seen_and_not_embedded(tokenizers: dict[str, Any]) -> None:
@@ -309,12 +272,6 @@ def test_what_is_no_string_is_refused_with_its_row(tokenizers: dict[str, Any], o
     texts = ["x"] * 1500 + [other]
     with pytest.raises(UnmaskError, match=f"Text 1500 is {type(other).__name__}, not str"):
         list(PromptTokenizer(tokenizers["bare"], "plain", 8).tokenize(texts))
-
-
-@pytest.mark.parametrize("other", [1, b"x", ["x"]])
-def test_an_instruction_that_is_no_string_is_refused(tokenizers: dict[str, Any], other: Any) -> None:
-    with pytest.raises(UnmaskError, match=f"The instruction is {type(other).__name__}, not str"):
-        one(tokenizers["bare"], "instruction", "x", instruction=other)
 
 
 def test_a_tokenizer_that_cannot_serve_the_prompt_is_refused() -> None:

@@ -158,7 +158,7 @@ def test_the_output_layer_is_found_once_for_all_cores(
         return layer
 
     monkeypatch.setattr("unmask.encoding.backbone.find_output_layer", find)
-    monkeypatch.setattr("unmask.encoding.encode.threads_for", lambda *_: 2)
+    monkeypatch.setattr("unmask.encoding.encoder.threads_for", lambda *_: 2)
     opened(embedder, tmp_path).search_all(["the market today", "dogs and cats"], mode="lexical")
     assert len(found) == 1
 

@@ -319,7 +319,7 @@ class Backbone:
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
         """The features of each design, from ONE pass over a batch. Designs may differ in pooling, layer and features.
 
-        `@all` concatenates the vectors of all layers at unit length. Its cosine is the mean of the layers' cosines. `@mean` averages them.
+        `@all` concatenates the vectors of every layer at unit length. Its cosine is the mean of the layers' cosines. `@mean` averages them.
         """
         designs = list(designs)
         headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}

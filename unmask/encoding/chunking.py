@@ -141,7 +141,7 @@ def require_late(design: Design, tokenizer: PromptTokenizer, head: Head | None, 
     design.require_dense("Late chunking")
     if head is not None and head.options.conditioned:
         raise UnmaskError(
-            f"The head of '{design.name}' reads the tokens of an instruction, and late chunking would give it those of other chunks. "
+            f"The head of '{design.name}' reads the tokens of an instruction, and late chunking would give it the tokens of other chunks. "
             "Leave --late out, or train a head with conditioned=false."
         )
     if not tokenizer.ends_with_text(instruction):

@@ -47,5 +47,5 @@ class UniqueTexts:
         return np.concatenate(ranges) if ranges else np.zeros(0, np.int64)
 
     def expand(self, vectors: NDArray[Any]) -> NDArray[Any]:
-        """The vectors of all texts, from those of the distinct texts."""
+        """The vectors of every text, copied from the distinct texts."""
         return vectors if len(self.texts) == len(self.inverse) else vectors[self.rows_of(self.inverse)]

@@ -77,12 +77,12 @@ def warn_of_truncation(indices: Sequence[int], texts: int, limit: int) -> None:
     """Warn the caller of our caller which texts were truncated, if any, and say what to do."""
     if not indices:
         return
-    named = ", ".join(map(str, indices[:_MAX_NAMED])) + (
+    listed = ", ".join(map(str, indices[:_MAX_NAMED])) + (
         f" and {len(indices) - _MAX_NAMED} more" if len(indices) > _MAX_NAMED else ""
     )
     verb = "was" if len(indices) == 1 else "were"
     warnings.warn(
-        f"{len(indices)} of {texts} texts {verb} cut to {limit} tokens: text {named} (counted from 0). "
+        f"{len(indices)} of {texts} texts {verb} cut to {limit} tokens: text {listed} (counted from 0). "
         "A larger max_length (--max-length) keeps more of a text, up to the model's own limit.",
         stacklevel=3,
     )

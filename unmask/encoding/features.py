@@ -162,7 +162,7 @@ def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
 
 
 def _spread_of_cosines(part: Tensor) -> float:
-    """The sample deviation of the cosines of all pairs of rows. Memory holds those of a block of rows at a time."""
+    """The sample deviation of the cosines of each pair of rows, computed block by block to bound memory."""
     unit = normalize(part, dim=1)
     rows = max(1, _COSINES // len(unit))
     count, mean, squares = 0, 0.0, 0.0
@@ -170,7 +170,7 @@ def _spread_of_cosines(part: Tensor) -> float:
         block = unit[start : start + rows] @ unit[start:].T
         cosines = block[torch.ones_like(block, dtype=torch.bool).triu(1)].double()
         new, gap = len(cosines), cosines.mean().item() - mean
-        # squared deviations of two sets: those within each, and those of both means from the common one (Chan et al.)
+        # squared deviations of two sets: within each set, plus both means from the common mean (Chan et al.)
         squares += cosines.var(correction=0).item() * new + gap**2 * count * new / (count + new)
         mean += gap * new / (count + new)
         count += new

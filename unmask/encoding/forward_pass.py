@@ -68,7 +68,7 @@ class ForwardPass:
         designs: Iterable[Design] | None = None,
         backbone: Backbone | None = None,
     ) -> dict[Design, Raw]:
-        """The features of each design (by default of all), from one pass, or averaged over the passes of its prompts."""
+        """The features of each design (by default of every design), from one pass, or averaged over the passes of its prompts."""
         designs, raws = list(self.fits if designs is None else designs), []
         for index, (prompt, prefix) in enumerate(zip(self.tokenizer.parts, prefixes or [None] * self.prompts, strict=True)):
             parts = [text.part(index) for text in texts]

@@ -82,7 +82,7 @@ class Head(nn.Module):
         """One vector for each text. Always fp32, also with a bf16 model and under autocast.
 
         states: of tokens, or of layers (layer-attention). mask: the positions to pool. condition: mean state of the tokens before the
-        text, such as an instruction or a BOS; zeros for a text that stands first; only for a conditioned head. Raises UnmaskError if
+        text, such as an instruction or a BOS; zeros for a text without such tokens; only for a conditioned head. Raises UnmaskError if
         these do not fit the head.
         """
         self._check(states, condition)

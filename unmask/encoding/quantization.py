@@ -2,7 +2,7 @@
 
 float16 rounds each value. int8 scales each vector by its own largest value, so that a vector depends on its text only. binary keeps the
 sign of each value: eight dimensions in a byte, the first dimension in the highest bit, 1 for a value above 0. That is numpy.packbits,
-`ubinary` in sentence-transformers, and what the binary indexes of FAISS and usearch read.
+`ubinary` in sentence-transformers, and the format of the binary indexes of FAISS and usearch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _POSITIVE = ("softmax", "sigmoid")  # routing weights that are never negative
 class PrecisionLoss:
     """The change that a precision makes to the similarities of a sample of vectors.
 
-    spearman: rank correlation of the cosines of all pairs, before and after; None if the vectors are all equal. neighbours: share of the
+    spearman: rank correlation of the cosines of every pair, before and after; None if the vectors are all equal. neighbours: share of the
     nearest vectors of each vector that stay among its nearest, of ten (of fewer in a small sample).
     """
 

@@ -1,4 +1,4 @@
-"""Other names: those of sentence-transformers that `Embedder` does not have, and what to use instead."""
+"""Names of sentence-transformers that `Embedder` does not have, and their counterparts."""
 
 from __future__ import annotations
 

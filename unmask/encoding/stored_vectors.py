@@ -34,7 +34,7 @@ _PROCESS = Path("/proc/self")
 
 @dataclass
 class ComputeCost:
-    """Texts, tokens, seconds and peak memory in bytes (`peak_memory`) of what was computed.
+    """Texts, tokens, seconds and peak memory in bytes (`peak_memory`) of the computation.
 
     A prompt that shares the reading of texts is charged what it would cost alone: its own tokens, at the measured speed. Only the peak
     memory covers all prompts together.
@@ -69,7 +69,7 @@ class StoredVectors:
     tally: Tally = field(default_factory=Tally)
     """Counts the distinct texts of the task, computed now or before."""
     cost: ComputeCost = field(default_factory=ComputeCost)
-    """The cost of what was computed now."""
+    """The cost of this computation, without stored vectors."""
     _counted: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:

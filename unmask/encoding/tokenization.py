@@ -221,7 +221,7 @@ class PromptTokenizer:
         """What the tokens depend on besides the tokenizer, as JSON: for exported models, which read texts without this package.
 
         The prompt is a list of (literal, field that follows it), with and without an instruction. appended: tokens that the tokenizer
-        puts after a text and that are dropped. end: ids that follow the text. empty: the id that stands for an empty text, if one can.
+        puts after a text and that are dropped. end: ids that follow the text. empty: the id that replaces an empty text, if there is one.
         split_special_tokens: whether the name of a special token in a text is read as letters. tokenizer.json does not say that.
         """
         return {
@@ -417,7 +417,7 @@ class SeveralPrompts:
 
     @property
     def template(self) -> str:
-        """The templates of all prompts, as JSON."""
+        """The templates of the prompts, as JSON."""
         return json.dumps([part.template for part in self.parts], ensure_ascii=False)
 
     def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
