@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from unmask.bulk.documents import DeadLetter, Document, dead_letter
 from unmask.bulk.job import Job
 from unmask.bulk.vector_writers import Block, Layout
-from unmask.encoding.chunking import ChunkedDocument, Span, check_chunking, chunk_document
+from unmask.encoding.chunking import ChunkedDocument, check_chunking, chunk_document
 from unmask.encoding.encoder import Tally
 from unmask.encoding.forward_pass import not_finite, remedy_for
 from unmask.encoding.quantization import PrecisionLoss, finish, measure_loss, normalized, sample_rows
+from unmask.encoding.tokenization import Span
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:

@@ -324,7 +324,8 @@ class Backbone:
         designs = list(designs)
         headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}
         plans = {design: self.reads(design) for design in designs if design not in headed}
-        reads = {item for hidden, routing in plans.values() for item in (*hidden, *([routing] if routing else []))}
+        reads: set[Read] = {item for hidden, _ in plans.values() for item in hidden}
+        reads |= {routing for _, routing in plans.values() if routing}
         values = self.read(batch, reads | {item for head_reads, _ in headed.values() for item in head_reads})
         return {design: Raw(pool(values)) for design, (_, pool) in headed.items()} | {
             design: self._lexical(values[hidden[0]], batch)

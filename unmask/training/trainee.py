@@ -128,7 +128,8 @@ class Trainee:
     def save(self, folder: Path) -> None:
         """Write the embedder."""
         base = self.embedder.source
-        self.embedder.source = replace(base, model=str(Path(base.model).resolve()) if Path(base.model).is_dir() else base.model)
+        source = replace(base, model=str(Path(base.model).resolve()) if Path(base.model).is_dir() else base.model)
+        self.embedder.encoder = replace(self.embedder.encoder, source=source)
         # a stage that pools nothing may have data with an instruction that the prompt has no place for
         self.embedder.instructions = instructions(self.recipe) if self.embedder.prompts.takes_instruction else {}
         self.embedder.save_pretrained(folder)
