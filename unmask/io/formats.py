@@ -86,12 +86,12 @@ class TextFormat:
             return [Start()], 1  # which reads as one fault
         with closing(stream):
             lines = self.lines(stream, longest)
-            here = Start()
-            for _ in _to_the_damage(lines, here, False, self.items):
+            start = Start()
+            for _ in _to_the_damage(lines, start, False, self.items):
                 if rows % every == 0:
-                    starts.append(here)
+                    starts.append(start)
                 rows += 1
-                here = Start(rows, lines.number, lines.offset)
+                start = Start(rows, lines.number, lines.offset)
             _report(file, lines.notes)
         return starts, rows
 
@@ -303,14 +303,14 @@ def _notes(delimiter: str, spanning: Sequence[int], escaped: Sequence[int]) -> l
     """What may have been read otherwise than it was meant."""
     notes = []
     if spanning:
-        what = counted(len(spanning), "record")
+        count = counted(len(spanning), "record")
         notes.append(
-            f"{what} with line breaks inside quotes, the first in line {spanning[0]}. Check it if a text begins with a quote."
+            f"{count} with line breaks inside quotes, the first in line {spanning[0]}. Check it if a text begins with a quote."
         )
     if escaped:
-        what = counted(len(escaped), "row")
+        count = counted(len(escaped), "row")
         notes.append(
-            f'{what} with fields such as "a ""b"" c", the first in line {escaped[0]}, whose quotes are kept. {_QUOTED_TSV}'
+            f'{count} with fields such as "a ""b"" c", the first in line {escaped[0]}, whose quotes are kept. {_QUOTED_TSV}'
         )
     return notes
 
@@ -343,9 +343,9 @@ class Parquet:
                 if fault := _fault_of_names(names):
                     yield 1, fault
                     return
-                known = list(columns) if columns is not None and set(names).issuperset(columns) else None
+                selected = list(columns) if columns is not None and set(names).issuperset(columns) else None
                 groups, skip = _groups_from(table, start.row)
-                for batch in _batches(table, groups, known):
+                for batch in _batches(table, groups, selected):
                     for item in _rows(batch, number - skip):
                         if skip:
                             skip -= 1
@@ -452,14 +452,14 @@ def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
 def _batches(table: Any, groups: Sequence[int], columns: list[str] | None) -> Iterator[Any]:
     """The rows of row groups, as many at once as memory should hold, by the average row of their group."""
     for group in groups:
-        about = table.metadata.row_group(group)
-        size = sum(part.total_uncompressed_size for part in _columns(about) if columns is None or _root(part) in columns)
-        rows = _BYTES * about.num_rows // max(1, size)
+        metadata = table.metadata.row_group(group)
+        size = sum(part.total_uncompressed_size for part in _columns(metadata) if columns is None or _root(part) in columns)
+        rows = _BYTES * metadata.num_rows // max(1, size)
         yield from table.iter_batches(max(1, min(rows, _BATCH)), row_groups=[group], columns=columns)
 
 
 def _columns(group: Any) -> Iterator[Any]:
-    return (group.column(place) for place in range(group.num_columns))
+    return (group.column(index) for index in range(group.num_columns))
 
 
 def _root(column: Any) -> str:
@@ -473,12 +473,12 @@ def _rows(batch: Any, before: int) -> list[Row | Fault]:
     try:
         return list(batch.to_pylist())
     except (ValueError, OverflowError, KeyError):
-        return [_row(batch, place, before + place + 1) for place in range(batch.num_rows)]
+        return [_row(batch, index, before + index + 1) for index in range(batch.num_rows)]
 
 
-def _row(batch: Any, place: int, number: int) -> Row | Fault:
+def _row(batch: Any, index: int, number: int) -> Row | Fault:
     try:
-        row: Row = batch.slice(place, 1).to_pylist()[0]
+        row: Row = batch.slice(index, 1).to_pylist()[0]
         return row
     except UnicodeDecodeError:
         return Fault(f", line {number}: a string is not UTF-8.")
