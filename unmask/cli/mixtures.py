@@ -22,8 +22,7 @@ from unmask.cli.lesson_options import (
 from unmask.cli.options import LoadOptions, refuse_given
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.io.terminal import say, tell_result
-from unmask.moe.experts.names import Over, Start
-from unmask.moe.mixture.names import Level, Method, RouterKind
+from unmask.moe.names import Level, Method, Over, RouterKind, Start
 
 if TYPE_CHECKING:
     from unmask.moe.experts.mixing import Ingredients
@@ -124,9 +123,8 @@ def mix(
     options: LoadOptions,
 ) -> None:
     """Combine experts into a mixture (MiXSE): put them into their base model and train a router. Use it like any other model."""
-    from unmask.moe.experts.balance import Balance
     from unmask.moe.experts.mixing import Ingredients
-    from unmask.moe.experts.router import RouterOptions
+    from unmask.moe.experts.router import Balance, RouterOptions
     from unmask.moe.mixture.gating import Routing
     from unmask.training.lora import LoraOptions
 

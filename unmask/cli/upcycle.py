@@ -53,9 +53,8 @@ def upcycle(
     from unmask.io.files import only_writer_of
     from unmask.models.branches import load_branch
     from unmask.models.loading import dtype_name, load_base_language_model, places_of
-    from unmask.moe.upcycling.upcycle import UpcycleOptions, sizes
-    from unmask.moe.upcycling.upcycle import upcycle as run
-    from unmask.moe.upcycling.upcycled_folder import check_free, save_upcycled
+    from unmask.moe.upcycling import UpcycleOptions, check_free, save_upcycled, sizes
+    from unmask.moe.upcycling import upcycle as run
 
     named = _by_name(branch or [])
     if named and experts not in (None, len(named)):

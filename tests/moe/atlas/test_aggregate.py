@@ -14,8 +14,7 @@ from tests.moe.atlas.conftest import recorded
 from tests.moe.atlas.made_record import _WORDS, Made
 from tests.moe.atlas.test_packing import unpacked
 from unmask.moe.atlas import aggregate as module
-from unmask.moe.atlas.aggregate import _heat, aggregate, choose_texts, point_names
-from unmask.moe.atlas.packing import NONE16, NONE32, as_script
+from unmask.moe.atlas.aggregate import NONE16, NONE32, _heat, aggregate, as_script, choose_texts, point_names
 from unmask.moe.atlas.tally import MOST_VALUES, OTHERS, tally
 from unmask.moe.routing.record import Choices, RoutingRecord, read_record
 

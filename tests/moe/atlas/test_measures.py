@@ -9,7 +9,7 @@ import pytest
 
 from tests.moe.atlas.conftest import recorded
 from tests.moe.atlas.made_record import Made
-from unmask.moe.atlas.measures import HOW, MeasureCell, MeasureRow, grouped, read_measures, strongest
+from unmask.moe.atlas.page import HOW, MeasureCell, MeasureRow, grouped, read_measures, strongest
 from unmask.moe.routing.record import read_record
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from unmask.moe.atlas.names import pieces, token_name
+from unmask.moe.atlas.aggregate import pieces, token_name
 
 
 @given(some.text(max_size=30), some.data())

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from unmask.moe.atlas.packing import as_script, packed, shares
+from unmask.moe.atlas.aggregate import as_script, packed, shares
 
 KINDS = {"u8": "u1", "u16": "<u2", "u32": "<u4", "f32": "<f4"}
 

@@ -22,8 +22,7 @@ from tests.reporting.test_page import Parsed
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.io.terminal import visible
-from unmask.moe.atlas.aggregate import aggregate
-from unmask.moe.atlas.packing import as_script
+from unmask.moe.atlas.aggregate import aggregate, as_script
 from unmask.moe.atlas.page import NAME, number, write_atlas
 from unmask.moe.routing.record import RecordSettings, read_record
 from unmask.reporting.report_folder import write_report

@@ -12,9 +12,8 @@ from tests.moe.atlas.conftest import recorded
 from tests.moe.atlas.made_record import Made
 from tests.moe.atlas.test_packing import unpacked
 from unmask.moe.atlas.aggregate import aggregate
-from unmask.moe.routing.expert_record import ExpertLosses, LabelLosses, Removal
-from unmask.moe.routing.record import EXPERTS, read_record
-from unmask.moe.routing.statistics.text_bootstrap import Measured
+from unmask.moe.routing.record import EXPERTS, ExpertLosses, LabelLosses, Removal, read_record
+from unmask.moe.routing.text_bootstrap import Measured
 
 MADE = Made(points=3, experts=4, texts=12)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.node import atlas, value_of
-from unmask.moe.atlas.packing import packed, shares
+from unmask.moe.atlas.aggregate import packed, shares
 
 
 def test_values_without_a_mark_of_their_own_share_one_that_no_other_has() -> None:

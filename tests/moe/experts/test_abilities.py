@@ -128,7 +128,7 @@ def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: P
 
 
 def test_what_was_learned_is_left_out(data: Path) -> None:
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds
+    from unmask.moe.experts.lessons.lessons import read_seeds
 
     for name in ("mmlu", "bbh", "gsm8k", "mbpp"):
         file = data / FILES[name]
@@ -148,7 +148,7 @@ def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
     import lm_eval
 
     from tests.moe.mixture.models import language_model
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds
+    from unmask.moe.experts.lessons.lessons import read_seeds
 
     rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()[:6]]
     lessons = read_seeds(data / FILES[name])
@@ -275,7 +275,7 @@ def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
     assert judged == [item.program(" pass") for item in local if item.program]
     with pytest.raises(UnmaskError, match="--run-code"):
         accuracy(model, tokenizer, name, given)
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds
+    from unmask.moe.experts.lessons.lessons import read_seeds
 
     if name == "mbpp":
         lessons = read_seeds(data / FILES[name])[10:13]

@@ -33,7 +33,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.experts.lessons.filters as filters
+    import unmask.moe.experts.lessons.domain as filters
 
     monkeypatch.setattr(filters, "SIMILAR", 0.99)
 

@@ -26,15 +26,30 @@ from unmask.errors import UnmaskError
 from unmask.io.seals import SEAL, seal
 from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.experts import mixing
-from unmask.moe.experts.balance import Balance, BalanceLoss
 from unmask.moe.experts.expert_usage import measure_usage
-from unmask.moe.experts.joint_training import fresh_mixture, write_experts
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.mixing import JOINT, Ingredients, Mixed, copy_router_rows, mix, mix_jointly
-from unmask.moe.experts.prototypes import mean_states, prototypes, start_from_prototypes
-from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
+from unmask.moe.experts.mixing import (
+    JOINT,
+    Ingredients,
+    Mixed,
+    copy_router_rows,
+    fresh_mixture,
+    mix,
+    mix_jointly,
+    write_experts,
+)
+from unmask.moe.experts.router import (
+    LEARNING,
+    Balance,
+    BalanceLoss,
+    RouterOptions,
+    mean_states,
+    prototypes,
+    start_from_prototypes,
+    train_router,
+)
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import ROUTERS, Mixture, build_mixture, load_mixture
 

@@ -16,7 +16,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, gates
 from unmask.moe.mixture.mixture_folder import Mixture, read_mixture_settings
-from unmask.moe.mixture.overrides import override_routing, shuffled
+from unmask.moe.mixture.model import override_routing, shuffled
 
 ROUTERS = ["block", "layer", "final"]
 

@@ -20,8 +20,8 @@ from unmask.models.routers import proven_routers
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.routing.ablation import Ablation, ablate_experts, removed, text_losses, without_expert
-from unmask.moe.routing.expert_record import Removal
+from unmask.moe.routing.expert_losses import Ablation, ablate_experts, removed, text_losses, without_expert
+from unmask.moe.routing.record import Removal
 
 TEXTS = [text.text for text in topical(8).texts]
 

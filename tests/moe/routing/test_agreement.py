@@ -11,9 +11,9 @@ import torch
 from tests.moe.routing.recorded import native, topical
 from unmask.errors import UnmaskError
 from unmask.moe.routing.agreement import Agreement, compare_records
-from unmask.moe.routing.point_measures import Draws
 from unmask.moe.routing.record import RoutingRecord
 from unmask.moe.routing.recording import record_routing
+from unmask.moe.routing.text_bootstrap import Draws
 
 FEW = Draws(resamples=40, token_resamples=10)
 

@@ -12,7 +12,7 @@ import torch
 from tests.moe.mixture.models import language_model, saved_experts
 from tests.moe.routing.recorded import NATIVE, native, topical
 from unmask.errors import UnmaskError
-from unmask.moe.routing.expert_differences import _outputs, factor_overlaps, output_differences
+from unmask.moe.routing.expert_losses import _outputs, factor_overlaps, output_differences
 
 TEXTS = [text.text for text in topical(8).texts]
 

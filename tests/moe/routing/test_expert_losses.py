@@ -20,11 +20,9 @@ from unmask.models.source import Source
 from unmask.moe.atlas.aggregate import aggregate
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.routing.ablation import ablate_experts
-from unmask.moe.routing.expert_differences import output_differences
-from unmask.moe.routing.expert_record import read_expert_losses
+from unmask.moe.routing.expert_losses import ablate_experts, output_differences
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts, read_labelled
-from unmask.moe.routing.record import EXPERTS, read_record
+from unmask.moe.routing.record import EXPERTS, read_expert_losses, read_record
 from unmask.saving.load_model import load_predicting_model
 
 

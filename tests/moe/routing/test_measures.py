@@ -11,10 +11,18 @@ import pytest
 import unmask.moe.routing.measures as module
 from tests.moe.routing.recorded import native, of_words, ours, topical
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.routing.measures import measure_routing, measured_routing
-from unmask.moe.routing.point_measures import GENERAL, OF_LABELS, Draws, PointChoices, general, of_text_label
+from unmask.moe.routing.measures import (
+    GENERAL,
+    OF_LABELS,
+    PointChoices,
+    general_series,
+    measure_routing,
+    measured_routing,
+    text_label_series,
+)
 from unmask.moe.routing.record import RoutingRecord, read_record
 from unmask.moe.routing.recording import record_routing
+from unmask.moe.routing.text_bootstrap import Draws
 
 FEW = Draws(resamples=40, token_resamples=10, shuffles=10)
 
@@ -44,7 +52,7 @@ def test_every_measure_of_every_point_and_label(record: RoutingRecord) -> None:
 
 def test_the_mean_is_that_of_the_points(record: RoutingRecord) -> None:
     codes = record.texts.labels["topic"].astype(np.int64)
-    alone = [of_text_label(PointChoices.of(record.choices([point])), codes, FEW)["information"] for point in range(3)]
+    alone = [text_label_series(PointChoices.of(record.choices([point])), codes, FEW)["information"] for point in range(3)]
     found = measure_routing(record, FEW).labels["topic"].measures["information"]
     assert found.mean.value == pytest.approx(np.mean([series[0] for series in alone]))
     assert found.mean.chance == pytest.approx(np.mean([series[2] for series in alone]))
@@ -109,6 +117,8 @@ def test_sixteen_bits_lose_nothing_that_matters() -> None:
         PointChoices(texts, np.tile(np.arange(40), 100), chosen[:, 0], {}, wide.astype(precision), chosen)  # type: ignore[arg-type]
         for precision in (np.float16, np.float32)
     ]
-    narrow, exact = ([*general(one, FEW).values(), *of_text_label(one, np.arange(100) % 4, FEW).values()] for one in both)
+    narrow, exact = (
+        [*general_series(one, FEW).values(), *text_label_series(one, np.arange(100) % 4, FEW).values()] for one in both
+    )
     for one, other in zip(narrow, exact, strict=True):
         assert one[0] == pytest.approx(other[0], abs=2e-4)

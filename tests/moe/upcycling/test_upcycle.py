@@ -16,14 +16,14 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
 from unmask.models.routers import find_routers
-from unmask.moe.upcycling.upcycle import (
+from unmask.moe.upcycling import (
     TARGETS,
     UpcycleOptions,
     prove_equal,
+    save_upcycled,
     sizes,
     upcycle,
 )
-from unmask.moe.upcycling.upcycled_folder import save_upcycled
 
 PLAIN = UpcycleOptions(experts=4, noise=0.0)
 TAKEN = {

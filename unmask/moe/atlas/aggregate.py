@@ -1,21 +1,223 @@
-"""Aggregate: from a routing record to the data of its page: small, whatever the size of the record."""
+"""Packing: arrays of numbers inside the JSON of a page, short and quick to read. The page's `unpack` reads them."""
 
 from __future__ import annotations
 
+import base64
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, UInt
 
-from unmask.moe.atlas import packing
-from unmask.moe.atlas.experts import examples, partners, words
+from unmask.io.array_types import NDArray
+from unmask.io.terminal import visible
 from unmask.moe.atlas.maps import NEIGHBOURS, same_label, shared_neighbours, text_map
-from unmask.moe.atlas.names import named_ids, pieces
-from unmask.moe.atlas.packing import packed
-from unmask.moe.atlas.removal import removal
-from unmask.moe.atlas.tally import TOP, Shares, Tally, tally
-from unmask.moe.routing.record import Point, RoutingRecord
+from unmask.moe.atlas.tally import TOP, Grouping, Shares, Tally, tally
+from unmask.moe.routing.record import ExpertLosses, Point, RoutingRecord, read_expert_losses
 from unmask.statistics.intervals import Bounds
+
+_KINDS = {"uint8": "u8", "uint16": "u16", "uint32": "u32", "float32": "f32"}
+NONE16, NONE32 = 2**16 - 1, 2**32 - 1
+"""Places that stand for "none"."""
+
+
+def packed(values: NDArray[Any]) -> dict[str, str]:
+    """An array as JSON: its type and its bytes in base64, little endian, row by row."""
+    plain = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
+    return {"type": _KINDS[values.dtype.name], "data": base64.b64encode(plain.tobytes()).decode("ascii")}
+
+
+def shares(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """Shares from 0 to 1 in 16 bits, rounded to 1/65535."""
+    return np.asarray(np.rint(np.clip(values, 0, 1) * NONE16), np.uint16)
+
+
+def as_script(content: Any) -> str:
+    r"""JSON that may stand inside a `<script>` element: no `<` can end it. Nothing in its strings is hidden or turns their direction."""
+    text = json.dumps(_seen(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _seen(content: Any) -> Any:
+    if isinstance(content, str):
+        return visible(content, keep="\n\t")
+    if isinstance(content, dict):
+        return {key: _seen(value) for key, value in content.items()}
+    return [_seen(value) for value in content] if isinstance(content, (list, tuple)) else content
+
+
+INSIDE = "·"
+"""Stands before a token that continues a word."""
+_BLANKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "⏎"}
+
+
+def named_ids(tally: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) -> tuple[list[str], NDArray[np.int64]]:
+    """A name for each token id of a record, as it is first seen; and for each token, the place of its id in the names."""
+    _, seen, codes = np.unique(tally.ids, return_index=True, return_inverse=True)
+    names = []
+    for token in seen:
+        text, position = int(tally.texts[token]), int(tally.positions[token])
+        names.append(token_name(texts[text], *(int(place) for place in spans[text][position])))
+    return names, codes.reshape(-1)
+
+
+def token_name(text: str, first: int, last: int) -> str:
+    """What the characters [first, last) of a text are called: blanks by signs, and a piece inside a word with a dot before it."""
+    piece = text[first:last]
+    if not piece.strip():
+        return "".join(_BLANKS.get(blank, "␣") for blank in piece) or "∅"
+    inside = first > 0 and piece[0].isalnum() and text[first - 1].isalnum()
+    return (INSIDE if inside else "") + piece.strip()
+
+
+def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], whole: bool) -> list[str]:
+    """A text cut at its recorded tokens: what stands before each, the token itself, and at last what follows.
+
+    A token that shares a character with the one before it (a part of an emoji, say) is empty. whole: whether the rest is shown.
+    """
+    parts, at = [], 0
+    for position in positions:
+        first, last = (int(place) for place in spans[position])
+        first = max(first, at)
+        parts += [text[at:first], text[first:last]]
+        at = max(at, last)
+    return [*parts, text[at:] if whole else ""]
+
+
+WORDS, PARTNERS, EXAMPLES = 6, 3, 2
+SEEN = 3
+"""A word is listed for an expert if it chose it so many times."""
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """The words of each slot, strongest first. place: in `names`, or 2^32 - 1 for none. lift: p(expert given word) / p(expert)."""
+
+    names: list[str]
+    place: UInt[NDArray[np.uint32], "slot word"]
+    count: UInt[NDArray[np.uint32], "slot word"]
+    lift: Float[NDArray[np.float32], "slot word"]
+
+
+def words(tally: Tally, names: Sequence[str], codes: NDArray[np.int64]) -> Words:
+    """The token ids that choose an expert first more often than its load explains, by count x log lift. codes: of each token's id.
+
+    The lift alone would list the rarest words: a word seen once has the largest lift of all.
+    """
+    totals = np.bincount(codes, minlength=len(names))
+    frequent = np.flatnonzero(totals >= SEEN)
+    place_of = np.full(len(names), -1)
+    place_of[frequent] = np.arange(len(frequent))
+    kept = place_of[codes] >= 0
+    slots = int(tally.starts[-1])
+    place = np.full((slots, WORDS), NONE32, np.uint32)
+    count, lift = np.zeros((slots, WORDS), np.uint32), np.zeros((slots, WORDS), np.float32)
+    for point in range(tally.first.shape[1]):
+        own, first = tally.slots(point), tally.first[:, point].astype(np.int64)
+        experts = own.stop - own.start
+        flat = place_of[codes[kept]] * experts + first[kept]
+        table = np.bincount(flat, minlength=len(frequent) * experts).reshape(len(frequent), experts)
+        load = np.bincount(first, minlength=experts) / len(first)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lifts = table / (totals[frequent][:, None] * load)
+            score = np.where((table >= SEEN) & (lifts > 1), table * np.log(lifts), 0.0)
+        best = np.argsort(-score, axis=0, kind="stable")[:WORDS]
+        for rank, row in enumerate(best):
+            good = score[row, np.arange(experts)] > 0
+            place[own, rank] = np.where(good, frequent[row], NONE32)
+            count[own, rank] = np.where(good, table[row, np.arange(experts)], 0)
+            lift[own, rank] = np.where(good, lifts[row, np.arange(experts)], 0)
+    used, inverse = np.unique(place, return_inverse=True)
+    known = used[used != NONE32]
+    short = np.append(np.arange(len(known)), NONE32)[inverse].reshape(place.shape).astype(np.uint32)
+    return Words([names[code] for code in known], short, count, lift)
+
+
+def partners(tally: Tally) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
+    """The experts that act on the same tokens as each slot, most often first, and how often they do. None: 2^16 - 1."""
+    slots = int(tally.starts[-1])
+    place, rate = np.full((slots, PARTNERS), NONE16, np.uint16), np.zeros((slots, PARTNERS))
+    for point, pairs in enumerate(tally.pairs):
+        own, size = tally.slots(point), min(PARTNERS, len(pairs) - 1)
+        alone = np.diagonal(pairs)
+        rates = np.divide(pairs, alone[:, None], out=np.zeros_like(pairs), where=alone[:, None] > 0)
+        np.fill_diagonal(rates, -1)
+        best = np.argsort(-rates, axis=1, kind="stable")[:, :size]
+        found = np.take_along_axis(rates, best, axis=1)
+        place[own, :size] = np.where(found > 0, best, NONE16)
+        rate[own, :size] = np.maximum(found, 0)
+    return place, rate
+
+
+def examples(tally: Tally) -> UInt[NDArray[np.uint32], "slot example"]:
+    """Rows of shown tokens at which each slot is chosen first and surest, from different texts. None: 2^32 - 1."""
+    owner = np.zeros(len(tally.top), np.int64)
+    for text, own in tally.shown.items():
+        owner[own.start : own.stop] = text
+    found = np.full((int(tally.starts[-1]), EXAMPLES), NONE32, np.uint32)
+    for point in range(tally.first.shape[1]):
+        first, sure = tally.top[:, point, 0], tally.probabilities[:, point, 0]
+        taken: dict[int, list[int]] = {}
+        for row in np.argsort(-sure, kind="stable").tolist():
+            rows = taken.setdefault(int(first[row]), [])
+            if len(rows) < EXAMPLES and all(owner[row] != owner[other] for other in rows):
+                rows.append(row)
+        for expert, rows in taken.items():
+            found[tally.starts[point] + expert, : len(rows)] = rows
+    return found
+
+
+def removal(counts: Tally) -> dict[str, Any] | None:
+    """For each slot, the change of the loss without its expert with the bounds of its interval, and the change by label; NaN if unknown.
+
+    None if nothing was measured, and with a warning if it was measured on another model.
+    """
+    record = counts.record
+    found = read_expert_losses(record.folder)
+    if found is None:
+        return None
+    if found.weights != record.settings.weights:
+        warnings.warn(
+            f"The losses in '{record.folder}' are of a model with other weights, so they are not shown.", stacklevel=2
+        )
+        return None
+    slots = _slots(counts, found)
+    every = np.full((int(counts.starts[-1]), 3), np.nan, np.float32)
+    for change, own in zip(found.changes, slots, strict=True):
+        every[own] = (change.value, *(change.interval or (np.nan, np.nan)))
+    return {
+        "all": packed(every),
+        "labels": [_by_value(found, shares.grouping, slots, len(every)) for shares in counts.groups],
+        "texts": found.texts,
+        "together": any(len(one.points) > 1 for one in found.removals),
+    }
+
+
+def _slots(counts: Tally, found: ExpertLosses) -> list[list[int]]:
+    """For each removal, the slots of the page that it is about: one at each of its points that the page shows."""
+    places = {point.name: place for place, point in enumerate(counts.record.points)}
+    slots = []
+    for one in found.removals:
+        shown = (places.get(found.points[point].name) for point in one.points)
+        here = (counts.slots(point) for point in shown if point is not None)
+        slots.append([own.start + one.expert for own in here if one.expert < own.stop - own.start])
+    return slots
+
+
+def _by_value(found: ExpertLosses, grouping: Grouping, slots: list[list[int]], number: int) -> dict[str, str] | None:
+    """The changes by the values of a label, in the page's order of values; None for a label without losses."""
+    losses = found.labels.get(grouping.label.name) if grouping.label else None
+    if losses is None:
+        return None
+    place = {value: at for at, value in enumerate(losses.values)}
+    table: NDArray[np.float32] = np.full((number, len(grouping.values)), np.nan, np.float32)
+    for changes, own in zip(losses.changes, slots, strict=True):
+        table[own] = [changes[place[value]].value if value in place else np.nan for value in grouping.values]
+    return packed(table)
+
 
 MAPPED, SHOWN = 1000, 300
 """Most texts on the map, and most texts that are shown token by token."""
@@ -91,7 +293,7 @@ def _heat(shares: Shares) -> dict[str, Any]:
         "tokens": shares.tokens.tolist(),
         "first": packed(shares.first.astype(np.uint32)),
         "load": packed(shares.load.astype(np.uint32)),
-        "sure": packed(packing.shares(sure)),
+        "sure": packed(shares(sure)),
     }
 
 
@@ -144,7 +346,7 @@ def _texts_and_cards(counts: Tally) -> dict[str, Any]:
             "count": packed(of_experts.count),
             "lift": packed(of_experts.lift),
         },
-        "partners": {"place": packed(place), "rate": packed(packing.shares(rate))},
+        "partners": {"place": packed(place), "rate": packed(shares(rate))},
         "examples": packed(examples(counts)),
         "shown": shown,
         "top": packed(counts.top),
@@ -180,8 +382,8 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
         "texts": [_snippet(record.texts.texts[text]) for text in counts.mapped],
         "shown": [place.get(int(text), -1) for text in counts.mapped],
         "labels": labels,
-        "hidden": packed(packing.shares(hidden.places)),
-        "routing": packed(packing.shares(routing.places)),
+        "hidden": packed(shares(hidden.places)),
+        "routing": packed(shares(routing.places)),
         "explained": {"hidden": list(hidden.explained), "routing": list(routing.explained)},
         "neighbours": {
             "number": min(NEIGHBOURS, len(counts.mapped) - 1),

@@ -1,6 +1,6 @@
 """Expert usage: which experts the tokens of each domain go to, and how much the expert tells about the domain.
 
-I(D; E) / H(D) is that of `unmask.moe.routing.statistics.information`, on first choices: at each routing point, and averaged, since routing
+I(D; E) / H(D) is that of `unmask.moe.routing.formulas`, on first choices: at each routing point, and averaged, since routing
 points may use different experts for the same domain. Chance is taken off as for every measure of routing.
 """
 
@@ -21,8 +21,8 @@ from unmask.moe.experts.lesson_training import LessonCollator
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.mixture.gating import gates
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.routing.statistics.information import information, joint_of_texts, normalised_information
-from unmask.moe.routing.statistics.text_bootstrap import bootstrap_texts, shuffled_labels, without_chance
+from unmask.moe.routing.formulas import information, joint_of_texts, normalised_information
+from unmask.moe.routing.text_bootstrap import bootstrap_texts, shuffled_labels, without_chance
 from unmask.statistics.bootstrap import interval
 from unmask.training.targets import IGNORED
 

@@ -20,7 +20,7 @@ from unmask.encoding.batching import plan as plan_batches
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.io.terminal import say
 from unmask.moe.experts.lessons.lessons import LessonTokens
-from unmask.moe.experts.names import Average
+from unmask.moe.names import Average
 from unmask.training.collate import padded
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits

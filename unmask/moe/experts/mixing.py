@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import Field
+from torch import nn
 
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import check_seal, load_tensors, seal
+from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import identity_of, pinned
-from unmask.models.loading import Source, precision_of
+from unmask.models.loading import Source, load_base_language_model, precision_of
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
-from unmask.moe.experts.expert import LORA
-from unmask.moe.experts.joint_training import fresh_mixture, write_experts
+from unmask.moe.experts.expert import LORA, linear_kinds
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.records import LessonsRecord, RunRecord, TrainingRecord, claim, finished, is_own, working_folder
 from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
-from unmask.moe.mixture.expert_folder import read_expert
+from unmask.moe.mixture.expert_folder import Expert, read_expert, write_expert
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import (
     EXPERTS,
@@ -34,11 +37,12 @@ from unmask.moe.mixture.mixture_folder import (
     build_mixture,
     read_mixture_settings,
 )
-from unmask.training.lora import LoraOptions
+from unmask.training.lora import LoraOptions, weight_kinds
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
+
 
 RECORD = "mixing.json"
 JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
@@ -270,3 +274,43 @@ def _factors(expert: Path) -> Path:
 
 def _hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: LoraOptions, seed: int) -> tuple[Mixture, Any]:
+    """A mixture with untrained experts, their weights in fp32 for training; and its tokenizer."""
+    model, tokenizer = load_base_language_model(source)
+    layers = find_layers(body_of(model))
+    kinds = weight_kinds(model, layers)
+    maps = [name for kind in linear_kinds(model, layers, lora) for name in kinds[kind]]
+    chance = torch.Generator().manual_seed(seed)
+    experts = []
+    for name in names:
+        factors = {}
+        for path in maps:
+            size_out, size_in = model.get_submodule(path).weight.shape
+            bound = 1 / math.sqrt(size_in)  # as PEFT begins: Kaiming, uniform, a = sqrt(5)
+            down = (torch.rand(lora.r, size_in, generator=chance) * 2 - 1) * bound
+            factors[path] = (down, torch.zeros(size_out, lora.r))
+        experts.append(Expert(name, Path(), source.model, lora.r, lora.alpha / lora.r, factors))
+    mixture = Mixture(model, experts, routing, source=source, seed=seed)
+    mixture.scale_experts(lora.alpha / lora.r)
+    for point in mixture.points.values():
+        point.unshare()
+    for stack in mixture.stacks.values():
+        stack.down, stack.up = (nn.Parameter(weight.float(), requires_grad=False) for weight in (stack.down, stack.up))
+    return mixture, tokenizer
+
+
+def write_experts(mixture: Mixture, folder: Path, lora: LoraOptions) -> None:
+    """Write what the experts of a mixture have become as PEFT folders, which they are the experts of from then on."""
+    written = []
+    for place, expert in enumerate(mixture.experts):
+        rows = slice(place * expert.rank, (place + 1) * expert.rank)
+        factors = {
+            name: (stack.down.detach()[rows].float().cpu(), stack.up.detach()[:, rows].float().cpu() * (lora.alpha / lora.r))
+            for name, stack in mixture.stacks.items()
+        }
+        made = replace(expert, folder=folder / expert.name, factors=factors)
+        write_expert(made, made.folder, lora.alpha)
+        written.append(made)
+    mixture.experts = written

@@ -1,31 +1,156 @@
-"""Router training: the router learns on the lessons of all domains which expert a token goes to. Base and experts are frozen.
+"""Balance: a loss that spreads tokens over experts, n * sum_i f_i P_i. It is 1 if all experts are used equally (arXiv 2101.03961).
 
-It trains with all experts (`train_top_k` = n), even if only one acts later. Under top-1 the first expert that does well would take all
-tokens, and would act at a fraction of its strength while the router is untrained.
+f_i is the share of choices that fall on expert i, P_i its mean probability. Within one pass, which may hold one domain only, the loss
+works against routing by domain. Over the passes of a step it does so less (arXiv 2501.11873), which is the default. As in that paper's
+buffer, f is counted over the passes of the step so far, so the first pass of a step has its own f alone.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.encoding.batching import plan
 from unmask.errors import UnmaskError
 from unmask.models.decoder import pad_id_of
-from unmask.moe.experts.balance import Balance, BalanceLoss
-from unmask.moe.experts.lesson_training import Learning, learn, share_of
-from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.moe.experts.names import Start
-from unmask.moe.experts.prototypes import start_from_prototypes
+from unmask.moe.experts.lesson_training import Learning, LessonCollator, learn, share_of
+from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, tokenize_lessons
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.names import Over, Start
 from unmask.training.stages.stage import MOST_RATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Balance:
+    """weight: of the loss, 0 for none. over: whether the shares f are counted over a pass, or over the passes of a step so far."""
+
+    weight: float = 0.0
+    over: Over = "step"
+
+    def __post_init__(self) -> None:
+        """Raise UnmaskError for a weight below 0 or without end."""
+        if not 0 <= self.weight < math.inf:
+            raise UnmaskError(f"The weight of the load-balancing loss must be at least 0 and finite, not {self.weight}.")
+
+
+class BalanceLoss:
+    """The loss of each pass, from the logits of the routing points. The losses of its passes add up to the loss of a step.
+
+    recorded: a list that the routing points fill. top_k: number of choices that are counted. Raises UnmaskError if all experts are
+    always chosen, since there is then nothing to balance.
+    """
+
+    def __init__(self, recorded: list[Tensor], balance: Balance, experts: int, top_k: int, passes: int) -> None:
+        if top_k >= experts:
+            raise UnmaskError(f"Every token uses all {experts} experts, so there is nothing to balance. Use a smaller top-k.")
+        self.recorded, self.balance, self.top_k, self.passes = recorded, balance, top_k, passes
+        self.done, self.counts = 0, torch.zeros(0)
+
+    def __call__(self, real: Bool[Tensor, "text token"]) -> Tensor:
+        """The loss of the latest pass, over its real tokens. Empties the list of logits."""
+        shares, means = _usage(self.recorded, real, self.top_k)
+        self.recorded.clear()
+        if self.balance.over == "step":
+            weighted = shares * real.sum()
+            self.counts = weighted if self.done == 0 else self.counts + weighted
+            self.done = (self.done + 1) % self.passes
+            shares = self.counts / self.counts.sum(dim=-1, keepdim=True)
+        loss = shares.shape[-1] * (shares * means).sum(dim=-1).mean()
+        return self.balance.weight * loss / self.passes
+
+
+def _usage(
+    recorded: Sequence[Tensor], real: Bool[Tensor, "text token"], top_k: int
+) -> tuple[Float[Tensor, "point expert"], Float[Tensor, "point expert"]]:
+    """f and P of each routing point."""
+    shares, means = [], []
+    for logits in recorded:
+        scores = logits[real].float()
+        chosen = torch.zeros_like(scores).scatter(-1, scores.topk(top_k, dim=-1).indices, 1.0)
+        shares.append(chosen.mean(dim=0) / top_k)
+        means.append(scores.softmax(dim=-1).mean(dim=0))
+    return torch.stack(shares).detach(), torch.stack(means)
+
+
+GAIN = 2.0
+
+
+def start_from_prototypes(
+    mixture: Mixture,
+    tokenizer: PreTrainedTokenizerBase,
+    domains: Mapping[str, Sequence[LessonTokens]],
+    names: Sequence[str] | None = None,
+) -> None:
+    """Set the routers' rows of the experts `names` (default: all) from the lessons of the domain with the same name. Raises UnmaskError."""
+    every = [expert.name for expert in mixture.experts]
+    if lacking := [name for name in every if name not in domains]:
+        raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{lacking[0]}' has none.")
+    pad = pad_id_of(tokenizer, mixture.model)
+    means = [mean_states(mixture, domains[name], pad) for name in every]
+    wanted = [every.index(name) for name in (every if names is None else names)]
+    with torch.no_grad():
+        for name, router in mixture.routers.items():
+            rows = prototypes(torch.stack([mean[name] for mean in means]))
+            router.weight[wanted] = rows[wanted].to(router.weight)
+
+
+def prototypes(means: Float[Tensor, "domain dim"]) -> Float[Tensor, "domain dim"]:
+    """Rows of a router from the mean states of the domains. A single domain gives zeros."""
+    common = means.mean(dim=0)
+    along = common / common.norm().clamp_min(1e-9)
+    rows = means - common
+    rows = rows - (rows @ along).unsqueeze(1) * along
+    logits = means @ rows.T
+    others = (logits.sum(dim=1) - logits.diagonal()) / max(1, len(means) - 1)
+    lead = (logits.diagonal() - others).mean()
+    return rows * (GAIN / lead) if float(lead) > 1e-9 else rows * 0
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def mean_states(
+    mixture: Mixture, lessons: Sequence[LessonTokens], pad_id: int, batch_tokens: int = 2048
+) -> dict[str, Float[Tensor, " dim"]]:
+    """Mean input of each router over the real tokens of some lessons, in the base model without its experts."""
+    sums: dict[str, Tensor] = {}
+    tokens, real = 0, torch.ones(0)
+
+    def add(name: str, states: Tensor) -> None:
+        total = states[real].double().sum(dim=0)
+        sums[name] = sums[name] + total if name in sums else total
+
+    def hook(name: str) -> Any:
+        return lambda _, args, named: add(name, args[0] if args else named["hidden_states"])
+
+    collate = LessonCollator(pad_id)
+    with mixture.without_experts(), ExitStack() as hooks:
+        for block in mixture.deciding if mixture.routing.router != "final" else ():
+            name = block if mixture.routing.router == "layer" else "router"
+            module = mixture.model.get_submodule(block)
+            hooks.callback(module.register_forward_pre_hook(hook(name), with_kwargs=True).remove)
+        for batch in plan([len(lesson.ids) for lesson in lessons], batch_tokens):
+            inputs = collate([lessons[index] for index in batch])
+            ids, mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
+            real = mask.bool()
+            state = mixture.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            if mixture.routing.router == "final":
+                add("router", state)
+            tokens += int(real.sum())
+    blocks = len(mixture.deciding) if mixture.routing.router == "block" else 1
+    return {name: (total / tokens / blocks).float() for name, total in sums.items()}
+
 
 LEARNING = Learning(steps=48, lr=1e-2, batch=8, warmup=2)
 

@@ -21,7 +21,7 @@ from unmask.models.decoder import body_of
 from unmask.models.digests import digest_of_file
 from unmask.models.identity import recorded_base
 from unmask.models.source import adapter_weights, base_name, lasting_name
-from unmask.moe.mixture.expert_linear import Factors
+from unmask.moe.mixture.gating import Factors
 
 _PREFIX = "base_model.model."
 UNREADABLE = {

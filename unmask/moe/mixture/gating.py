@@ -6,7 +6,9 @@ alpha = topk(softmax(W_r x)). Experts outside the top k get 0. The gates that re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
-from unmask.moe.mixture.names import Level, RouterKind
+from unmask.moe.names import Level, RouterKind
 
 _FEW = 8
 GateFunction = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
@@ -245,3 +247,163 @@ class RoutingPoint(nn.Module):
         product = nn.functional.linear(hidden, self._by_expert).unflatten(-1, (-1, maps, ranks))
         low = product.transpose(-3, -2).flatten(-2) * now.strength.unsqueeze(-2)
         return low.unbind(dim=-2)  # type: ignore[no-any-return]
+
+
+Factors = tuple[Tensor, Tensor]
+"""A (r, in) and B (out, r) of one expert. B includes the scale."""
+
+
+class ExpertLinear(nn.Module):
+    """A linear map of the base, and every expert's change of it."""
+
+    def __init__(self, base: nn.Linear, experts: Sequence[Factors], point: RoutingPoint) -> None:
+        super().__init__()
+        self.base = base
+        like = {"device": base.weight.device, "dtype": base.weight.dtype}
+        self.down = nn.Parameter(torch.cat([down for down, _ in experts]).to(**like), requires_grad=False)
+        self.up = nn.Parameter(torch.cat([up for _, up in experts], dim=1).to(**like), requires_grad=False)
+        self._few: dict[str, Tensor] = {}
+        self._point = [point]  # in a list, so that it is no submodule: it belongs to the block, not to each of its maps
+
+    @property
+    def point(self) -> RoutingPoint:
+        """The routing point that gives the gates."""
+        return self._point[0]
+
+    def forward(self, hidden: Float[Tensor, "*batch input"]) -> Float[Tensor, "*batch output"]:
+        """The map of the base, plus the experts of each token."""
+        known = self.base(hidden)
+        point = self.point
+        if point.control.off:
+            return known  # type: ignore[no-any-return]
+        low = point.gated(self, hidden)
+        if point.now.few:
+            return known.add_(low @ self.few("up")[point.now.chosen])
+        return torch.addmm(known.flatten(0, -2), low.flatten(0, -2), self.up.to(low.dtype).t()).view(known.shape)
+
+    def refresh(self) -> None:
+        """Take over the factors as they are now: their precision has changed."""
+        self._few.clear()
+
+    def few(self, name: str) -> Float[Tensor, "rank _"]:
+        """A, or B transposed, with a row for each rank, in fp32. Used for few tokens on a CPU.
+
+        A small product on a CPU takes 15 us in bf16 and 3 us in fp32. Such products are most of what experts add to a generated token.
+        """
+        if name not in self._few:
+            factor: Tensor = getattr(self, name).detach().float()
+            self._few[name] = (factor if name == "down" else factor.t()).contiguous()
+        return self._few[name]
+
+
+class FinalRouter:
+    """Runs the base model before each pass of a mixture, and gives the router's logits to the control."""
+
+    def __init__(self, body: Any, control: Control, router: nn.Linear) -> None:
+        self.body, self.control, self.router = body, control, router
+        self.cache: Any = None  # of the base model, for the current pass
+
+    def attach(self) -> None:
+        """Run before every pass, and keep the base model's cache with the mixture's."""
+        self.body.register_forward_pre_hook(self._decide, with_kwargs=True)
+        self.body.register_forward_hook(self._keep)
+
+    def _decide(self, body: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if self.control.off:
+            return
+        inputs = {name: value for name, value in named.items() if not name.startswith("output_")}
+        cache = inputs.get("past_key_values")
+        if cache is not None:
+            inputs["past_key_values"] = _own_cache(cache, body.config)
+        self.control.off = True
+        try:
+            with torch.no_grad(), _unwatched(body):
+                output = body(*args, **inputs)
+        finally:
+            self.control.off = False
+        state, self.cache = output.last_hidden_state, output.past_key_values
+        self.control.decided = nn.functional.linear(state.to(self.router.weight.dtype), self.router.weight)
+
+    def _keep(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        """A model that is given no cache makes one itself, in each of the two passes."""
+        if not self.control.off:
+            cache = getattr(output, "past_key_values", None)
+            if cache is not None:
+                cache.of_the_base_model = self.cache
+                forbid_reordering(cache, "a router that decides once for the whole model (`final`)")
+            self.cache = None
+
+
+def forbid_reordering(cache: Any, what: str) -> None:
+    """Let a cache refuse what would leave the things that are kept beside it in another order: beam search and assisted generation.
+
+    what: what they do not work with.
+    """
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnmaskError(f"Beam search and assisted generation do not work with {what}. Use greedy search or sampling.")
+
+    cache.reorder_cache = cache.crop = refuse
+
+
+@contextmanager
+def _unwatched(body: nn.Module) -> Iterator[None]:
+    """Without hooks. Who reads the states of a layer, or stops the pass there, would take those of the base model for the mixture's."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    watched = [(module, kind, hooks) for module in body.modules() for kind in kinds if (hooks := getattr(module, kind))]
+    for module, kind, _ in watched:
+        setattr(module, kind, OrderedDict())
+    try:
+        yield
+    finally:
+        for module, kind, hooks in watched:
+            setattr(module, kind, hooks)
+
+
+def _own_cache(cache: Any, config: Any) -> Any:
+    """The base model's cache that goes with a mixture's cache. It exists as long as the mixture's."""
+    from transformers import DynamicCache
+
+    if not hasattr(cache, "of_the_base_model"):
+        cache.of_the_base_model = DynamicCache(config=config)
+    return cache.of_the_base_model
+
+
+class RunningMean:
+    """Keeps, for the current forward pass, which tokens are real and the sums of the logits of earlier tokens."""
+
+    def __init__(self, body: Any, control: Control) -> None:
+        self.body, self.control = body, control
+        self.real: Tensor | None = None
+        self.sums: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def attach(self) -> None:
+        """Prepare every pass before it runs, and keep its sums with its cache."""
+        self.control.so_far = self.so_far
+        self.body.register_forward_pre_hook(self._prepare, with_kwargs=True)
+        self.body.register_forward_hook(self._keep)
+
+    def _prepare(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        mask, cache = named.get("attention_mask"), named.get("past_key_values")
+        self.real = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        self.sums = dict(getattr(cache, "routed_so_far", {}))
+
+    def _keep(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        """Keep the sums beside the cache, which a model makes itself if it is given none."""
+        cache = getattr(output, "past_key_values", None)
+        if cache is not None:
+            cache.routed_so_far = self.sums
+            forbid_reordering(cache, "routing by the text so far (`--level sequence`)")
+        self.sums = {}
+
+    def so_far(self, name: str, logits: Float[Tensor, "batch token expert"]) -> Float[Tensor, "batch token expert"]:
+        """For each token of a block, the mean of the logits up to that token. Padding is left out."""
+        real = torch.ones(logits.shape[:-1], device=logits.device)
+        if self.real is not None:
+            real = self.real[:, -logits.shape[1] :].to(real)
+        sums, counts = (logits * real.unsqueeze(-1)).cumsum(dim=1), real.cumsum(dim=1).unsqueeze(-1)
+        if name in self.sums:
+            before, number = self.sums[name]
+            sums, counts = sums + before, counts + number
+        self.sums = {**self.sums, name: (sums[:, -1:], counts[:, -1:])}
+        return sums / counts.clamp_min(1)

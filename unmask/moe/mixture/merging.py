@@ -23,7 +23,7 @@ from torch import Tensor
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
 from unmask.moe.mixture.expert_folder import Expert, linear_of, read_expert, require_alike
-from unmask.moe.mixture.names import Method
+from unmask.moe.names import Method
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

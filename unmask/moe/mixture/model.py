@@ -6,25 +6,35 @@ routers. So `output_router_logits=True` works, and so does everything that reads
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, unknown
 from unmask.models.decoder import body_of, find_layers, model_lock
 from unmask.models.loading import Source
 from unmask.moe.mixture.expert_folder import Expert, linear_of, require_alike
-from unmask.moe.mixture.expert_linear import ExpertLinear
-from unmask.moe.mixture.final_router import FinalRouter
-from unmask.moe.mixture.gating import Control, GateFunction, Routing, RoutingPoint
-from unmask.moe.mixture.running_mean import RunningMean
+from unmask.moe.mixture.gating import (
+    Control,
+    ExpertLinear,
+    FinalRouter,
+    GateFunction,
+    Routing,
+    RoutingPoint,
+    RunningMean,
+    gates,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 _SPREAD = 0.01  # of a new router's weights: equal logits would send every token to the first expert
 
@@ -319,3 +329,54 @@ def declare(body: Any) -> None:
     recorded["router_logits"] = [*(own if isinstance(own, list) else [own]), ours]
     body.__class__ = type(f"Mixture{type(body).__name__}", (type(body),), {"_can_record_outputs": recorded})
     _CAN_RECORD_REGISTRY[body] = recorded
+
+
+NAMED = ("learned", "all", "renormalised", "random", "uniform")
+_RANKED = re.compile(r"top-([1-9]\d{0,5})( renormalised)?")
+
+
+def check_override(choice: str, experts: Sequence[str]) -> None:
+    """Raise UnmaskError for a routing that a mixture of these experts does not have."""
+    ranked = _RANKED.fullmatch(choice)
+    if ranked and int(ranked[1]) > len(experts):
+        raise UnmaskError(f"'{choice}' needs {ranked[1]} experts; this mixture has {len(experts)}.")
+    if not ranked and choice not in (*NAMED, *experts):
+        raise unknown("choice", choice, [*NAMED, "top-2", "top-2 renormalised", *experts])
+
+
+@contextmanager
+def override_routing(mixture: MixtureModel, choice: str, seed: int = 0) -> Iterator[None]:
+    """Use another routing inside a `with` block. Raises UnmaskError for an unknown name."""
+    number, before = len(mixture.experts), mixture.routing
+    names = [expert.name for expert in mixture.experts]
+    check_override(choice, names)
+    ranked = _RANKED.fullmatch(choice)
+    if ranked or choice in ("learned", "all", "renormalised"):
+        changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
+        best = {"top_k": int(ranked[1]), "renormalise": bool(ranked[2])} if ranked else changed[choice]
+        with mixture.turn():
+            mixture.routing = replace(before, **best)  # type: ignore[arg-type]
+            try:
+                yield
+            finally:
+                mixture.routing = before
+        return
+    gate_function = {"random": shuffled(before, seed), "uniform": uniform}.get(choice)
+    with mixture.with_gates(gate_function) if gate_function else mixture.only(choice):
+        yield
+
+
+def uniform(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
+    """A gate of 1 / n for every expert."""
+    return torch.full(logits.shape, 1 / logits.shape[-1], device=logits.device)
+
+
+def shuffled(routing: Routing, seed: int) -> GateFunction:
+    """The gates of a routing, in a random order of the experts for each token: other experts act, as strongly as before."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def gate_function(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
+        order = torch.rand(logits.shape, generator=generator).argsort(dim=-1).to(logits.device)
+        return gates(logits, routing).gather(-1, order)
+
+    return gate_function

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
-from unmask.moe.routing.point_measures import Draws, PointChoices, Series
+from unmask.moe.routing.formulas import kappa, overlap
+from unmask.moe.routing.measures import PointChoices, Series
 from unmask.moe.routing.record import RoutingRecord
-from unmask.moe.routing.statistics.runs import kappa, overlap
-from unmask.moe.routing.statistics.text_bootstrap import Measured, bootstrap_texts, mean_of
+from unmask.moe.routing.text_bootstrap import Draws, Measured, bootstrap_texts, mean_of
 from unmask.statistics.information import adjusted_mutual_information
 
 

@@ -1,13 +1,16 @@
-"""Measures of a record: how sure, even and specialised its routers are, for each label and as the mean over routing points.
+"""Point measures: what one routing point does, from the choices of all its tokens, with resamples of texts.
 
-One routing point is in memory at a time. Every number has a 95 % interval over texts, and what chance gives is taken off.
+Each measure comes as its value, its resamples and what chance gives, so that means over routing points keep the resamples together.
+Texts that are labelled get labels dealt out anew for chance. Tokens have an order, so chance moves one series along the other by a random
+number of tokens: this breaks what goes with what, and keeps how a series goes with itself.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,260 @@ from numpy.typing import NDArray
 from unmask.io.seals import read_record as read_sealed
 from unmask.io.seals import write_record
 from unmask.io.terminal import progress_bar
-from unmask.moe.routing import point_measures as of_point
-from unmask.moe.routing.point_measures import Draws, PointChoices, Series
+from unmask.moe.routing import formulas
+from unmask.moe.routing.formulas import (
+    joint_of_texts,
+    joint_of_tokens,
+    normalised_information,
+    specialisation,
+)
 from unmask.moe.routing.readouts import Readout, read_out, texts_to_read
-from unmask.moe.routing.record import MEASURES, Label, RoutingRecord
-from unmask.moe.routing.statistics.information import joint_of_texts
-from unmask.moe.routing.statistics.text_bootstrap import Measured, mean_of
+from unmask.moe.routing.record import MEASURES, Choices, Label, RoutingRecord
+from unmask.moe.routing.text_bootstrap import (
+    Draws,
+    Measured,
+    bootstrap_texts,
+    mean_of,
+    shuffled_labels,
+    text_counts,
+    text_sums,
+    text_weights,
+)
+
+GENERAL = (
+    "confidence", "uncertainty", "balance", "distinctness", "max violation", "squared variation", "repetition",
+)  # fmt: skip
+OF_LABELS = ("information", "soft information", "specialisation")
+_MOVES, _DRAWN_TOKENS, _DENSE = 20, 200_000, 2**24
+_TABLE = 2**26
+"""Most numbers of a table by text, label and expert. With more, texts are drawn in groups."""
+
+Series = tuple[float, NDArray[np.float64], float]
+"""Value, resamples, chance."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointChoices:
+    """The choices of all tokens at one routing point. texts: numbered from 0 without gaps, in order."""
+
+    texts: NDArray[np.int64]
+    positions: NDArray[Any]
+    ids: NDArray[Any]
+    tags: Mapping[str, NDArray[np.int16]]
+    probabilities: NDArray[np.float16]
+    chosen: NDArray[np.int16]
+
+    @classmethod
+    def of(cls, choices: Choices) -> PointChoices:
+        """The choices at the one point that was read."""
+        numbered = np.unique(choices.texts, return_inverse=True)[1].astype(np.int64)
+        return cls(numbered, choices.positions, choices.ids, choices.tags, choices.probabilities[0], choices.chosen[0])
+
+    @property
+    def experts(self) -> int:
+        """The number of experts."""
+        return int(self.probabilities.shape[1])
+
+    @cached_property
+    def number(self) -> int:
+        """The number of texts."""
+        return int(self.texts[-1]) + 1
+
+    @cached_property
+    def first(self) -> NDArray[np.int64]:
+        """The expert that acts most on each token."""
+        first = self.chosen[:, 0].astype(np.int64)
+        return np.where(first >= 0, first, self.probabilities.argmax(axis=1))
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The first token of each text."""
+        return np.searchsorted(self.texts, np.arange(self.number))
+
+    @cached_property
+    def sizes(self) -> NDArray[np.float64]:
+        """The number of tokens of each text."""
+        return np.bincount(self.texts).astype(np.float64)
+
+    @cached_property
+    def hard(self) -> NDArray[np.float64]:
+        """How often each expert is the first choice, (text, expert)."""
+        return text_counts(self.first, self.texts, self.number, self.experts)
+
+    @cached_property
+    def soft(self) -> NDArray[np.float64]:
+        """The sum of the probabilities of each expert, (text, expert)."""
+        return text_sums(self.probabilities.astype(np.float32), self.starts)
+
+    @cached_property
+    def load(self) -> NDArray[np.float64]:
+        """How often each expert is among the chosen, (text, expert)."""
+        total = np.zeros((self.number, self.experts))
+        for own in self.chosen.T:
+            total += text_counts(own[own >= 0].astype(np.int64), self.texts[own >= 0], self.number, self.experts)
+        return total
+
+
+def general_series(point: PointChoices, draws: Draws) -> dict[str, Series]:
+    """The measures that need no labels."""
+    certainty = text_sums(formulas.token_certainty(point.probabilities), point.starts)
+    behind = formulas.follows(point.texts, point.positions)
+    same = behind & (point.first == np.roll(point.first, 1))
+    pairs, repeated = (np.bincount(point.texts, of, minlength=point.number) for of in (behind, same))
+
+    def statistic(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        confidence, uncertainty = (weights @ certainty / (weights @ point.sizes)[:, None]).T
+        even, load = formulas.balance(weights @ point.soft), weights @ point.load
+        again = formulas.repetition(weights @ repeated, weights @ pairs, weights @ point.hard)
+        measures = (
+            confidence,
+            uncertainty,
+            even,
+            even - uncertainty,
+            formulas.max_violation(load),
+            formulas.squared_variation(load),
+            again,
+        )
+        return np.stack(measures, axis=1)
+
+    values = statistic(np.ones((1, point.number)))[0]
+    samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed)
+    return {name: (float(values[at]), samples[:, at], 0.0) for at, name in enumerate(GENERAL)}
+
+
+def text_label_series(point: PointChoices, labels: NDArray[np.int64], draws: Draws) -> dict[str, Series]:
+    """How much experts tell about a label of texts, on first choices and on probabilities."""
+    shares = np.stack([point.hard, point.soft], axis=1) / point.sizes[:, None, None]
+
+    def statistic(weights: NDArray[np.float64], labels: NDArray[np.int64] = labels) -> NDArray[np.float64]:
+        return _of_joint(joint_of_texts(shares, labels, weights))
+
+    once = np.ones((1, point.number))
+    values = statistic(once)[0]
+    samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed, strata=labels)
+    chance = np.mean([statistic(once, dealt)[0] for dealt in shuffled_labels(labels, draws.shuffles, draws.seed)], axis=0)
+    return _named(values, samples, chance)
+
+
+def token_label_series(point: PointChoices, tags: NDArray[np.int16], values: int, draws: Draws) -> dict[str, Series]:
+    """How much experts tell about a label of tokens. Tokens without a label (-1) are left out."""
+    known = tags >= 0
+    codes, first = tags[known].astype(np.int64), point.first[known]
+    probabilities = point.probabilities[known].astype(np.float32)
+    groups = min(point.number, max(2, _TABLE // (values * point.experts)))
+    drawn = np.random.default_rng(draws.seed).permutation(point.number) % groups
+    owners = drawn[point.texts[known]]
+    counts = np.bincount((owners * values + codes) * point.experts + first, minlength=groups * values * point.experts)
+    sums = _sums_by(owners * values + codes, probabilities, groups * values)
+    tables = [table.reshape(groups, values, point.experts).astype(np.float64) for table in (counts, sums)]
+
+    def statistic(weights: NDArray[np.float64], tables: Sequence[NDArray[np.float64]] = tables) -> NDArray[np.float64]:
+        return _of_joint(np.stack([joint_of_tokens(table, weights) for table in tables], axis=1))
+
+    def moved(by: int) -> NDArray[np.float64]:
+        other = np.roll(codes, by)
+        counts = np.bincount(other * point.experts + first, minlength=values * point.experts).astype(np.float64)
+        sums = _sums_by(other, probabilities, values)
+        once = np.ones((1, 1))
+        return np.asarray(statistic(once, [table.reshape(1, values, point.experts) for table in (counts, sums)])[0])
+
+    samples = bootstrap_texts(statistic, groups, resamples=draws.resamples, seed=draws.seed)
+    chance = np.mean([moved(by) for by in _moves(len(codes), draws.seed)], axis=0)
+    return _named(statistic(np.ones((1, groups)))[0], samples, chance)
+
+
+def vocabulary_series(point: PointChoices, draws: Draws) -> Series:
+    """How much the token id decides the first choice. nan if no id is seen ten times."""
+    codes = formulas.frequent(point.ids)
+    known = codes >= 0
+    ids, first, size = codes[known], point.first[known], int(codes.max(initial=-1)) + 1
+
+    def value(table: NDArray[np.float64]) -> float:
+        return float(formulas.vocabulary_specialisation(table.reshape(size, point.experts)))
+
+    chance = (np.roll(ids, by) * point.experts + first for by in _moves(len(ids), draws.seed))
+    return _of_tables(ids * point.experts + first, point.texts[known], point.number, size * point.experts, value, chance, draws)
+
+
+def layer_agreement_series(point: PointChoices, first: NDArray[np.int64], experts: int, draws: Draws) -> Series:
+    """How much the first choices at another routing point tell about those at this one."""
+
+    def value(table: NDArray[np.float64]) -> float:
+        return float(formulas.layer_agreement(table.reshape(experts, point.experts)))
+
+    chance = (np.roll(first, by) * point.experts + point.first for by in _moves(len(first), draws.seed))
+    codes, size = first * point.experts + point.first, experts * point.experts
+    return _of_tables(codes, point.texts, point.number, size, value, chance, draws)
+
+
+def coactivation_series(point: PointChoices, draws: Draws) -> Series:
+    """How often an expert acts together with its strongest partner. For chance, the experts of each token are drawn by their formulas."""
+    load, k = np.maximum(point.load.sum(axis=0), 1e-9).astype(np.float32), point.chosen.shape[1]
+
+    def value(table: NDArray[np.float64]) -> float:
+        return float(formulas.strongest_partner(table.reshape(point.experts, point.experts)))
+
+    def by_load(random: np.random.Generator) -> NDArray[np.int64]:
+        # the smallest of exponential variables with these rates: drawn without replacement
+        waits = random.standard_exponential((len(point.chosen), point.experts), np.float32) / load
+        return formulas.pair_codes(np.argpartition(waits, k - 1, axis=1)[:, :k], point.experts)[0]
+
+    codes, tokens = formulas.pair_codes(point.chosen, point.experts)
+    times = int(np.clip(_DRAWN_TOKENS // len(point.chosen), 2, _MOVES))
+    chance = (by_load(np.random.default_rng([draws.seed, 3, time])) for time in range(times))
+    return _of_tables(codes, point.texts[tokens], point.number, point.experts**2, value, chance, draws)
+
+
+def _of_tables(
+    codes: NDArray[np.int64],
+    texts: NDArray[np.int64],
+    number: int,
+    size: int,
+    value: Callable[[NDArray[np.float64]], float],
+    chance: Iterable[NDArray[np.int64]],
+    draws: Draws,
+) -> Series:
+    """A measure of how often each code occurs. chance: other codes of the same tokens. A large table is counted anew for each resample."""
+    if not len(codes):
+        return float("nan"), np.zeros(0), 0.0
+    dense = text_counts(codes, texts, number, size) if number * size <= _DENSE else None
+
+    def table(row: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = np.bincount(codes, row[texts], minlength=size) if dense is None else row @ dense
+        return np.asarray(found, np.float64)
+
+    weights = text_weights(number, draws.token_resamples, draws.seed) if number > 1 else ()
+    samples = np.array([value(table(row)) for block in weights for row in block])
+    by_chance = [value(np.bincount(other, minlength=size).astype(np.float64)) for other in chance]
+    return value(table(np.ones(number))), samples, float(np.mean(by_chance))
+
+
+def _moves(tokens: int, seed: int) -> Iterator[int]:
+    """Numbers of tokens to move a series by, none of them near 0."""
+    random = np.random.default_rng([seed, 2])
+    margin = tokens // 10
+    for _ in range(_MOVES):
+        yield int(random.integers(margin, tokens - margin)) if tokens > 1 else 0
+
+
+def _sums_by(codes: NDArray[np.int64], values: NDArray[np.float32], size: int) -> NDArray[np.float64]:
+    order = np.argsort(codes, kind="stable")
+    found, starts = np.unique(codes[order], return_index=True)
+    sums = np.zeros((size, values.shape[1]))
+    if len(found):
+        sums[found] = np.add.reduceat(values[order], starts, axis=0, dtype=np.float64)
+    return sums
+
+
+def _of_joint(joint: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The measures of labels from a joint of shape (resample, hard or soft, label, expert)."""
+    told, apart = normalised_information(joint), specialisation(joint)
+    return np.array([told[:, 0], told[:, 1], apart[:, 0]]).T
+
+
+def _named(values: NDArray[np.float64], samples: NDArray[np.float64], chance: NDArray[np.float64]) -> dict[str, Series]:
+    return {name: (float(values[at]), samples[:, at], float(chance[at])) for at, name in enumerate(OF_LABELS)}
+
 
 VERSION = 1
 """Of the measures: they are computed again if it has grown."""
@@ -125,12 +376,12 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> Routin
     with progress_bar("measuring routers", len(record.points)) as advance:
         for place in range(len(record.points)):
             point = PointChoices.of(record.choices([place]))
-            general.add(of_point.general(point, draws))
-            general.add({"vocabulary specialisation": of_point.vocabulary(point, draws)})
+            general.add(general_series(point, draws))
+            general.add({"vocabulary specialisation": vocabulary_series(point, draws)})
             if before is not None:
-                general.add({"layer agreement": of_point.agreement_with(point, *before, draws)})
+                general.add({"layer agreement": layer_agreement_series(point, *before, draws)})
             if point.chosen.shape[1] > 1:
-                general.add({"co-activation": of_point.coactivation(point, draws)})
+                general.add({"co-activation": coactivation_series(point, draws)})
             for label in record.settings.labels:
                 found, table, number = _of_label(point, label, labels, draws)
                 told[label.name].add(found)
@@ -168,14 +419,14 @@ def _of_label(
         known = joint_of_texts(chosen[:, None, :], codes, np.ones((1, point.number)))[0, 0] * len(np.unique(codes))
         table = np.zeros((values, point.experts))
         table[np.unique(codes)] = known
-        return of_point.of_text_label(point, codes, draws), table, tuple(np.bincount(codes, minlength=values).tolist())
+        return text_label_series(point, codes, draws), table, tuple(np.bincount(codes, minlength=values).tolist())
     tags = point.tags[label.name]
     counts = np.bincount(tags[tags >= 0], minlength=values)
     table = np.zeros((values, point.experts))
     for place in range(point.chosen.shape[1]):
         real = (tags >= 0) & (point.chosen[:, place] >= 0)
         np.add.at(table, (tags[real], point.chosen[real, place]), 1)
-    found = of_point.of_token_label(point, tags, values, draws)
+    found = token_label_series(point, tags, values, draws)
     return found, table / np.maximum(counts, 1)[:, None], tuple(counts.tolist())
 
 

@@ -13,10 +13,9 @@ import pytest
 
 from tests.moe.experts.test_abilities import FILES
 from unmask.errors import UnmaskError
+from unmask.moe.experts.abilities.answer_likelihood import Choice, chance, draw_choices, require_multiple_choice
 from unmask.moe.experts.abilities.harness import learned_of
-from unmask.moe.experts.abilities.multiple_choice import Choice, chance, draw_choices, require_multiple_choice
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import read_seeds
+from unmask.moe.experts.lessons.lessons import Lesson, read_seeds
 
 OPEN = ["gsm8k", "mbpp", "humaneval"]
 """Tests whose wrong answers are answers of other questions."""

@@ -13,9 +13,7 @@ from transformers.integrations import sdpa_attention
 from tests.moe.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.moe.experts.lessons import generation
-from unmask.moe.experts.lessons.generation import Sampling, Writer
-from unmask.moe.experts.lessons.packed_attention import packed_attention
-from unmask.moe.experts.shared_prefix import repeated_prefix
+from unmask.moe.experts.lessons.generation import Sampling, Writer, packed_attention, repeated_prefix
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
 

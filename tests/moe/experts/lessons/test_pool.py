@@ -11,8 +11,8 @@ from tests.moe.experts.conftest import SUMS
 from tests.moe.experts.lessons.test_specialise import FREE
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.lessons.engines import WriterPool
 from unmask.moe.experts.lessons.generation import Writer
-from unmask.moe.experts.lessons.pool import WriterPool
 from unmask.moe.experts.lessons.specialise import SpecialisePlan, specialise
 
 

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from unmask.errors import UnmaskError
-from unmask.moe.experts.lessons.filters import Novelty
-from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
-from unmask.moe.experts.lessons.seed_lessons import keep_lessons, read_seeds, split, split_apart, write_lessons
+from unmask.moe.experts.lessons.lessons import (
+    Lesson,
+    Novelty,
+    keep_lessons,
+    read_lessons,
+    read_seeds,
+    split,
+    split_apart,
+    write_lessons,
+)
 
 
 def rows(folder: Path, *given: dict[str, Any]) -> Path:

@@ -13,11 +13,17 @@ import pytest
 from tests.in_process import run_program
 from tests.moe.experts.conftest import SUMS
 from unmask.errors import UnmaskError
-from unmask.moe.experts.lessons.domain import STOP, Domain, load_domain, shipped_domains
-from unmask.moe.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response, words
+from unmask.moe.experts.lessons.domain import (
+    STOP,
+    Domain,
+    load_domain,
+    parse_instruction,
+    refuse_instruction,
+    refuse_response,
+    shipped_domains,
+)
 from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
-from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
-from unmask.moe.experts.lessons.seed_lessons import split_apart, write_lessons
+from unmask.moe.experts.lessons.lessons import Lesson, Novelty, read_lessons, split_apart, words, write_lessons
 from unmask.moe.experts.lessons.specialise import SpecialisePlan, record_of, specialise
 
 NONE = Novelty([])
@@ -183,7 +189,7 @@ def test_a_command_that_keeps_no_lesson_is_an_error(
 
 
 def test_a_run_that_was_stopped_anywhere_goes_on_to_the_same_lessons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.experts.lessons.filters as filters
+    import unmask.moe.experts.lessons.domain as filters
 
     monkeypatch.setattr(filters, "SIMILAR", 0.99)
     writer = Scripted()
@@ -203,7 +209,7 @@ def test_a_run_that_was_stopped_anywhere_goes_on_to_the_same_lessons(tmp_path: P
 
 
 def test_batches_that_are_written_at_once_are_kept_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.experts.lessons.filters as filters
+    import unmask.moe.experts.lessons.domain as filters
 
     monkeypatch.setattr(filters, "SIMILAR", 0.99)
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
 from tests.moe.routing.statistics.made_routing import EXPERTS, collapsed, routed
-from unmask.moe.routing.statistics.choices import (
+from unmask.moe.routing.formulas import (
     coactivation,
     follows,
     frequent,

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.proofs import ALL
-from unmask.moe.routing.statistics.distinctness import output_cka, output_cosine, subspace_overlap
+from unmask.moe.routing.formulas import output_cka, output_cosine, subspace_overlap
 from unmask.statistics.jackknife import jackknife_interval
 
 RANDOM = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import mutual_info_score
 
 from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, collapsed, routed
-from unmask.moe.routing.statistics.information import (
+from unmask.moe.routing.formulas import (
     entropy,
     information,
     joint_of_texts,

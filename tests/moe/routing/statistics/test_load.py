@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import entropy as scipy_entropy
 
-from unmask.moe.routing.statistics.load import balance, max_violation, squared_variation, token_certainty
+from unmask.moe.routing.formulas import balance, max_violation, squared_variation, token_certainty
 
 
 def test_certainty_of_tokens() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.metrics import adjusted_mutual_info_score
 
-from unmask.moe.routing.statistics.readout import chance_accuracy, clusters, probe_correct
+from unmask.moe.routing.readouts import chance_accuracy, clusters, probe_correct
 
 RANDOM = np.random.default_rng(0)
 LABELS = np.arange(90) % 3

@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_mutual_info_score, cohen_kappa_score
 
 from tests.moe.routing.statistics.made_routing import EXPERTS, routed
 from tests.moe.routing.statistics.test_choices import table
-from unmask.moe.routing.statistics.runs import kappa, match, overlap
+from unmask.moe.routing.formulas import kappa, match, overlap
 from unmask.statistics.information import adjusted_mutual_information
 
 ONE, OTHER = routed(texts=200).first, routed(texts=200, seed=1).first

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from tests.moe.routing.statistics.made_routing import routed
 from tests.proofs import ALL
-from unmask.moe.routing.statistics.information import joint_of_texts, normalised_information
-from unmask.moe.routing.statistics.text_bootstrap import (
+from unmask.moe.routing.formulas import joint_of_texts, normalised_information
+from unmask.moe.routing.text_bootstrap import (
     Measured,
     bootstrap_texts,
     mean_of,
@@ -33,7 +33,7 @@ def test_a_resample_is_as_many_texts_of_each_group() -> None:
 
 
 def test_blocks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.routing.statistics.text_bootstrap as module
+    import unmask.moe.routing.text_bootstrap as module
 
     whole = np.concatenate(list(text_weights(6, 30, 3)))
     monkeypatch.setattr(module, "_WEIGHTS_AT_ONCE", 24)

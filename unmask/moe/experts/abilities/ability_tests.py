@@ -29,7 +29,7 @@ from typing import Final, Literal
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field, read_rows
 from unmask.moe.experts.abilities.sandbox import Program
-from unmask.moe.experts.lessons.seed_lessons import LETTERS, lettered, without_marks
+from unmask.moe.experts.lessons.lessons import LETTERS, lettered, without_marks
 
 Asked = Literal["choice", "text", "code"]
 _MBPP_SHOTS: Final = (2, 3, 4)

@@ -22,8 +22,7 @@ from unmask.errors import UnmaskError, cause_of, require_package, unknown
 from unmask.io.terminal import draws_bars
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item, Test, is_right, read_items
 from unmask.moe.experts.abilities.sandbox import Program, passes, require_sandbox
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import lettered
+from unmask.moe.experts.lessons.lessons import Lesson, lettered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

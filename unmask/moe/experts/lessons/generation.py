@@ -8,15 +8,18 @@ as a whole. The same is done for a mixture with a final router.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import LogitsProcessor
 
 from unmask.errors import UnmaskError
+from unmask.models.attention_function import attention_function, replaced_attention
 from unmask.models.decoder import pad_id_of
-from unmask.moe.experts.lessons.packed_attention import packed_attention
-from unmask.moe.experts.shared_prefix import can_repeat, keep_rows, repeated_prefix
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -172,9 +175,97 @@ def _choosing(sampling: Sampling) -> dict[str, Any]:
     """The arguments of `generate` that say how a token is chosen."""
     from transformers import LogitsProcessorList
 
-    from unmask.moe.experts.lessons.nucleus import NucleusSampling
+    from unmask.moe.experts.lessons.generation import NucleusSampling
 
     drawing = [NucleusSampling(sampling.temperature, sampling.top_p)] if sampling.temperature else []
     return {
         "do_sample": False, "temperature": None, "top_p": None, "top_k": None, "logits_processor": LogitsProcessorList(drawing)
     }  # fmt: skip
+
+
+_SORTED = 2048
+"""The number of likeliest tokens that are sorted first.
+
+They usually hold the whole nucleus. Sorting the whole vocabulary can take longer than a pass of the model.
+"""
+
+
+class NucleusSampling(LogitsProcessor):  # type: ignore[misc]
+    """Draws one token, and sets the logits of all others to -inf. So `generate` has to choose greedily.
+
+    A token is in the nucleus if the tokens that are likelier add up to less than `top_p`. `generate` itself would sort the whole
+    vocabulary, and draw a random number for each of its words.
+    """
+
+    def __init__(self, temperature: float, top_p: float) -> None:
+        self.temperature, self.top_p = temperature, top_p
+
+    def __call__(self, input_ids: Int[Tensor, "text token"], scores: Float[Tensor, "text word"]) -> Float[Tensor, "text word"]:
+        """The logits: 0 for the token that was drawn, -inf for all others. input_ids: not used."""
+        likely = (scores / self.temperature).softmax(dim=-1)
+        random = torch.rand(len(scores), 1, device=scores.device)
+        top = likely.topk(min(_SORTED, likely.shape[1]))
+        drawn = top.indices.gather(1, self._place(top.values, random))
+        beyond = top.values.sum(dim=-1) < self.top_p
+        if beyond.any():
+            every = likely[beyond].sort(descending=True)
+            drawn[beyond] = every.indices.gather(1, self._place(every.values, random[beyond]))
+        return torch.full_like(scores, -torch.inf).scatter(1, drawn, 0.0)
+
+    def _place(self, ordered: Float[Tensor, "text word"], random: Float[Tensor, "text 1"]) -> Int[Tensor, "text 1"]:
+        """The place of the drawn token among probabilities that fall, from a random number between 0 and 1."""
+        up_to = ordered.cumsum(dim=-1)
+        size = (up_to - ordered < self.top_p).sum(dim=-1, keepdim=True)
+        return torch.searchsorted(up_to, random * up_to.gather(1, size - 1), right=True).minimum(size - 1)
+
+
+_NAME = "unmask_packed"
+
+
+def packed_attention(model: Any) -> AbstractContextManager[None]:
+    """Give attention a mask that hides nothing whenever one new token is computed.
+
+    Does nothing unless the model is on a CPU and uses sdpa, and nothing to layers whose heads share no keys.
+    """
+    inner = attention_function(model)
+    if inner is None or model.device.type != "cpu" or model.config._attn_implementation != "sdpa":
+        return nullcontext()
+
+    def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        if attention_mask is None and query.shape[2] == 1 and key.shape[1] < query.shape[1]:
+            attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
+        return inner(module, query, key, value, attention_mask, *args, **kwargs)
+
+    return replaced_attention(model, _NAME, attend)
+
+
+def can_repeat(model: Any) -> bool:
+    """Whether what a language model keeps of a prefix can be repeated for every text.
+
+    A state of linear attention cannot. Nor can the second cache of a mixture with a final router, which is that of the base.
+    """
+    from transformers import DynamicCache
+
+    mixture = getattr(model.base_model, "mixture", None)
+    if mixture is not None and mixture.routing.router == "final":
+        return False
+    return all(hasattr(layer, "batch_repeat_interleave") for layer in DynamicCache(config=model.config).layers)
+
+
+def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
+    """Leave these rows of a cache, and of the sums that a mixture keeps beside it (`RunningMean`)."""
+    places = torch.tensor(rows, device=device)
+    cache.batch_select_indices(places)
+    if sums := getattr(cache, "routed_so_far", {}):
+        cache.routed_so_far = {name: (total[places], count[places]) for name, (total, count) in sums.items()}
+
+
+def repeated_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
+    """The key-value cache of a prefix (its token ids) for this number of texts that go on from it."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    inputs = torch.tensor([list(ids)], device=model.device)
+    model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    cache.batch_repeat_interleave(texts)
+    return cache

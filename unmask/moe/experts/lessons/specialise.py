@@ -26,11 +26,9 @@ from unmask.io.files import append_line, atomic, only_run_in, refuse_foreign, wr
 from unmask.io.records import Record
 from unmask.io.seals import CHECKSUM, Damaged, open_line, sealed_line
 from unmask.io.terminal import progress_lines
-from unmask.moe.experts.lessons.domain import BLANK, STOP, Domain
-from unmask.moe.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
+from unmask.moe.experts.lessons.domain import BLANK, STOP, Domain, parse_instruction, refuse_instruction, refuse_response
 from unmask.moe.experts.lessons.generation import GenerationJob, Sampling, Text, Writers
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import write_lessons
+from unmask.moe.experts.lessons.lessons import Lesson, Novelty, write_lessons
 from unmask.moe.experts.records import LessonsRecord, RunRecord, another_run
 
 INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (

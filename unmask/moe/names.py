@@ -7,3 +7,8 @@ from typing import Literal
 RouterKind = Literal["block", "layer", "final"]
 Level = Literal["token", "sequence"]
 Method = Literal["linear", "ties", "dare"]
+
+
+Start = Literal["random", "prototypes"]
+Over = Literal["pass", "step"]
+Average = Literal["example", "token"]

@@ -31,6 +31,16 @@ Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
+class Draws:
+    """How much is drawn: resamples of texts, fewer for measures that go through all tokens each time, and shuffles of labels."""
+
+    resamples: int = 500
+    token_resamples: int = 100
+    shuffles: int = 100
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class Measured:
     """A measure. value: as measured. chance: its mean if routing knew nothing of the labels. most: the largest possible value.
 
