@@ -147,10 +147,10 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
                 break
             unequal.append(f"as {target.model_type}, the logits differ by {difference:.2g} of the largest logit")
         else:
-            known = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
+            supported = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
             raise UnmaskError(
                 f"{type(dense).__name__} cannot be upcycled: {'; '.join(unequal or unfit[:1])}. "
-                f"Models of these families can be upcycled: {known}."
+                f"Models of these families can be upcycled: {supported}."
             )
         if branches:
             _branch_out(dense, sparse, target, options, branches)
@@ -207,10 +207,10 @@ def break_symmetry(sparse: nn.Module, options: UpcycleOptions) -> None:
 def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, generator: torch.Generator) -> None:
     """Change one expert in place. The weights are views of the stacked parameters."""
     if count := round(options.drop * len(gate)):
-        chosen = torch.randperm(len(gate), generator=generator)[:count].to(gate.device)
+        dropped = torch.randperm(len(gate), generator=generator)[:count].to(gate.device)
         for neurons in (gate, up, down.T):  # each row is a neuron
-            old = neurons[chosen]
-            neurons[chosen] = old.mean() + old.std() * _normal(old, generator)
+            old = neurons[dropped]
+            neurons[dropped] = old.mean() + old.std() * _normal(old, generator)
     if options.noise:
         for weight in (gate, up, down):
             weight += options.noise * weight.std() * _normal(weight, generator)
@@ -259,11 +259,11 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     """The dense model's configuration, with the target's keys."""
     from transformers import AutoConfig
 
-    given = dense.to_dict()
-    known = set(AutoConfig.for_model(target.model_type).to_dict()) | {
+    dense_config = dense.to_dict()
+    allowed = set(AutoConfig.for_model(target.model_type).to_dict()) | {
         "head_dim"
     }  # all targets use it, but only some declare it
-    known -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
+    allowed -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
     if options.every > 1 and target.every is None:
         raise _Unfit(f"every layer is sparse, so --every {options.every} is not possible")
     settings = {
@@ -278,7 +278,7 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
         raise _Unfit("its configuration has no intermediate_size")
     if target.every:
         settings[target.every] = options.every
-    carried = {name: value for name, value in given.items() if name in known}
+    carried = {name: value for name, value in dense_config.items() if name in allowed}
     config = AutoConfig.for_model(target.model_type, **{**carried, **settings})
     if hasattr(dense, "is_causal"):
         config.is_causal = dense.is_causal
@@ -304,8 +304,8 @@ def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target:
         filled = [sum(dense[source].shape[0] for source in plan[name]), *dense[plan[name][0]].shape[1:]]
         if filled != list(shape[-len(filled) :]):
             raise _Unfit(f"its {plan[name][0]} has another shape")
-    if left := sorted(set(dense) - {source for sources in plan.values() for source in sources}):
-        raise _Unfit(f"its {left[0]} has no place")
+    if unused := sorted(set(dense) - {source for sources in plan.values() for source in sources}):
+        raise _Unfit(f"its {unused[0]} has no place")
     return plan
 
 
@@ -358,14 +358,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def save_upcycled(
-    done: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
+    upcycled: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
 ) -> None:
     """Write the mixture, its tokenizer and a model card to a new folder, all or nothing. Raises UnmaskError if the folder exists."""
     check_free(folder)
     with atomic_folder(folder) as scratch:
-        done.model.save_pretrained(scratch)
+        upcycled.model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
-        (scratch / "README.md").write_text(_card(done, source, options), encoding="utf-8")
+        (scratch / "README.md").write_text(_card(upcycled, source, options), encoding="utf-8")
         seal(scratch)
 
 
@@ -375,10 +375,10 @@ def check_free(folder: Path) -> None:
         raise UnmaskError(f"'{folder}' exists and is not empty. It is not overwritten: choose another folder.")
 
 
-def _card(done: Upcycled, source: str, options: UpcycleOptions) -> str:
-    total, active = sizes(done.model, options.top_k)
-    shown = "\n".join(
-        f"- {name}: {value}" for name, value in {**asdict(options), "architecture": done.target.model_type}.items()
+def _card(upcycled: Upcycled, source: str, options: UpcycleOptions) -> str:
+    total, active = sizes(upcycled.model, options.top_k)
+    settings = "\n".join(
+        f"- {name}: {value}" for name, value in {**asdict(options), "architecture": upcycled.target.model_type}.items()
     )
     used = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("unmask", "torch", "transformers"))
     return f"""---
@@ -387,26 +387,26 @@ tags: [upcycled, mixture-of-experts]
 ---
 # {Path(source).name}, upcycled to {options.experts} experts
 
-{_origin(done, Path(source).name)}
+{_origin(upcycled, Path(source).name)}
 
 {total:,} parameters. A token uses {active:,} of them.
-With plain copies as experts, the logits differed from the dense model's by at most {done.difference:.2g} of the largest logit
+With plain copies as experts, the logits differed from the dense model's by at most {upcycled.difference:.2g} of the largest logit
 (in fp32, with and without padding).
 
-{shown}
+{settings}
 
 Made with {used}.
 """
 
 
-def _origin(done: Upcycled, base: str) -> str:
+def _origin(upcycled: Upcycled, base: str) -> str:
     """What the experts were made of, and what they need."""
-    if not done.branches:
+    if not upcycled.branches:
         return (
             f"A mixture of experts, made by sparse upcycling (arXiv 2212.05055). Its experts are copies of the MLPs of `{base}`.\n"
             "It has NOT been trained: its routers are random and its experts almost equal. Train it before use."
         )
-    experts = "\n".join(f"- expert {place}: {name}" for place, name in enumerate(done.branches))
+    experts = "\n".join(f"- expert {number}: {name}" for number, name in enumerate(upcycled.branches))
     return (
         f"A mixture of experts, made by Branch-Train-MiX (arXiv 2403.07816). Its experts are the MLPs of branches of `{base}`:\n\n"
         f"{experts}\n\n"

@@ -30,7 +30,7 @@ def packed(values: NDArray[Any]) -> dict[str, str]:
     return {"type": _KINDS[values.dtype.name], "data": base64.b64encode(plain.tobytes()).decode("ascii")}
 
 
-def shares(values: NDArray[Any]) -> NDArray[np.uint16]:
+def shares16(values: NDArray[Any]) -> NDArray[np.uint16]:
     """Shares from 0 to 1 in 16 bits, rounded to 1/65535."""
     return np.asarray(np.rint(np.clip(values, 0, 1) * NONE16), np.uint16)
 
@@ -56,11 +56,11 @@ _BLANKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "⏎"}
 
 def named_ids(tally: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) -> tuple[list[str], NDArray[np.int64]]:
     """A name for each token id of a record, as it is first seen; and for each token, the place of its id in the names."""
-    _, seen, codes = np.unique(tally.ids, return_index=True, return_inverse=True)
+    _, first_rows, codes = np.unique(tally.ids, return_index=True, return_inverse=True)
     names = []
-    for token in seen:
+    for token in first_rows:
         text, position = int(tally.texts[token]), int(tally.positions[token])
-        names.append(token_name(texts[text], *(int(place) for place in spans[text][position])))
+        names.append(token_name(texts[text], *(int(bound) for bound in spans[text][position])))
     return names, codes.reshape(-1)
 
 
@@ -73,18 +73,18 @@ def token_name(text: str, first: int, last: int) -> str:
     return (INSIDE if inside else "") + piece.strip()
 
 
-def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], whole: bool) -> list[str]:
+def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], complete: bool) -> list[str]:
     """A text cut at its recorded tokens: what stands before each, the token itself, and at last what follows.
 
     A token that shares a character with the one before it (a part of an emoji, say) is empty. whole: whether the rest is shown.
     """
-    parts, at = [], 0
+    parts, cursor = [], 0
     for position in positions:
-        first, last = (int(place) for place in spans[position])
-        first = max(first, at)
-        parts += [text[at:first], text[first:last]]
-        at = max(at, last)
-    return [*parts, text[at:] if whole else ""]
+        first, last = (int(bound) for bound in spans[position])
+        first = max(first, cursor)
+        parts += [text[cursor:first], text[first:last]]
+        cursor = max(cursor, last)
+    return [*parts, text[cursor:] if complete else ""]
 
 
 WORDS, PARTNERS, EXAMPLES = 6, 3, 2
@@ -109,16 +109,16 @@ def words(tally: Tally, names: Sequence[str], codes: NDArray[np.int64]) -> Words
     """
     totals = np.bincount(codes, minlength=len(names))
     frequent = np.flatnonzero(totals >= SEEN)
-    place_of = np.full(len(names), -1)
-    place_of[frequent] = np.arange(len(frequent))
-    kept = place_of[codes] >= 0
+    row_of = np.full(len(names), -1)
+    row_of[frequent] = np.arange(len(frequent))
+    is_frequent = row_of[codes] >= 0
     slots = int(tally.starts[-1])
-    place = np.full((slots, WORDS), NONE32, np.uint32)
+    index = np.full((slots, WORDS), NONE32, np.uint32)
     count, lift = np.zeros((slots, WORDS), np.uint32), np.zeros((slots, WORDS), np.float32)
     for point in range(tally.first.shape[1]):
-        own, first = tally.slots(point), tally.first[:, point].astype(np.int64)
-        experts = own.stop - own.start
-        flat = place_of[codes[kept]] * experts + first[kept]
+        slots, first = tally.slots(point), tally.first[:, point].astype(np.int64)
+        experts = slots.stop - slots.start
+        flat = row_of[codes[is_frequent]] * experts + first[is_frequent]
         table = np.bincount(flat, minlength=len(frequent) * experts).reshape(len(frequent), experts)
         load = np.bincount(first, minlength=experts) / len(first)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -127,47 +127,47 @@ def words(tally: Tally, names: Sequence[str], codes: NDArray[np.int64]) -> Words
         best = np.argsort(-score, axis=0, kind="stable")[:WORDS]
         for rank, row in enumerate(best):
             good = score[row, np.arange(experts)] > 0
-            place[own, rank] = np.where(good, frequent[row], NONE32)
-            count[own, rank] = np.where(good, table[row, np.arange(experts)], 0)
-            lift[own, rank] = np.where(good, lifts[row, np.arange(experts)], 0)
-    used, inverse = np.unique(place, return_inverse=True)
-    known = used[used != NONE32]
-    short = np.append(np.arange(len(known)), NONE32)[inverse].reshape(place.shape).astype(np.uint32)
-    return Words([names[code] for code in known], short, count, lift)
+            index[slots, rank] = np.where(good, frequent[row], NONE32)
+            count[slots, rank] = np.where(good, table[row, np.arange(experts)], 0)
+            lift[slots, rank] = np.where(good, lifts[row, np.arange(experts)], 0)
+    used, inverse = np.unique(index, return_inverse=True)
+    used_codes = used[used != NONE32]
+    short = np.append(np.arange(len(used_codes)), NONE32)[inverse].reshape(index.shape).astype(np.uint32)
+    return Words([names[code] for code in used_codes], short, count, lift)
 
 
 def partners(tally: Tally) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
     """The experts that act on the same tokens as each slot, most often first, and how often they do. None: 2^16 - 1."""
     slots = int(tally.starts[-1])
-    place, rate = np.full((slots, PARTNERS), NONE16, np.uint16), np.zeros((slots, PARTNERS))
+    partner, rate = np.full((slots, PARTNERS), NONE16, np.uint16), np.zeros((slots, PARTNERS))
     for point, pairs in enumerate(tally.pairs):
-        own, size = tally.slots(point), min(PARTNERS, len(pairs) - 1)
+        own_slots, size = tally.slots(point), min(PARTNERS, len(pairs) - 1)
         alone = np.diagonal(pairs)
         rates = np.divide(pairs, alone[:, None], out=np.zeros_like(pairs), where=alone[:, None] > 0)
         np.fill_diagonal(rates, -1)
         best = np.argsort(-rates, axis=1, kind="stable")[:, :size]
-        found = np.take_along_axis(rates, best, axis=1)
-        place[own, :size] = np.where(found > 0, best, NONE16)
-        rate[own, :size] = np.maximum(found, 0)
-    return place, rate
+        best_rates = np.take_along_axis(rates, best, axis=1)
+        partner[own_slots, :size] = np.where(best_rates > 0, best, NONE16)
+        rate[own_slots, :size] = np.maximum(best_rates, 0)
+    return partner, rate
 
 
 def examples(tally: Tally) -> UInt[NDArray[np.uint32], "slot example"]:
     """Rows of shown tokens at which each slot is chosen first and surest, from different texts. None: 2^32 - 1."""
     owner = np.zeros(len(tally.top), np.int64)
-    for text, own in tally.shown.items():
-        owner[own.start : own.stop] = text
-    found = np.full((int(tally.starts[-1]), EXAMPLES), NONE32, np.uint32)
+    for text, rows_of_text in tally.shown.items():
+        owner[rows_of_text.start : rows_of_text.stop] = text
+    rows_of_slot = np.full((int(tally.starts[-1]), EXAMPLES), NONE32, np.uint32)
     for point in range(tally.first.shape[1]):
         first, sure = tally.top[:, point, 0], tally.probabilities[:, point, 0]
-        taken: dict[int, list[int]] = {}
+        rows_of_expert: dict[int, list[int]] = {}
         for row in np.argsort(-sure, kind="stable").tolist():
-            rows = taken.setdefault(int(first[row]), [])
-            if len(rows) < EXAMPLES and all(owner[row] != owner[other] for other in rows):
+            rows = rows_of_expert.setdefault(int(first[row]), [])
+            if len(rows) < EXAMPLES and all(owner[row] != owner[earlier] for earlier in rows):
                 rows.append(row)
-        for expert, rows in taken.items():
-            found[tally.starts[point] + expert, : len(rows)] = rows
-    return found
+        for expert, rows in rows_of_expert.items():
+            rows_of_slot[tally.starts[point] + expert, : len(rows)] = rows
+    return rows_of_slot
 
 
 def removal(counts: Tally) -> dict[str, Any] | None:
@@ -176,46 +176,46 @@ def removal(counts: Tally) -> dict[str, Any] | None:
     None if nothing was measured, and with a warning if it was measured on another model.
     """
     record = counts.record
-    found = read_expert_losses(record.folder)
-    if found is None:
+    losses = read_expert_losses(record.folder)
+    if losses is None:
         return None
-    if found.weights != record.settings.weights:
+    if losses.weights != record.settings.weights:
         warnings.warn(
             f"The losses in '{record.folder}' are of a model with other weights, so they are not shown.", stacklevel=2
         )
         return None
-    slots = _slots(counts, found)
-    every = np.full((int(counts.starts[-1]), 3), np.nan, np.float32)
-    for change, own in zip(found.changes, slots, strict=True):
-        every[own] = (change.value, *(change.interval or (np.nan, np.nan)))
+    slots = _slots(counts, losses)
+    table = np.full((int(counts.starts[-1]), 3), np.nan, np.float32)
+    for change, slots_of_removal in zip(losses.changes, slots, strict=True):
+        table[slots_of_removal] = (change.value, *(change.interval or (np.nan, np.nan)))
     return {
-        "all": packed(every),
-        "labels": [_by_value(found, shares.grouping, slots, len(every)) for shares in counts.groups],
-        "texts": found.texts,
-        "together": any(len(one.points) > 1 for one in found.removals),
+        "all": packed(table),
+        "labels": [_by_value(losses, shares.grouping, slots, len(table)) for shares in counts.groups],
+        "texts": losses.texts,
+        "together": any(len(entry.points) > 1 for entry in losses.removals),
     }
 
 
-def _slots(counts: Tally, found: ExpertLosses) -> list[list[int]]:
+def _slots(counts: Tally, losses: ExpertLosses) -> list[list[int]]:
     """For each removal, the slots of the page that it is about: one at each of its points that the page shows."""
-    places = {point.name: place for place, point in enumerate(counts.record.points)}
+    point_index = {point.name: index for index, point in enumerate(counts.record.points)}
     slots = []
-    for one in found.removals:
-        shown = (places.get(found.points[point].name) for point in one.points)
-        here = (counts.slots(point) for point in shown if point is not None)
-        slots.append([own.start + one.expert for own in here if one.expert < own.stop - own.start])
+    for entry in losses.removals:
+        indices = (point_index.get(losses.points[point].name) for point in entry.points)
+        slices = (counts.slots(point) for point in indices if point is not None)
+        slots.append([span.start + entry.expert for span in slices if entry.expert < span.stop - span.start])
     return slots
 
 
-def _by_value(found: ExpertLosses, grouping: Grouping, slots: list[list[int]], number: int) -> dict[str, str] | None:
+def _by_value(losses: ExpertLosses, grouping: Grouping, slots: list[list[int]], number: int) -> dict[str, str] | None:
     """The changes by the values of a label, in the page's order of values; None for a label without losses."""
-    losses = found.labels.get(grouping.label.name) if grouping.label else None
+    losses = losses.labels.get(grouping.label.name) if grouping.label else None
     if losses is None:
         return None
-    place = {value: at for at, value in enumerate(losses.values)}
+    column = {value: index for index, value in enumerate(losses.values)}
     table: NDArray[np.float32] = np.full((number, len(grouping.values)), np.nan, np.float32)
-    for changes, own in zip(losses.changes, slots, strict=True):
-        table[own] = [changes[place[value]].value if value in place else np.nan for value in grouping.values]
+    for changes, slots_of_removal in zip(losses.changes, slots, strict=True):
+        table[slots_of_removal] = [changes[column[value]].value if value in column else np.nan for value in grouping.values]
     return packed(table)
 
 
@@ -232,8 +232,8 @@ _SNIPPET = 140
 def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
     """The data of a record's page, as JSON. Texts are drawn by the seed."""
     recorded = record.texts.tokens
-    mapped, shown = choose_texts(recorded, len(record.points), seed)
-    counts = tally(record, mapped, shown)
+    mapped, displayed = choose_texts(recorded, len(record.points), seed)
+    counts = tally(record, mapped, displayed)
     return {
         "model": record.settings.model,
         "points": [
@@ -254,17 +254,17 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
 
 def choose_texts(tokens: NDArray[Any], points: int, seed: int) -> tuple[NDArray[np.int64], dict[int, int]]:
     """Texts for the map, and texts to show with the number of their tokens to show. tokens: that are recorded of each text."""
-    known = np.flatnonzero(tokens > 0)
-    order = np.random.default_rng(seed).permutation(known)
+    non_empty = np.flatnonzero(tokens > 0)
+    order = np.random.default_rng(seed).permutation(non_empty)
     budget = _VALUES // points
-    most = int(np.clip(budget // _WANTED, _SHORTEST, _LONGEST))
-    shown: dict[int, int] = {}
+    longest = int(np.clip(budget // _WANTED, _SHORTEST, _LONGEST))
+    displayed: dict[int, int] = {}
     for text in order[:SHOWN]:
-        size = min(int(tokens[text]), most)
-        if shown and sum(shown.values()) + size > budget:
+        size = min(int(tokens[text]), longest)
+        if displayed and sum(displayed.values()) + size > budget:
             break
-        shown[int(text)] = size
-    return np.sort(order[:MAPPED]), shown
+        displayed[int(text)] = size
+    return np.sort(order[:MAPPED]), displayed
 
 
 def point_names(points: tuple[Point, ...]) -> list[str]:
@@ -277,8 +277,12 @@ def point_names(points: tuple[Point, ...]) -> list[str]:
 
 def _own_part(point: Point, points: tuple[Point, ...]) -> str:
     """The last part of a module's name that another point of the layer does not have; the whole name if there is none."""
-    others = [set(other.name.split(".")) for other in points if other.layer == point.layer and other is not point]
-    parts = [part for part in point.name.split(".") if not any(part in other for other in others)]
+    name_parts = [
+        set(parts_of_other.name.split("."))
+        for parts_of_other in points
+        if parts_of_other.layer == point.layer and parts_of_other is not point
+    ]
+    parts = [part for part in point.name.split(".") if not any(part in parts_of_other for parts_of_other in name_parts)]
     return parts[-1] if parts else point.name
 
 
@@ -293,44 +297,44 @@ def _heat(shares: Shares) -> dict[str, Any]:
         "tokens": shares.tokens.tolist(),
         "first": packed(shares.first.astype(np.uint32)),
         "load": packed(shares.load.astype(np.uint32)),
-        "sure": packed(shares(sure)),
+        "sure": packed(shares16(sure)),
     }
 
 
 def _flows(counts: Tally) -> list[dict[str, Any]]:
     """For each two routing points in a row, the most frequent pairs of first choices."""
-    found = []
+    flows = []
     for point in range(counts.first.shape[1] - 1):
-        here, after = (counts.slots(place) for place in (point, point + 1))
-        size = after.stop - after.start
+        source, target = (counts.slots(index) for index in (point, point + 1))
+        size = target.stop - target.start
         codes = counts.first[:, point].astype(np.int64) * size + counts.first[:, point + 1]
-        table = np.bincount(codes, minlength=(here.stop - here.start) * size)
+        table = np.bincount(codes, minlength=(source.stop - source.start) * size)
         best = np.argsort(-table, kind="stable")[:FLOWS]
         best = best[table[best] > 0]
-        found.append(
+        flows.append(
             {
                 "from": packed((best // size).astype(np.uint16)),
                 "to": packed((best % size).astype(np.uint16)),
                 "tokens": packed(table[best].astype(np.uint32)),
             }
         )
-    return found
+    return flows
 
 
 def _texts_and_cards(counts: Tally) -> dict[str, Any]:
     spans, texts = counts.record.spans(), counts.record.texts
     names, codes = named_ids(counts, texts.texts, spans)
     of_experts = words(counts, names, codes)
-    place, rate = partners(counts)
-    shown = []
+    partner, rate = partners(counts)
+    entries = []
     for text, rows in counts.shown.items():
         positions = counts.shown_positions[rows.start : rows.stop]
-        whole = len(rows) == int(texts.tokens[text])
-        shown.append(
+        complete = len(rows) == int(texts.tokens[text])
+        entries.append(
             {
                 "number": text,
-                "parts": pieces(texts.texts[text], spans[text], positions, whole),
-                "cut": not whole,
+                "parts": pieces(texts.texts[text], spans[text], positions, complete),
+                "cut": not complete,
                 "labels": [
                     int(shares.grouping.place[texts.labels[shares.grouping.label.name][text]])
                     if shares.grouping.label and shares.grouping.label.of == "text"
@@ -346,9 +350,9 @@ def _texts_and_cards(counts: Tally) -> dict[str, Any]:
             "count": packed(of_experts.count),
             "lift": packed(of_experts.lift),
         },
-        "partners": {"place": packed(place), "rate": packed(shares(rate))},
+        "partners": {"place": packed(partner), "rate": packed(shares16(rate))},
         "examples": packed(examples(counts)),
-        "shown": shown,
+        "shown": entries,
         "top": packed(counts.top),
         "kept": TOP,
         "probabilities": packed(np.rint(255 * np.clip(counts.probabilities, 0, 1)).astype(np.uint8)),
@@ -359,9 +363,9 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
     """Both maps of the same texts; None for fewer than three texts, which have no shape."""
     if len(counts.mapped) < 3:
         return None
-    record, place = counts.record, {text: at for at, text in enumerate(counts.shown)}
+    record, displayed_index = counts.record, {text: index for index, text in enumerate(counts.shown)}
     hidden, routing = text_map(record.hidden(counts.mapped)), text_map(counts.routing)
-    together = shared_neighbours(hidden, routing)
+    shared = shared_neighbours(hidden, routing)
     labels: list[dict[str, Any] | None] = []
     for shares in counts.groups:
         label = shares.grouping.label
@@ -369,27 +373,27 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
             labels.append(None)
             continue
         codes = shares.grouping.place[record.texts.labels[label.name][counts.mapped]]
-        near = {name: same_label(own, codes) for name, own in (("hidden", hidden), ("routing", routing))}
+        agreements = {name: same_label(text_map_, codes) for name, text_map_ in (("hidden", hidden), ("routing", routing))}
         labels.append(
             {
                 "codes": codes.tolist(),
-                **{name: round(own.value, 4) for name, own in near.items()},
-                "intervals": {name: _bounds(own.interval) for name, own in near.items()},
-                "chance": round(near["hidden"].chance, 4),
+                **{name: round(text_map_.value, 4) for name, text_map_ in agreements.items()},
+                "intervals": {name: _bounds(text_map_.interval) for name, text_map_ in agreements.items()},
+                "chance": round(agreements["hidden"].chance, 4),
             }
         )
     return {
         "texts": [_snippet(record.texts.texts[text]) for text in counts.mapped],
-        "shown": [place.get(int(text), -1) for text in counts.mapped],
+        "shown": [displayed_index.get(int(text), -1) for text in counts.mapped],
         "labels": labels,
-        "hidden": packed(shares(hidden.places)),
-        "routing": packed(shares(routing.places)),
+        "hidden": packed(shares16(hidden.places)),
+        "routing": packed(shares16(routing.places)),
         "explained": {"hidden": list(hidden.explained), "routing": list(routing.explained)},
         "neighbours": {
             "number": min(NEIGHBOURS, len(counts.mapped) - 1),
-            "shared": round(together.value, 4),
-            "interval": _bounds(together.interval),
-            "chance": round(together.chance, 4),
+            "shared": round(shared.value, 4),
+            "interval": _bounds(shared.interval),
+            "chance": round(shared.chance, 4),
         },
     }
 

@@ -78,13 +78,13 @@ class MeasureRow:
         if self.name in _UNBOUNDED:
             return []
         height = 12 // len(self.cells)
-        return [_bar(cell, at * height, height, at > 0) for at, cell in enumerate(self.cells) if cell]
+        return [_bar(cell, index * height, height, index > 0) for index, cell in enumerate(self.cells) if cell]
 
     @property
     def paths(self) -> list[str]:
         """For each record, a line through the values at its routing points, in a box of 100 x 24 with one scale; or no line."""
-        found = [_path(cell.steps, self.lowest, self.highest) if cell else "" for cell in self.cells]
-        return found if any(found) else []
+        lines = [_path(cell.steps, self.lowest, self.highest) if cell else "" for cell in self.cells]
+        return lines if any(lines) else []
 
     @property
     def lowest(self) -> float:
@@ -101,14 +101,16 @@ def _path(steps: Sequence[float], lowest: float, highest: float) -> str:
     if len(steps) < 2:
         return ""
     low, high = min(0.0, lowest), max(highest, 1e-9)
-    points = (f"{100 * at / (len(steps) - 1):.1f} {22 - 20 * (step - low) / (high - low):.1f}" for at, step in enumerate(steps))
+    points = (
+        f"{100 * index / (len(steps) - 1):.1f} {22 - 20 * (step - low) / (high - low):.1f}" for index, step in enumerate(steps)
+    )
     return "M" + "L".join(points)
 
 
 def _bar(cell: MeasureCell, y: int, height: int, second: bool) -> MeasureBar:
     low, high = (min(max(cell.value if end is None else end, 0.0), 1.0) for end in (cell.low, cell.high))
-    at = min(max(cell.value, 0.0), 0.984)
-    return MeasureBar(round(100 * at, 1), round(100 * low, 1), round(max(100 * (high - low), 0.8), 1), y, height, second)
+    position = min(max(cell.value, 0.0), 0.984)
+    return MeasureBar(round(100 * position, 1), round(100 * low, 1), round(max(100 * (high - low), 0.8), 1), y, height, second)
 
 
 @dataclass(frozen=True)
@@ -123,18 +125,18 @@ class MeasureGroup:
 def read_measures(record: RoutingRecord) -> dict[str, Any] | None:
     """The measures beside a record; None if there are none, or if they are of another record."""
     file = record.folder / MEASURES
-    known = read_sealed(file) if file.is_file() else None
-    return known if known and known.get("record") == record.settings.digest else None
+    measures = read_sealed(file) if file.is_file() else None
+    return measures if measures and measures.get("record") == record.settings.digest else None
 
 
 def grouped(measures: Sequence[dict[str, Any] | None]) -> list[MeasureGroup]:
     """The rows of the table. measures: of each record, or None."""
-    found = [known or {} for known in measures]
+    records = [record or {} for record in measures]
     groups = []
-    for label in _names(known.get("labels", {}) for known in found):
-        own = [_of_label(known.get("labels", {}).get(label)) for known in found]
-        groups.append(MeasureGroup(f"Label: {label}", _note(label, found), _rows(own)))
-    general = [known.get("general", {}) for known in found]
+    for label in _names(record.get("labels", {}) for record in records):
+        measures_of_label = [_of_label(record.get("labels", {}).get(label)) for record in records]
+        groups.append(MeasureGroup(f"Label: {label}", _note(label, records), _rows(measures_of_label)))
+    general = [record.get("general", {}) for record in records]
     if any(general):
         groups.append(MeasureGroup("Routers as such", "", _rows(general)))
     return groups
@@ -143,29 +145,29 @@ def grouped(measures: Sequence[dict[str, Any] | None]) -> list[MeasureGroup]:
 def strongest(measures: dict[str, Any] | None) -> tuple[str, MeasureCell] | None:
     """The label that routing knows most of, with its information."""
     labels = (measures or {}).get("labels", {})
-    known = {
+    cells = {
         name: _cell(label["measures"]["information"]) for name, label in labels.items() if "information" in label["measures"]
     }
-    best = max(known, key=lambda name: known[name].value, default=None)
-    return (best, known[best]) if best is not None else None
+    best = max(cells, key=lambda name: cells[name].value, default=None)
+    return (best, cells[best]) if best is not None else None
 
 
 def _of_label(label: dict[str, Any] | None) -> dict[str, Any]:
     if label is None:
         return {}
-    found = {name: label["measures"][name] for name in (*_FIRST, *label["measures"]) if name in label["measures"]}
+    measures_of_label = {name: label["measures"][name] for name in (*_FIRST, *label["measures"]) if name in label["measures"]}
     readout = label.get("readout") or {}
     for kind, called in (("probes", "probe"), ("groups", "clusters")):
-        for name, of in (("routing", "routing weights"), ("hidden", "hidden states")):
+        for name, vectors in (("routing", "routing weights"), ("hidden", "hidden states")):
             if name in (readout.get(kind) or {}):
-                found[f"{called}, {of}"] = readout[kind][name]
-    return found
+                measures_of_label[f"{called}, {vectors}"] = readout[kind][name]
+    return measures_of_label
 
 
-def _rows(own: Sequence[dict[str, Any]]) -> tuple[MeasureRow, ...]:
+def _rows(measures: Sequence[dict[str, Any]]) -> tuple[MeasureRow, ...]:
     return tuple(
-        MeasureRow(name, HOW.get(name, ""), tuple(_cell(one[name]) if name in one else None for one in own))
-        for name in _names(own)
+        MeasureRow(name, HOW.get(name, ""), tuple(_cell(record[name]) if name in record else None for record in measures))
+        for name in _names(measures)
     )
 
 
@@ -174,15 +176,17 @@ def _cell(measure: dict[str, Any]) -> MeasureCell:
     return MeasureCell(measure["corrected"], low, high, measure["chance"], tuple(measure.get("by_point", ())))
 
 
-def _note(label: str, found: Sequence[dict[str, Any]]) -> str:
-    readout = next((one for known in found if (one := known.get("labels", {}).get(label, {}).get("readout"))), None)
+def _note(label: str, records: Sequence[dict[str, Any]]) -> str:
+    readout = next(
+        (candidate for record in records if (candidate := record.get("labels", {}).get(label, {}).get("readout"))), None
+    )
     return (
         f"Always guessing the most frequent value is right for {100 * readout['majority']:.0f} % of texts." if readout else ""
     )
 
 
-def _names(some: Iterable[Iterable[str]]) -> list[str]:
-    return list(dict.fromkeys(name for names in some for name in names))
+def _names(groups: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for group in groups for name in group))
 
 
 NAME = "atlas.html"
@@ -216,12 +220,12 @@ def write_atlas(folders: Sequence[Path], output: Path) -> Path:
 def render(records: Sequence[RoutingRecord]) -> str:
     """The page of one record or two."""
     script = "(function () {\n'use strict';\n" + "".join(part(_OWN, name) for name in SCRIPTS) + "})();"
-    place = secrets.token_hex(16)  # of the data: no name in the page can be the same
+    placeholder = secrets.token_hex(16)  # of the data: no name in the page can be the same
     filters = {"amount": amount, "breakable": breakable, "number": number}
     data = [aggregate(record) for record in records]
-    content = {"data": place, "removal": any(one["removal"] for one in data), **_content(records)}
+    content = {"data": placeholder, "removal": any(record_data["removal"] for record_data in data), **_content(records)}
     html = fill((_OWN, "atlas.html"), (*STYLE, (_OWN, "atlas.css")), script, filters, content)
-    before, _, after = html.partition(place)
+    before, _, after = html.partition(placeholder)
     return before + as_script(data) + after
 
 
@@ -236,12 +240,12 @@ def _content(records: Sequence[RoutingRecord]) -> dict[str, Any]:
     names = [record.settings.model for record in records]
     return {
         "names": names,
-        "leads": [_lead(record, known) for record, known in zip(records, measures, strict=True)],
+        "leads": [_lead(record, measured) for record, measured in zip(records, measures, strict=True)],
         "facts": [_facts(record) for record in records],
         "letters": ["A", "B"][: len(records)] if len(records) > 1 else [""],
         "groups": grouped(measures),
-        "measured": [known is not None for known in measures],
-        "draws": next((known["draws"] for known in measures if known), None),
+        "measured": [measured is not None for measured in measures],
+        "draws": next((measured["draws"] for measured in measures if measured), None),
         "sources": [_sources(record) for record in records],
         "limits": {"mapped": MAPPED, "shown": SHOWN, "flows": FLOWS, "seen": SEEN},
     }
@@ -249,34 +253,34 @@ def _content(records: Sequence[RoutingRecord]) -> dict[str, Any]:
 
 def _lead(record: RoutingRecord, measures: dict[str, Any] | None) -> str:
     """What is most worth knowing, in a sentence or two."""
-    known = strongest(measures)
-    if known is None:
+    best = strongest(measures)
+    if best is None:
         return "Which experts its tokens go to, layer by layer."
-    label, found = known
-    if found.low is None or found.low <= 0:
-        told = f"information {number(found.value)}, interval {number(found.low)} to {number(found.high)}; 0 is chance"
-        return f"The choice of an expert tells nothing certain about \u201c{label}\u201d ({told})."
-    share = f"{100 * found.value:.0f}\u00a0% [{100 * found.low:.0f}, {100 * (found.high or 1):.0f}]"
-    said = f"The choice of an expert tells {share} of what there is to know about \u201c{label}\u201d, chance taken off."
-    if len(found.steps) < 2:
-        return said
-    at = max(range(len(found.steps)), key=lambda point: found.steps[point])
-    return f"{said} Layer {point_names(record.points)[at]} tells most: {100 * found.steps[at]:.0f}\u00a0%."
+    label, cell = best
+    if cell.low is None or cell.low <= 0:
+        evidence = f"information {number(cell.value)}, interval {number(cell.low)} to {number(cell.high)}; 0 is chance"
+        return f"The choice of an expert tells nothing certain about \u201c{label}\u201d ({evidence})."
+    share = f"{100 * cell.value:.0f}\u00a0% [{100 * cell.low:.0f}, {100 * (cell.high or 1):.0f}]"
+    sentence = f"The choice of an expert tells {share} of what there is to know about \u201c{label}\u201d, chance taken off."
+    if len(cell.steps) < 2:
+        return sentence
+    point_index = max(range(len(cell.steps)), key=lambda point: cell.steps[point])
+    return f"{sentence} Layer {point_names(record.points)[point_index]} tells most: {100 * cell.steps[point_index]:.0f}\u00a0%."
 
 
 def _facts(record: RoutingRecord) -> str:
     settings = record.settings
     sizes = sorted({point.experts for point in settings.points})
-    chosen = sorted({point.chosen for point in settings.points})
+    active = sorted({point.chosen for point in settings.points})
     experts = " or ".join(map(str, sizes))
     return (
-        f"{_several(len(settings.points), 'routing point')} · {experts} experts, {' or '.join(map(str, chosen))} of them for each token · "
+        f"{_several(len(settings.points), 'routing point')} · {experts} experts, {' or '.join(map(str, active))} of them for each token · "
         f"{amount(settings.tokens)} tokens of {_several(settings.texts, 'text')}"
     )
 
 
-def _several(count: int, what: str) -> str:
-    return f"{amount(count)} {what}{'' if count == 1 else 's'}"
+def _several(count: int, noun: str) -> str:
+    return f"{amount(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def _sources(record: RoutingRecord) -> list[tuple[str, str]]:

@@ -76,14 +76,14 @@ def train_expert(
     )
     work = working_folder(folder, "training")
     with only_writer_of(folder):
-        done = finished(folder, RECORD, record, "expert")
-        if done is None:
+        finished_record = finished(folder, RECORD, record, "expert")
+        if finished_record is None:
             adapter, log = _train(source, lessons, work, record, lora, learning, callbacks)
             losses = tuple(entry["loss"] for entry in log if "loss" in entry)
-            done = record.model_copy(update={"losses": losses, "versions": versions()})
-            _write(adapter, pinned(source, adapter), folder, done)
+            finished_record = record.model_copy(update={"losses": losses, "versions": versions()})
+            _write(adapter, pinned(source, adapter), folder, finished_record)
         remove_with_scratch(work)
-    return Trained(folder, done.losses)
+    return Trained(folder, finished_record.losses)
 
 
 def _train(

@@ -94,11 +94,11 @@ def first_choices(
         # not `router_logits`: a base that is a mixture itself adds those of its own routers
         with mixture.record_logits() as recorded:
             mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
-        for place, scores in enumerate(recorded):
+        for point, scores in enumerate(recorded):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
             for counts, counted in ((everywhere, real), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
-                counts[batch, place] = shares.double().cpu().numpy()
+                counts[batch, point] = shares.double().cpu().numpy()
             strength = gates(scores, mixture.routing).sum(dim=-1)[real.bool()]
             gates_sum, decisions = gates_sum + float(strength.sum()), decisions + len(strength)
     return everywhere, answering, gates_sum / decisions
@@ -112,8 +112,8 @@ def measure_usage(
     seed: int = 0,
 ) -> Usage:
     """Route the lessons of each domain and count. Raises UnmaskError for a lesson that is too long."""
-    lessons = [lesson for some in domains.values() for lesson in some]
-    labels = np.repeat(np.arange(len(domains)), [len(some) for some in domains.values()])
+    lessons = [lesson for of_domain in domains.values() for lesson in of_domain]
+    labels = np.repeat(np.arange(len(domains)), [len(of_domain) for of_domain in domains.values()])
     counts, answering, strength = first_choices(mixture, tokenizer, lessons, max_length)
     by_point = information(counts, labels)
     samples = bootstrap_texts(
@@ -126,7 +126,7 @@ def measure_usage(
     low, high = interval(samples, around=float(by_point.mean()))
     load = np.stack([counts[labels == domain].mean(axis=(0, 1)) for domain in range(len(domains))])
     names = [expert.name for expert in mixture.experts]
-    known = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
+    named_domains = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
     return Usage(
         tuple(domains),
         tuple(names),
@@ -139,7 +139,7 @@ def measure_usage(
         float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
         float(information(answering, labels).mean()),
         _by_chance(answering, labels, seed),
-        float(np.mean([load[row].argmax() == place for row, place in known])) if known else None,
+        float(np.mean([load[row].argmax() == index for row, index in named_domains])) if named_domains else None,
     )
 
 

@@ -108,7 +108,7 @@ class LessonCollator:
     def __call__(self, lessons: Sequence[LessonTokens]) -> dict[str, Any]:
         """Right-padded tensors, and the lessons' names."""
         rows = [
-            (lesson.ids, [token if place >= lesson.start else IGNORED for place, token in enumerate(lesson.ids)])
+            (lesson.ids, [token if position >= lesson.start else IGNORED for position, token in enumerate(lesson.ids)])
             for lesson in lessons
         ]
         return padded(rows, self.pad_id) | {"rows": [lesson.where for lesson in lessons]}

@@ -129,8 +129,8 @@ def mix(
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         mixture, tokenizer = build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
-        known = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
-        return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in known]
+        copied = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
+        return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in copied]
 
     return _trained(build, record, domains, folder, learning, options, callbacks, lambda *_: None)
 
@@ -158,7 +158,7 @@ def mix_jointly(
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
     record = _record(source, domains, routing, learning, options).model_copy(update={"lora": lora})
-    names = [f"expert{place}" for place in range(len(domains))]
+    names = [f"expert{index}" for index in range(len(domains))]
     options.check(routing, names, domains, learning)
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
@@ -177,10 +177,10 @@ def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
     """
     check_seal(folder)
     settings = read_mixture_settings(folder)
-    ours, theirs = [expert.name for expert in mixture.experts], list(settings.experts)
-    both = [name for name in ours if name in theirs]
-    if not both:
-        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}. It has {', '.join(theirs)}.")
+    names, saved_names = [expert.name for expert in mixture.experts], list(settings.experts)
+    shared = [name for name in names if name in saved_names]
+    if not shared:
+        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(names)}. It has {', '.join(saved_names)}.")
     base = pinned(mixture.source, mixture.model)
     if base.base_weights and settings.base_weights and base.base_weights != settings.base_weights:
         raise UnmaskError(
@@ -191,22 +191,24 @@ def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
     weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
     _require_same_routers(folder, rows, settings.routing, weights, mixture.routing)
     for name, weight in weights.items():
-        weight[[ours.index(expert) for expert in both]] = rows[name][[theirs.index(expert) for expert in both]].to(weight)
+        weight[[names.index(expert) for expert in shared]] = rows[name][[saved_names.index(expert) for expert in shared]].to(
+            weight
+        )
     mixture.load_routers(weights)
-    return tuple(both)
+    return tuple(shared)
 
 
 def _require_same_routers(
-    folder: Path, rows: Mapping[str, Tensor], theirs: Routing, weights: Mapping[str, Tensor], ours: Routing
+    folder: Path, rows: Mapping[str, Tensor], saved: Routing, weights: Mapping[str, Tensor], routing: Routing
 ) -> None:
     """Raise UnmaskError if the routers in a folder (rows, theirs) decide elsewhere than ours, or read states of another size."""
-    if theirs.router != ours.router:
-        raise UnmaskError(f"'{folder}' has routers of the kind '{theirs.router}', not '{ours.router}'.")
-    if others := rows.keys() ^ weights.keys():
-        if (theirs.span, theirs.from_layer) == (ours.span, ours.from_layer):
-            which = "has no router" if min(others) in weights else "has a router"
-            raise UnmaskError(f"'{folder}' {which} at {min(others)}: its experts change other maps.")
-        raise UnmaskError(f"'{folder}' has routers of the kind {_place(theirs)}, not {_place(ours)}.")
+    if saved.router != routing.router:
+        raise UnmaskError(f"'{folder}' has routers of the kind '{saved.router}', not '{routing.router}'.")
+    if differing := rows.keys() ^ weights.keys():
+        if (saved.span, saved.from_layer) == (routing.span, routing.from_layer):
+            verb = "has no router" if min(differing) in weights else "has a router"
+            raise UnmaskError(f"'{folder}' {verb} at {min(differing)}: its experts change other maps.")
+        raise UnmaskError(f"'{folder}' has routers of the kind {_place(saved)}, not {_place(routing)}.")
     for name, weight in weights.items():
         if (size := rows[name].shape[1]) != weight.shape[1]:
             raise UnmaskError(
@@ -247,8 +249,8 @@ def _trained(
     folder = Path(os.path.realpath(folder))
     work = working_folder(folder, "mixing")
     with only_writer_of(folder):
-        done = finished(folder, RECORD, record, "mixture")
-        if done is None:
+        finished_record = finished(folder, RECORD, record, "mixture")
+        if finished_record is None:
             mixture, tokenizer, fresh = build()
             for lessons in domains.values():
                 tokenize_lessons(tokenizer, lessons, learning.max_length)
@@ -257,13 +259,13 @@ def _trained(
                 mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
             )
             finish(mixture, work)
-            done = record.model_copy(update={"losses": losses, "versions": versions()})
+            finished_record = record.model_copy(update={"losses": losses, "versions": versions()})
             with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
                 mixture.write_files(scratch)
-                done.write(scratch / RECORD)
+                finished_record.write(scratch / RECORD)
                 seal(scratch)
         remove_with_scratch(work)
-    return Mixed(folder, done.losses)
+    return Mixed(folder, finished_record.losses)
 
 
 def _factors(expert: Path) -> Path:
@@ -303,14 +305,14 @@ def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: 
 
 def write_experts(mixture: Mixture, folder: Path, lora: LoraOptions) -> None:
     """Write what the experts of a mixture have become as PEFT folders, which they are the experts of from then on."""
-    written = []
-    for place, expert in enumerate(mixture.experts):
-        rows = slice(place * expert.rank, (place + 1) * expert.rank)
+    experts = []
+    for index, expert in enumerate(mixture.experts):
+        rows = slice(index * expert.rank, (index + 1) * expert.rank)
         factors = {
             name: (stack.down.detach()[rows].float().cpu(), stack.up.detach()[:, rows].float().cpu() * (lora.alpha / lora.r))
             for name, stack in mixture.stacks.items()
         }
-        made = replace(expert, folder=folder / expert.name, factors=factors)
-        write_expert(made, made.folder, lora.alpha)
-        written.append(made)
-    mixture.experts = written
+        trained = replace(expert, folder=folder / expert.name, factors=factors)
+        write_expert(trained, trained.folder, lora.alpha)
+        experts.append(trained)
+    mixture.experts = experts

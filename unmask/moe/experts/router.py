@@ -79,8 +79,8 @@ def _usage(
     shares, means = [], []
     for logits in recorded:
         scores = logits[real].float()
-        chosen = torch.zeros_like(scores).scatter(-1, scores.topk(top_k, dim=-1).indices, 1.0)
-        shares.append(chosen.mean(dim=0) / top_k)
+        is_chosen = torch.zeros_like(scores).scatter(-1, scores.topk(top_k, dim=-1).indices, 1.0)
+        shares.append(is_chosen.mean(dim=0) / top_k)
         means.append(scores.softmax(dim=-1).mean(dim=0))
     return torch.stack(shares).detach(), torch.stack(means)
 
@@ -100,11 +100,11 @@ def start_from_prototypes(
         raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{lacking[0]}' has none.")
     pad = pad_id_of(tokenizer, mixture.model)
     means = [mean_states(mixture, domains[name], pad) for name in every]
-    wanted = [every.index(name) for name in (every if names is None else names)]
+    rows_to_set = [every.index(name) for name in (every if names is None else names)]
     with torch.no_grad():
         for name, router in mixture.routers.items():
             rows = prototypes(torch.stack([mean[name] for mean in means]))
-            router.weight[wanted] = rows[wanted].to(router.weight)
+            router.weight[rows_to_set] = rows[rows_to_set].to(router.weight)
 
 
 def prototypes(means: Float[Tensor, "domain dim"]) -> Float[Tensor, "domain dim"]:
@@ -114,8 +114,8 @@ def prototypes(means: Float[Tensor, "domain dim"]) -> Float[Tensor, "domain dim"
     rows = means - common
     rows = rows - (rows @ along).unsqueeze(1) * along
     logits = means @ rows.T
-    others = (logits.sum(dim=1) - logits.diagonal()) / max(1, len(means) - 1)
-    lead = (logits.diagonal() - others).mean()
+    mean_other = (logits.sum(dim=1) - logits.diagonal()) / max(1, len(means) - 1)
+    lead = (logits.diagonal() - mean_other).mean()
     return rows * (GAIN / lead) if float(lead) > 1e-9 else rows * 0
 
 
@@ -132,7 +132,7 @@ def mean_states(
         sums[name] = sums[name] + total if name in sums else total
 
     def hook(name: str) -> Any:
-        return lambda _, args, named: add(name, args[0] if args else named["hidden_states"])
+        return lambda _, args, kwargs: add(name, args[0] if args else kwargs["hidden_states"])
 
     collate = LessonCollator(pad_id)
     with mixture.without_experts(), ExitStack() as hooks:
@@ -270,11 +270,11 @@ def _balancing(mixture: Mixture, balance: Balance, top_k: int, passes: int) -> I
         yield BalanceLoss(logits, balance, len(mixture.experts), top_k, passes)
 
 
-def only_these_train(mixture: Mixture, wanted: Sequence[Any]) -> None:
+def only_these_train(mixture: Mixture, weights: Sequence[Any]) -> None:
     """Raise UnmaskError unless these weights, and nothing else, are free to train."""
-    ours = {id(weight) for weight in wanted}
+    expected = {id(weight) for weight in weights}
     free = {id(weight): name for name, weight in mixture.model.named_parameters() if weight.requires_grad}
-    if others := [name for key, name in free.items() if key not in ours]:
-        raise UnmaskError(f"Only the router may train, but {others[0]} would train as well.")
-    if lacking := len(ours - free.keys()):
+    if unexpected := [name for key, name in free.items() if key not in expected]:
+        raise UnmaskError(f"Only the router may train, but {unexpected[0]} would train as well.")
+    if lacking := len(expected - free.keys()):
         raise UnmaskError(f"{lacking} weights that have to train are frozen.")

@@ -76,7 +76,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
         raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
-    trained = [f"{what} ({key})" for key, what in UNREADABLE.items() if config.get(key)]
+    trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if config.get(key)]
     if config.get("bias", "none") != "none":
         trained.append("biases")
     if str(config.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
@@ -181,24 +181,24 @@ def require_alike(experts: Sequence[Expert]) -> None:
     if len(set(names)) < len(names):
         raise UnmaskError(f"Two experts have the same name: {', '.join(names)}. Rename the folder of one of them.")
     first = experts[0]
-    for other in experts[1:]:
-        if not _same_base(first, other):
-            raise UnmaskError(f"'{other.name}' is an expert of '{other.base}', '{first.name}' of '{first.base}'.")
-        if other.rank != first.rank:
+    for expert in experts[1:]:
+        if not _same_base(first, expert):
+            raise UnmaskError(f"'{expert.name}' is an expert of '{expert.base}', '{first.name}' of '{first.base}'.")
+        if expert.rank != first.rank:
             raise UnmaskError(
-                f"'{other.name}' has rank {other.rank}, '{first.name}' has {first.rank}. All experts of a mixture need one rank."
+                f"'{expert.name}' has rank {expert.rank}, '{first.name}' has {first.rank}. All experts of a mixture need one rank."
             )
-        if lacking := first.factors.keys() ^ other.factors.keys():
+        if lacking := first.factors.keys() ^ expert.factors.keys():
             raise UnmaskError(
-                f"Only one of '{other.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
+                f"Only one of '{expert.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
             )
 
 
-def _same_base(one: Expert, other: Expert) -> bool:
+def _same_base(first: Expert, second: Expert) -> bool:
     """By content where both say it: a base may have been moved between two trainings."""
-    if one.base_weights and other.base_weights:
-        return one.base_weights == other.base_weights
-    return one.base == other.base
+    if first.base_weights and second.base_weights:
+        return first.base_weights == second.base_weights
+    return first.base == second.base
 
 
 def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:

@@ -76,8 +76,8 @@ def gates(logits: Float[Tensor, "*batch expert"], routing: Routing) -> Float[Ten
     """How strongly each expert acts, in fp32: the softmax over all experts, zero outside the top k."""
     weights = logits.float().softmax(dim=-1)
     if routing.top_k < weights.shape[-1]:
-        kept = weights.topk(routing.top_k, dim=-1).indices
-        weights = weights * torch.zeros_like(weights).scatter(-1, kept, 1.0)
+        top = weights.topk(routing.top_k, dim=-1).indices
+        weights = weights * torch.zeros_like(weights).scatter(-1, top, 1.0)
     return weights / weights.sum(dim=-1, keepdim=True) if routing.renormalise else weights
 
 
@@ -190,12 +190,12 @@ class RoutingPoint(nn.Module):
 
     def applied(self, logits: Float[Tensor, "row expert"]) -> Float[Tensor, "row expert"]:
         """The gates of the tokens that the block works on, whatever computed them. logits: as `forward` has just returned them."""
-        own = self.now.gates
-        return gates(logits, self.control.routing) if own is None else own.reshape(logits.shape).float()
+        current = self.now.gates
+        return gates(logits, self.control.routing) if current is None else current.reshape(logits.shape).float()
 
     def share(self, stacks: Sequence[Any]) -> None:
         """Compute the gated A x of these maps at once: all of them read the block's input."""
-        self._sharing = {stack: place for place, stack in enumerate(stacks)}
+        self._sharing = {stack: index for index, stack in enumerate(stacks)}
         self.together = torch.cat([stack.down for stack in stacks]).detach()
 
     def refresh(self) -> None:
@@ -224,8 +224,8 @@ class RoutingPoint(nn.Module):
 
     def _choose(self, logits: Tensor) -> None:
         """For top-1 of a single token: its gate, and the ranks of its expert."""
-        value, place = logits.softmax(dim=-1).max(dim=-1, keepdim=True)
-        start = int(place) * self.rank
+        value, expert = logits.softmax(dim=-1).max(dim=-1, keepdim=True)
+        start = int(expert) * self.rank
         self.now.strength = torch.ones_like(value) if self.control.routing.renormalise else value
         self.now.chosen = slice(start, start + self.rank)
 
@@ -272,14 +272,14 @@ class ExpertLinear(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*batch input"]) -> Float[Tensor, "*batch output"]:
         """The map of the base, plus the experts of each token."""
-        known = self.base(hidden)
+        output = self.base(hidden)
         point = self.point
         if point.control.off:
-            return known  # type: ignore[no-any-return]
+            return output  # type: ignore[no-any-return]
         low = point.gated(self, hidden)
         if point.now.few:
-            return known.add_(low @ self.few("up")[point.now.chosen])
-        return torch.addmm(known.flatten(0, -2), low.flatten(0, -2), self.up.to(low.dtype).t()).view(known.shape)
+            return output.add_(low @ self.few("up")[point.now.chosen])
+        return torch.addmm(output.flatten(0, -2), low.flatten(0, -2), self.up.to(low.dtype).t()).view(output.shape)
 
     def refresh(self) -> None:
         """Take over the factors as they are now: their precision has changed."""
@@ -308,10 +308,10 @@ class FinalRouter:
         self.body.register_forward_pre_hook(self._decide, with_kwargs=True)
         self.body.register_forward_hook(self._keep)
 
-    def _decide(self, body: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _decide(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.control.off:
             return
-        inputs = {name: value for name, value in named.items() if not name.startswith("output_")}
+        inputs = {name: value for name, value in kwargs.items() if not name.startswith("output_")}
         cache = inputs.get("past_key_values")
         if cache is not None:
             inputs["past_key_values"] = _own_cache(cache, body.config)
@@ -334,14 +334,14 @@ class FinalRouter:
             self.cache = None
 
 
-def forbid_reordering(cache: Any, what: str) -> None:
+def forbid_reordering(cache: Any, feature: str) -> None:
     """Let a cache refuse what would leave the things that are kept beside it in another order: beam search and assisted generation.
 
     what: what they do not work with.
     """
 
     def refuse(*_: Any, **__: Any) -> None:
-        raise UnmaskError(f"Beam search and assisted generation do not work with {what}. Use greedy search or sampling.")
+        raise UnmaskError(f"Beam search and assisted generation do not work with {feature}. Use greedy search or sampling.")
 
     cache.reorder_cache = cache.crop = refuse
 
@@ -383,8 +383,8 @@ class RunningMean:
         self.body.register_forward_pre_hook(self._prepare, with_kwargs=True)
         self.body.register_forward_hook(self._keep)
 
-    def _prepare(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        mask, cache = named.get("attention_mask"), named.get("past_key_values")
+    def _prepare(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")
         self.real = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
         self.sums = dict(getattr(cache, "routed_so_far", {}))
 

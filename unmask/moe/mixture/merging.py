@@ -61,10 +61,10 @@ def merge_experts(
 
 def load_merged_expert(folder: Path, source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The base model with one expert merged in at full strength, and the tokenizer. Raises UnmaskError."""
-    expert, own = read_expert(folder), own_tokenizer(folder, source)
+    expert, saved_tokenizer = read_expert(folder), own_tokenizer(folder, source)
     base = replace(source, adapters=()) if source.adapters else base_of(folder, source)
     model, tokenizer = load_base_language_model(base)
-    return merge_experts(model, [expert], "linear", weights=[1.0]), tokenizer if own is None else own
+    return merge_experts(model, [expert], "linear", weights=[1.0]), tokenizer if saved_tokenizer is None else saved_tokenizer
 
 
 def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float | None) -> None:
@@ -99,8 +99,8 @@ def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: floa
 
 def _dropped(vector: Tensor, density: float, seed: int) -> Tensor:
     """Drop and rescale, as DARE does. The generator is the vector's own: other vectors and their order do not matter."""
-    kept = torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
-    return vector * kept / density
+    mask = torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
+    return vector * mask / density
 
 
 def _seed(seed: int, linear: str, expert: str) -> int:

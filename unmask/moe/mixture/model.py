@@ -206,9 +206,9 @@ class MixtureModel:
         names = [expert.name for expert in self.experts]
         if name not in names:
             raise unknown("expert", name, names)
-        place = names.index(name)
+        index = names.index(name)
         return self.with_gates(
-            lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], place), len(names)).to(logits)
+            lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], index), len(names)).to(logits)
         )
 
     def _install(self) -> dict[str, RoutingPoint]:
@@ -292,13 +292,13 @@ class MixtureModel:
             raise UnmaskError(
                 f"These experts change no layer from {routing.from_layer} on, so the mixture would be its base model."
             )
-        registered = {name: place for place, (name, _) in enumerate(self.model.named_modules())}
-        return sorted(maps, key=registered.__getitem__) if routing.span else maps
+        order = {name: index for index, (name, _) in enumerate(self.model.named_modules())}
+        return sorted(maps, key=order.__getitem__) if routing.span else maps
 
     def _gate_block(self, name: str, point: RoutingPoint) -> None:
-        def gate(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        def gate(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not point.control.off:
-                point(args[0] if args else named["hidden_states"])
+                point(args[0] if args else kwargs["hidden_states"])
 
         block = self.model.get_submodule(name)
         block.register_forward_pre_hook(gate, with_kwargs=True)
@@ -324,9 +324,9 @@ def declare(body: Any) -> None:
     from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY, OutputRecorder
 
     recorded = dict(type(body)._can_record_outputs or {})
-    own = recorded.get("router_logits", [])
+    declared = recorded.get("router_logits", [])
     ours = OutputRecorder(RoutingPoint, index=0)
-    recorded["router_logits"] = [*(own if isinstance(own, list) else [own]), ours]
+    recorded["router_logits"] = [*(declared if isinstance(declared, list) else [declared]), ours]
     body.__class__ = type(f"Mixture{type(body).__name__}", (type(body),), {"_can_record_outputs": recorded})
     _CAN_RECORD_REGISTRY[body] = recorded
 

@@ -82,24 +82,24 @@ class Ablation:
         if len(labels) != len(self.loss):
             raise UnmaskError(f"There are {len(self.loss)} texts and {len(labels)} labels; each text needs one.")
         values, codes = np.unique(labels, return_inverse=True)
-        own = [codes == place for place in range(len(values))]
-        changes = (tuple(_mean(change[mask], seed) for mask in own) for change in self.without - self.loss)
-        return LabelLosses(tuple(map(str, values)), tuple(_mean(self.loss[mask], seed) for mask in own), tuple(changes))
+        masks = [codes == code for code in range(len(values))]
+        changes = (tuple(_mean(change[mask], seed) for mask in masks) for change in self.without - self.loss)
+        return LabelLosses(tuple(map(str, values)), tuple(_mean(self.loss[mask], seed) for mask in masks), tuple(changes))
 
 
 def without_expert(
     weights: Float[Tensor, "row expert"], scores: Float[Tensor, "row expert"], expert: int
 ) -> Float[Tensor, "row expert"]:
     """Gates without one expert, with the sum that they had. weights: the gates, 0 for experts that do not act. scores: of the router."""
-    own = weights[:, expert : expert + 1].clone()
+    gate = weights[:, expert : expert + 1].clone()
     rest = weights.clone()
     rest[:, expert] = 0
     free = weights == 0
     free[:, expert] = False
     best = scores.float().masked_fill(~free, -torch.inf).argmax(dim=-1, keepdim=True)
-    replaced = rest.scatter_add(-1, best, own)
+    replaced = rest.scatter_add(-1, best, gate)
     total = rest.sum(dim=-1, keepdim=True)
-    grown = rest * torch.where(total > 0, (total + own) / total.clamp_min(1e-12), torch.ones_like(total))
+    grown = rest * torch.where(total > 0, (total + gate) / total.clamp_min(1e-12), torch.ones_like(total))
     return torch.where(free.any(dim=-1, keepdim=True), replaced, grown)
 
 
@@ -134,18 +134,18 @@ def _hook(router: Router, expert: int) -> Any:
 
     def hook(module: nn.Module, _: Any, output: Any) -> Any:
         parts = list(output) if isinstance(output, tuple) else []
-        places = [at for at, part in enumerate(parts) if isinstance(part, Tensor) and not part.is_floating_point()]
-        if len(places) != 1 or router.weight is not None:
+        index_parts = [index for index, part in enumerate(parts) if isinstance(part, Tensor) and not part.is_floating_point()]
+        if len(index_parts) != 1 or router.weight is not None:
             raise UnmaskError(f"{type(module).__name__} does not say which experts it chooses, so none can be removed.")
-        indices, scores = parts[places[0]], router.scores(output).float()
+        indices, scores = parts[index_parts[0]], router.scores(output).float()
         if indices.shape[1] < scores.shape[1]:
             best = scores.scatter(1, indices, -torch.inf).argmax(dim=-1, keepdim=True)
-            parts[places[0]] = torch.where(indices == expert, best, indices)
+            parts[index_parts[0]] = torch.where(indices == expert, best, indices)
         else:  # all experts act, so none is free to take over
-            alike = [at for at, part in enumerate(parts) if at != places[0] and part.shape == indices.shape]
-            if len(alike) != 2 or indices.shape[1] < 2:
+            same_shape = [index for index, part in enumerate(parts) if index != index_parts[0] and part.shape == indices.shape]
+            if len(same_shape) != 2 or indices.shape[1] < 2:
                 raise UnmaskError(f"{type(module).__name__} does not say how strongly its experts act, so none can be removed.")
-            parts[alike[1]] = _without(parts[alike[1]], indices == expert)  # the gates stand behind the scores
+            parts[same_shape[1]] = _without(parts[same_shape[1]], indices == expert)  # the gates stand behind the scores
         return tuple(parts)
 
     return hook
@@ -176,8 +176,8 @@ def ablate_experts(
     if not backbone.routers:
         raise UnmaskError(f"'{model.source.model}' {why_no_routers(body)}.")
     points = experts_of(backbone)
-    own = {router.module: router for router in backbone.routers}
-    routers = [own[module] for module in points]  # in the order in which they run
+    router_of = {router.module: router for router in backbone.routers}
+    routers = [router_of[module] for module in points]  # in the order in which they run
     tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
     if any(len(text.ids) < 2 for text in tokenized):
         raise UnmaskError("A text of one token has no loss: leave out texts of fewer than two tokens.")
@@ -224,8 +224,8 @@ def text_losses(model: Any, texts: Sequence[TokenizedText], batch_tokens: int = 
     device, losses = next(model.parameters()).device, np.zeros(len(texts))
     budget = min(batch_tokens, max(1, _LOGITS_AT_ONCE // model.get_output_embeddings().weight.shape[0]))
     for batch in plan([len(text.ids) for text in texts], budget):
-        own = collate([texts[index] for index in batch], 0)
-        ids, real = own.ids.to(device), own.real.to(device)
+        inputs = collate([texts[index] for index in batch], 0)
+        ids, real = inputs.ids.to(device), inputs.real.to(device)
         logits = model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits[:, :-1].float()
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").reshape(len(batch), -1)
         mask = real[:, 1:]
@@ -274,11 +274,13 @@ def output_differences(
     lengths = np.array([len(text.ids) for text in tokenized])
     if not all(inputs.values()):
         raise UnmaskError(f"The experts of '{model.source.model}' cannot be called one by one.")
-    found = {name: _compare(name, _outputs(modules[name], torch.cat(given)), lengths, seed) for name, given in inputs.items()}
+    differences = {
+        name: _compare(name, _outputs(modules[name], torch.cat(states)), lengths, seed) for name, states in inputs.items()
+    }
     return OutputDifferences(
-        mean_of([cosine for cosine, _ in found.values()]),
-        _cka_of([cka for _, cka in found.values()]),
-        tuple(LayerDifference(name, mean_of([cosine]), _cka_of([cka])) for name, (cosine, cka) in found.items()),
+        mean_of([cosine for cosine, _ in differences.values()]),
+        _cka_of([cka for _, cka in differences.values()]),
+        tuple(LayerDifference(name, mean_of([cosine]), _cka_of([cka])) for name, (cosine, cka) in differences.items()),
     )
 
 
@@ -302,10 +304,10 @@ def _experts_beside(model: nn.Module, router: str) -> nn.Module:
     return experts
 
 
-def _keeper(kept: list[Tensor]) -> Any:
-    def keep(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        hidden = next(part for part in (*args, *named.values()) if isinstance(part, Tensor) and part.is_floating_point())
-        kept.append(hidden.reshape(-1, hidden.shape[-1]))
+def _keeper(states: list[Tensor]) -> Any:
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = next(part for part in (*args, *kwargs.values()) if isinstance(part, Tensor) and part.is_floating_point())
+        states.append(hidden.reshape(-1, hidden.shape[-1]))
 
     return keep
 
@@ -319,8 +321,8 @@ def _outputs(experts: nn.Module, hidden: Tensor) -> NDArray[np.float32]:
     ones = hidden.new_ones(len(hidden), 1)
     outputs = []
     for expert in range(number):
-        chosen = torch.full((len(hidden), 1), expert, device=hidden.device)
-        outputs.append(experts(hidden, chosen, ones).float().cpu().numpy())
+        index = torch.full((len(hidden), 1), expert, device=hidden.device)
+        outputs.append(experts(hidden, index, ones).float().cpu().numpy())
     return np.stack(outputs)
 
 
@@ -354,14 +356,14 @@ def check_experts_folder(folder: Path, weights: str) -> None:
     """Raise UnmaskError for a folder with other files, or with a routing record or losses of another model."""
     check_folder(folder)
     refuse_foreign(folder / EXPERTS, [CHECKSUM])
-    for what, before in (("a routing record", RecordSettings.read(folder / RECORD)), ("losses", read_expert_losses(folder))):
+    for content, before in (("a routing record", RecordSettings.read(folder / RECORD)), ("losses", read_expert_losses(folder))):
         if before is not None and before.weights != weights:
-            raise UnmaskError(f"'{folder}' holds {what} of '{before.model}' with other weights: give another folder.")
+            raise UnmaskError(f"'{folder}' holds {content} of '{before.model}' with other weights: give another folder.")
 
 
 def measure_experts(
     model: LoadedModel,
-    given: LabelledTexts,
+    labelled: LabelledTexts,
     folder: Path,
     *,
     together: bool = False,
@@ -376,22 +378,22 @@ def measure_experts(
     """
     weights = str(model.provenance["weights"])
     check_experts_folder(folder, weights)
-    texts, tokens = _with_loss(model, given.texts, max_length)
+    texts, tokens = _with_loss(model, labelled.texts, max_length)
     plain = [text.text for text in texts]
     mixture = getattr(model.backbone.model, "mixture", None)
     differences = None if mixture else _differences(model, _few(plain, tokens, seed), seed, max_length)
     ablation = ablate_experts(model, plain, together=together, max_length=max_length, batch_tokens=batch_tokens or 2048)
-    labels = {name: [text.values[place] for text in texts] for place, name in enumerate(given.labels)}
-    found = ExpertLosses(
+    labels = {name: [text.values[index] for text in texts] for index, name in enumerate(labelled.labels)}
+    losses = ExpertLosses(
         model=model.source.model,
         weights=weights,
         dtype=dtype_name(model.backbone.model),
         max_length=model.prompt_tokenizer("plain", max_length).max_length,
         seed=seed,
-        sources=given.sources,
+        sources=labelled.sources,
         texts=len(texts),
         tokens=sum(tokens),
-        left_out=len(given.texts) - len(texts),
+        left_out=len(labelled.texts) - len(texts),
         points=ablation.points,
         experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
         loss=ablation.whole(seed),
@@ -403,8 +405,8 @@ def measure_experts(
         provenance=model.provenance,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    found.write(folder / EXPERTS)
-    return found
+    losses.write(folder / EXPERTS)
+    return losses
 
 
 def _differences(model: LoadedModel, texts: Sequence[str], seed: int, max_length: int | None) -> OutputDifferences | None:
@@ -423,10 +425,10 @@ def _with_loss(
 ) -> tuple[list[LabelledText], list[int]]:
     """The texts of two tokens or more, and their numbers of tokens. Raises UnmaskError if there is none."""
     tokenized = model.prompt_tokenizer("plain", max_length).tokenize([text.text for text in texts])
-    kept = [(text, len(tokens.ids)) for text, tokens in zip(texts, tokenized, strict=True) if len(tokens.ids) > 1]
-    if not kept:
+    usable = [(text, len(tokens.ids)) for text, tokens in zip(texts, tokenized, strict=True) if len(tokens.ids) > 1]
+    if not usable:
         raise UnmaskError("No text has two tokens, so there is no loss to measure.")
-    return [text for text, _ in kept], [tokens for _, tokens in kept]
+    return [text for text, _ in usable], [tokens for _, tokens in usable]
 
 
 def _few(texts: Sequence[str], tokens: Sequence[int], seed: int) -> list[str]:
@@ -434,11 +436,11 @@ def _few(texts: Sequence[str], tokens: Sequence[int], seed: int) -> list[str]:
 
     They are drawn, since files are often sorted by source or label.
     """
-    few: list[str] = []
+    sample: list[str] = []
     total = 0
-    for place in np.random.default_rng(seed).permutation(len(texts)):
-        if few and total + tokens[place] > _COMPARED:
+    for index in np.random.default_rng(seed).permutation(len(texts)):
+        if sample and total + tokens[index] > _COMPARED:
             break
-        few.append(texts[place])
-        total += tokens[place]
-    return few
+        sample.append(texts[index])
+        total += tokens[index]
+    return sample

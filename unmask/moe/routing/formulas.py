@@ -69,8 +69,8 @@ def vocabulary_specialisation(table: Float[NDArray[Any], "*batch id expert"]) ->
 def frequent(ids: Int[NDArray[Any], " token"]) -> Int[NDArray[np.int64], " token"]:
     """Ids numbered from 0 in ascending order; -1 for those that occur less than ten times."""
     _, codes, counts = np.unique(ids, return_inverse=True, return_counts=True)
-    kept = counts >= SEEN
-    return np.where(kept, np.cumsum(kept) - 1, -1)[codes]
+    is_frequent = counts >= SEEN
+    return np.where(is_frequent, np.cumsum(is_frequent) - 1, -1)[codes]
 
 
 def follows(texts: Int[NDArray[Any], " token"], positions: Int[NDArray[Any], " token"]) -> Bool[NDArray[np.bool_], " token"]:
@@ -93,9 +93,11 @@ def repetition(
 def layer_agreement(table: Float[NDArray[Any], "*batch expert other"]) -> Float[NDArray[np.float64], "*batch"]:
     """Normalised information of the first choices at two routing points; 0 if either always chooses the same expert."""
     joint = table / np.maximum(table.sum(axis=(-2, -1), keepdims=True), 1e-300)
-    one, other = entropy(joint.sum(axis=-1)), entropy(joint.sum(axis=-2))
-    varies = np.minimum(one, other) > 1e-9
-    return np.asarray(np.where(varies, mutual_information(joint) / np.sqrt(np.where(varies, one * other, 1.0)), 0.0))
+    first_entropy, second_entropy = entropy(joint.sum(axis=-1)), entropy(joint.sum(axis=-2))
+    varies = np.minimum(first_entropy, second_entropy) > 1e-9
+    return np.asarray(
+        np.where(varies, mutual_information(joint) / np.sqrt(np.where(varies, first_entropy * second_entropy, 1.0)), 0.0)
+    )
 
 
 def coactivation(pairs: Float[NDArray[Any], "*batch expert expert"]) -> Float[NDArray[np.float64], "*batch expert expert"]:
@@ -119,10 +121,10 @@ def pair_codes(
     Each token has a pair of an expert with itself, too: on the diagonal of a table, how often an expert acts.
     """
     codes, tokens = [], []
-    for one in range(chosen.shape[1]):
-        for other in range(chosen.shape[1]):
-            real = np.flatnonzero((chosen[:, one] >= 0) & (chosen[:, other] >= 0))
-            codes.append(chosen[real, one].astype(np.int64) * experts + chosen[real, other])
+    for first in range(chosen.shape[1]):
+        for second in range(chosen.shape[1]):
+            real = np.flatnonzero((chosen[:, first] >= 0) & (chosen[:, second] >= 0))
+            codes.append(chosen[real, first].astype(np.int64) * experts + chosen[real, second])
             tokens.append(real)
     return np.concatenate(codes), np.concatenate(tokens)
 
@@ -138,13 +140,13 @@ def joint_of_texts(
 ) -> Float[NDArray[np.float64], "resample point label expert"]:
     """Label and expert together, where a text has one label. Every label has the same weight, whatever the number of its texts."""
     texts, points, experts = shares.shape
-    flat, known = shares.reshape(texts, -1), np.unique(labels)
+    flat, values = shares.reshape(texts, -1), np.unique(labels)
     parts = []
-    for label in known:
-        own = labels == label
-        drawn = weights[:, own]
-        parts.append(drawn @ flat[own] / drawn.sum(axis=1, keepdims=True) / len(known))
-    return np.stack(parts, axis=1).reshape(len(weights), len(known), points, experts).swapaxes(1, 2)
+    for label in values:
+        mask = labels == label
+        label_weights = weights[:, mask]
+        parts.append(label_weights @ flat[mask] / label_weights.sum(axis=1, keepdims=True) / len(values))
+    return np.stack(parts, axis=1).reshape(len(weights), len(values), points, experts).swapaxes(1, 2)
 
 
 def joint_of_tokens(
@@ -157,15 +159,15 @@ def joint_of_tokens(
 
 def normalised_information(joint: Joint) -> Float[NDArray[np.float64], "*batch"]:
     """I(L; E) / H(L); 0 if all labels are the same."""
-    most = entropy(joint.sum(axis=-1))
-    return np.asarray(np.where(most > 1e-12, mutual_information(joint) / np.maximum(most, 1e-12), 0.0))
+    label_entropy = entropy(joint.sum(axis=-1))
+    return np.asarray(np.where(label_entropy > 1e-12, mutual_information(joint) / np.maximum(label_entropy, 1e-12), 0.0))
 
 
 def specialisation(joint: Joint) -> Float[NDArray[np.float64], "*batch"]:
     """How far the experts of one label differ from those of all labels: total variation, the mean over labels by their weight."""
     label = joint.sum(axis=-1, keepdims=True)
-    apart = label * joint.sum(axis=-2, keepdims=True)
-    return np.asarray(np.abs(joint - apart).sum(axis=(-2, -1)) / 2)
+    independent = label * joint.sum(axis=-2, keepdims=True)
+    return np.asarray(np.abs(joint - independent).sum(axis=(-2, -1)) / 2)
 
 
 def information(shares: Shares, labels: Int[NDArray[Any], " text"]) -> Float[NDArray[np.float64], " point"]:
@@ -195,8 +197,8 @@ def kappa(table: Table) -> float:
 
 def overlap(chosen: Int[NDArray[Any], "token k"], last: Int[NDArray[Any], "token k"]) -> Float[NDArray[np.float64], " token"]:
     """For each token, the share of the experts in `last` that are in `chosen` too. -1 stands for no choice."""
-    found = ((last[:, :, None] == chosen[:, None, :]) & (last >= 0)[:, :, None]).any(axis=2).sum(axis=1)
-    return np.asarray(found / np.maximum((last >= 0).sum(axis=1), 1), np.float64)
+    shared = ((last[:, :, None] == chosen[:, None, :]) & (last >= 0)[:, :, None]).any(axis=2).sum(axis=1)
+    return np.asarray(shared / np.maximum((last >= 0).sum(axis=1), 1), np.float64)
 
 
 Outputs = Float[NDArray[Any], "expert token dim"]
@@ -223,10 +225,10 @@ def output_cka(outputs: Outputs, lengths: Int[NDArray[Any], " text"]) -> tuple[f
     # all kernels of a centred output sum to 0: those of a text with the others to minus those of the text with itself
     kernels = -np.square(np.add.reduceat(centred, starts, axis=1, dtype=np.float64)).sum(axis=2).T
     pairs = lengths * (lengths.sum() - lengths)
-    whole = [sums.sum(axis=0) for sums in (products, kernels, pairs)]
+    totals = [sums.sum(axis=0) for sums in (products, kernels, pairs)]
     # the centre stays that of all texts: to move it with each text would change HSIC by the square of the move only
-    without = [total - 2 * sums for total, sums in zip(whole, (products, kernels, pairs), strict=True)]
-    return _mean_cka(*whole), np.array([_mean_cka(*sums) for sums in zip(*without, strict=True)])
+    without = [total - 2 * sums for total, sums in zip(totals, (products, kernels, pairs), strict=True)]
+    return _mean_cka(*totals), np.array([_mean_cka(*sums) for sums in zip(*without, strict=True)])
 
 
 def subspace_overlap(matrices: Sequence[Float[NDArray[Any], "dim rank"]]) -> float:
@@ -236,13 +238,13 @@ def subspace_overlap(matrices: Sequence[Float[NDArray[Any], "dim rank"]]) -> flo
     """
     _pairs(len(matrices))
     bases = [np.linalg.qr(matrix)[0] for matrix in matrices]
-    return float(np.mean([np.square(np.linalg.svd(one.T @ other)[1]).mean() for one, other in combinations(bases, 2)]))
+    return float(np.mean([np.square(np.linalg.svd(first.T @ second)[1]).mean() for first, second in combinations(bases, 2)]))
 
 
 def _with_others(centred: Outputs, start: int, end: int) -> Float[NDArray[np.float64], "expert expert"]:
     """For every two experts, the sum of k_e(i, j) k_e'(i, j) over the tokens i of one text and the tokens j of all others."""
-    others = np.concatenate([centred[:, :start], centred[:, end:]], axis=1)
-    kernel = (centred[:, start:end] @ others.transpose(0, 2, 1)).reshape(len(centred), -1)
+    rest = np.concatenate([centred[:, :start], centred[:, end:]], axis=1)
+    kernel = (centred[:, start:end] @ rest.transpose(0, 2, 1)).reshape(len(centred), -1)
     return np.asarray(kernel @ kernel.T, np.float64)
 
 
@@ -253,10 +255,10 @@ def _mean_cka(
     if not pairs:
         return float("nan")
     hsic = products / pairs - np.outer(kernels / pairs, kernels / pairs)
-    own = np.maximum(hsic.diagonal(), 0)
-    scale = np.sqrt(np.outer(own, own))
-    alike = np.divide(hsic, scale, out=np.zeros_like(hsic), where=scale > 0)
-    return float(alike[np.triu_indices(len(hsic), 1)].mean())
+    variance = np.maximum(hsic.diagonal(), 0)
+    scale = np.sqrt(np.outer(variance, variance))
+    cka = np.divide(hsic, scale, out=np.zeros_like(hsic), where=scale > 0)
+    return float(cka[np.triu_indices(len(hsic), 1)].mean())
 
 
 def _pairs(experts: int) -> int:

@@ -108,17 +108,19 @@ class PointChoices:
     def load(self) -> NDArray[np.float64]:
         """How often each expert is among the chosen, (text, expert)."""
         total = np.zeros((self.number, self.experts))
-        for own in self.chosen.T:
-            total += text_counts(own[own >= 0].astype(np.int64), self.texts[own >= 0], self.number, self.experts)
+        for rank_choices in self.chosen.T:
+            total += text_counts(
+                rank_choices[rank_choices >= 0].astype(np.int64), self.texts[rank_choices >= 0], self.number, self.experts
+            )
         return total
 
 
 def general_series(point: PointChoices, draws: Draws) -> dict[str, Series]:
     """The measures that need no labels."""
     certainty = text_sums(formulas.token_certainty(point.probabilities), point.starts)
-    behind = formulas.follows(point.texts, point.positions)
-    same = behind & (point.first == np.roll(point.first, 1))
-    pairs, repeated = (np.bincount(point.texts, of, minlength=point.number) for of in (behind, same))
+    neighbours = formulas.follows(point.texts, point.positions)
+    same = neighbours & (point.first == np.roll(point.first, 1))
+    pairs, repeated = (np.bincount(point.texts, mask, minlength=point.number) for mask in (neighbours, same))
 
     def statistic(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         confidence, uncertainty = (weights @ certainty / (weights @ point.sizes)[:, None]).T
@@ -137,7 +139,7 @@ def general_series(point: PointChoices, draws: Draws) -> dict[str, Series]:
 
     values = statistic(np.ones((1, point.number)))[0]
     samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed)
-    return {name: (float(values[at]), samples[:, at], 0.0) for at, name in enumerate(GENERAL)}
+    return {name: (float(values[column]), samples[:, column], 0.0) for column, name in enumerate(GENERAL)}
 
 
 def text_label_series(point: PointChoices, labels: NDArray[np.int64], draws: Draws) -> dict[str, Series]:
@@ -184,14 +186,16 @@ def token_label_series(point: PointChoices, tags: NDArray[np.int16], values: int
 def vocabulary_series(point: PointChoices, draws: Draws) -> Series:
     """How much the token id decides the first choice. nan if no id is seen ten times."""
     codes = formulas.frequent(point.ids)
-    known = codes >= 0
-    ids, first, size = codes[known], point.first[known], int(codes.max(initial=-1)) + 1
+    is_frequent = codes >= 0
+    ids, first, size = codes[is_frequent], point.first[is_frequent], int(codes.max(initial=-1)) + 1
 
     def value(table: NDArray[np.float64]) -> float:
         return float(formulas.vocabulary_specialisation(table.reshape(size, point.experts)))
 
     chance = (np.roll(ids, by) * point.experts + first for by in _moves(len(ids), draws.seed))
-    return _of_tables(ids * point.experts + first, point.texts[known], point.number, size * point.experts, value, chance, draws)
+    return _of_tables(
+        ids * point.experts + first, point.texts[is_frequent], point.number, size * point.experts, value, chance, draws
+    )
 
 
 def layer_agreement_series(point: PointChoices, first: NDArray[np.int64], experts: int, draws: Draws) -> Series:
@@ -238,12 +242,12 @@ def _of_tables(
     dense = text_counts(codes, texts, number, size) if number * size <= _DENSE else None
 
     def table(row: NDArray[np.float64]) -> NDArray[np.float64]:
-        found = np.bincount(codes, row[texts], minlength=size) if dense is None else row @ dense
-        return np.asarray(found, np.float64)
+        counts = np.bincount(codes, row[texts], minlength=size) if dense is None else row @ dense
+        return np.asarray(counts, np.float64)
 
     weights = text_weights(number, draws.token_resamples, draws.seed) if number > 1 else ()
     samples = np.array([value(table(row)) for block in weights for row in block])
-    by_chance = [value(np.bincount(other, minlength=size).astype(np.float64)) for other in chance]
+    by_chance = [value(np.bincount(shuffled, minlength=size).astype(np.float64)) for shuffled in chance]
     return value(table(np.ones(number))), samples, float(np.mean(by_chance))
 
 
@@ -257,21 +261,21 @@ def _moves(tokens: int, seed: int) -> Iterator[int]:
 
 def _sums_by(codes: NDArray[np.int64], values: NDArray[np.float32], size: int) -> NDArray[np.float64]:
     order = np.argsort(codes, kind="stable")
-    found, starts = np.unique(codes[order], return_index=True)
+    present, starts = np.unique(codes[order], return_index=True)
     sums = np.zeros((size, values.shape[1]))
-    if len(found):
-        sums[found] = np.add.reduceat(values[order], starts, axis=0, dtype=np.float64)
+    if len(present):
+        sums[present] = np.add.reduceat(values[order], starts, axis=0, dtype=np.float64)
     return sums
 
 
 def _of_joint(joint: NDArray[np.float64]) -> NDArray[np.float64]:
     """The measures of labels from a joint of shape (resample, hard or soft, label, expert)."""
-    told, apart = normalised_information(joint), specialisation(joint)
-    return np.array([told[:, 0], told[:, 1], apart[:, 0]]).T
+    info, special = normalised_information(joint), specialisation(joint)
+    return np.array([info[:, 0], info[:, 1], special[:, 0]]).T
 
 
 def _named(values: NDArray[np.float64], samples: NDArray[np.float64], chance: NDArray[np.float64]) -> dict[str, Series]:
-    return {name: (float(values[at]), samples[:, at], float(chance[at])) for at, name in enumerate(OF_LABELS)}
+    return {name: (float(values[column]), samples[:, column], float(chance[column])) for column, name in enumerate(OF_LABELS)}
 
 
 VERSION = 1
@@ -353,29 +357,29 @@ def measured_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[
     """The measures of a record as JSON: from the file beside it if they were computed with the same draws, else computed and written."""
     draws = draws or Draws()
     file = record.folder / MEASURES
-    known = read_sealed(file) if file.is_file() else None
+    saved = read_sealed(file) if file.is_file() else None
     same = {"version": VERSION, "record": record.settings.digest, "draws": asdict(draws)}
-    if known is None or any(known.get(key) != value for key, value in same.items()):
+    if saved is None or any(saved.get(key) != value for key, value in same.items()):
         write_record(file, measure_routing(record, draws).as_json())
-        known = read_sealed(file)
-    assert known is not None
-    return known
+        saved = read_sealed(file)
+    assert saved is not None
+    return saved
 
 
 def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> RoutingMeasures:
     """Compute all measures of a record, a routing point at a time."""
     draws = draws or Draws()
-    general, told = _Collected(), {label.name: _Collected() for label in record.settings.labels}
+    general, by_label_series = _Collected(), {label.name: _Collected() for label in record.settings.labels}
     shares: dict[str, list[list[list[float]]]] = defaultdict(list)
     numbers: dict[str, tuple[int, ...]] = {}
     load, routing = [], []
     before: tuple[NDArray[np.int64], int] | None = None
     present = np.unique(record.choices().texts)
     labels = {name: codes[present].astype(np.int64) for name, codes in record.texts.labels.items()}
-    read = texts_to_read(len(present), draws.seed)
+    probe_texts = texts_to_read(len(present), draws.seed)
     with progress_bar("measuring routers", len(record.points)) as advance:
-        for place in range(len(record.points)):
-            point = PointChoices.of(record.choices([place]))
+        for index in range(len(record.points)):
+            point = PointChoices.of(record.choices([index]))
             general.add(general_series(point, draws))
             general.add({"vocabulary specialisation": vocabulary_series(point, draws)})
             if before is not None:
@@ -383,28 +387,36 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> Routin
             if point.chosen.shape[1] > 1:
                 general.add({"co-activation": coactivation_series(point, draws)})
             for label in record.settings.labels:
-                found, table, number = _of_label(point, label, labels, draws)
-                told[label.name].add(found)
+                label_series, table, number = _of_label(point, label, labels, draws)
+                by_label_series[label.name].add(label_series)
                 shares[label.name].append(np.round(table, 4).tolist())
                 numbers[label.name] = number
             load.append(point.load.sum(axis=0) / len(point.texts))
-            routing.append((point.soft[read] / point.sizes[read, None]).astype(np.float32))
+            routing.append((point.soft[probe_texts] / point.sizes[probe_texts, None]).astype(np.float32))
             before = point.first, point.experts
             advance(1)
-    hidden, vectors = record.hidden(present[read]), np.concatenate(routing, axis=1)
+    hidden, vectors = record.hidden(present[probe_texts]), np.concatenate(routing, axis=1)
     by_label = {
         label.name: LabelMeasures(
             label,
             numbers[label.name],
-            told[label.name].summaries(_most(label, numbers[label.name])),
+            by_label_series[label.name].summaries(_most(label, numbers[label.name])),
             shares[label.name],
-            read_out(vectors, hidden, labels[label.name][read], draws) if label.of == "text" else None,
+            read_out(vectors, hidden, labels[label.name][probe_texts], draws) if label.of == "text" else None,
         )
         for label in record.settings.labels
     }
-    unused = [(place, int(expert)) for place, own in enumerate(load) for expert in np.flatnonzero(own == 0)]
+    unused = [
+        (index, int(expert)) for index, shares_of_point in enumerate(load) for expert in np.flatnonzero(shares_of_point == 0)
+    ]
     return RoutingMeasures(
-        record, draws, len(present), general.summaries({}), by_label, [np.round(own, 6).tolist() for own in load], unused
+        record,
+        draws,
+        len(present),
+        general.summaries({}),
+        by_label,
+        [np.round(shares_of_point, 6).tolist() for shares_of_point in load],
+        unused,
     )
 
 
@@ -415,19 +427,19 @@ def _of_label(
     values = len(label.values)
     if label.of == "text":
         codes = labels[label.name]
-        chosen = point.load / point.sizes[:, None]
-        known = joint_of_texts(chosen[:, None, :], codes, np.ones((1, point.number)))[0, 0] * len(np.unique(codes))
+        text_shares = point.load / point.sizes[:, None]
+        rates = joint_of_texts(text_shares[:, None, :], codes, np.ones((1, point.number)))[0, 0] * len(np.unique(codes))
         table = np.zeros((values, point.experts))
-        table[np.unique(codes)] = known
+        table[np.unique(codes)] = rates
         return text_label_series(point, codes, draws), table, tuple(np.bincount(codes, minlength=values).tolist())
     tags = point.tags[label.name]
     counts = np.bincount(tags[tags >= 0], minlength=values)
     table = np.zeros((values, point.experts))
-    for place in range(point.chosen.shape[1]):
-        real = (tags >= 0) & (point.chosen[:, place] >= 0)
-        np.add.at(table, (tags[real], point.chosen[real, place]), 1)
-    found = token_label_series(point, tags, values, draws)
-    return found, table / np.maximum(counts, 1)[:, None], tuple(counts.tolist())
+    for rank in range(point.chosen.shape[1]):
+        real = (tags >= 0) & (point.chosen[:, rank] >= 0)
+        np.add.at(table, (tags[real], point.chosen[real, rank]), 1)
+    series = token_label_series(point, tags, values, draws)
+    return series, table / np.maximum(counts, 1)[:, None], tuple(counts.tolist())
 
 
 def _most(label: Label, number: tuple[int, ...]) -> dict[str, float]:
@@ -443,16 +455,16 @@ class _Collected:
     def __init__(self) -> None:
         self._series: dict[str, list[Series]] = defaultdict(list)
 
-    def add(self, found: Mapping[str, Series]) -> None:
-        for name, series in found.items():
+    def add(self, measures: Mapping[str, Series]) -> None:
+        for name, series in measures.items():
             if not np.isnan(series[0]):
                 self._series[name].append(series)
 
-    def summaries(self, most: Mapping[str, float]) -> dict[str, Summary]:
+    def summaries(self, largest: Mapping[str, float]) -> dict[str, Summary]:
         return {
             name: Summary(
-                mean_of(series, most.get(name, 1.0)),
-                tuple(mean_of([one], most.get(name, 1.0)).corrected for one in series),
+                mean_of(series, largest.get(name, 1.0)),
+                tuple(mean_of([point_series], largest.get(name, 1.0)).corrected for point_series in series),
             )
             for name, series in self._series.items()
         }

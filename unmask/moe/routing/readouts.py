@@ -93,16 +93,17 @@ def read_out(routing: NDArray[np.float32], hidden: NDArray[np.float32], labels: 
     """Read the labels of texts off two vectors of each. routing, hidden: (text, dim)."""
     labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     vectors = {"routing": routing, "hidden": hidden}
-    correct = {name: probe_correct(some, labels, draws.seed) for name, some in vectors.items()}
-    known = {name: told for name, told in correct.items() if told is not None}
+    correct = {name: probe_correct(features, labels, draws.seed) for name, features in vectors.items()}
+    probed = {name: hits for name, hits in correct.items() if hits is not None}
     groups = {
-        name: _agreement(clusters(some, int(labels.max()) + 1, draws.seed), labels, draws) for name, some in vectors.items()
+        name: _agreement(clusters(features, int(labels.max()) + 1, draws.seed), labels, draws)
+        for name, features in vectors.items()
     }
     return Readout(
         len(labels),
         chance_accuracy(labels),
-        {name: _mean(told, draws) for name, told in known.items()},
-        _mean(known["routing"] - known["hidden"], draws) if known else None,
+        {name: _mean(hits, draws) for name, hits in probed.items()},
+        _mean(probed["routing"] - probed["hidden"], draws) if probed else None,
         groups,
     )
 

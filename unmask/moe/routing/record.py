@@ -152,8 +152,8 @@ class RoutingRecord:
         import pyarrow as pa
 
         names = [label.name for label in self.settings.labels if label.of == "text"]
-        wanted = ["text", "tokens", *(f"label_{name}" for name in names)]
-        table = pa.concat_tables([self._texts(part, wanted) for part in range(self.settings.parts)])
+        columns = ["text", "tokens", *(f"label_{name}" for name in names)]
+        table = pa.concat_tables([self._texts(part, columns) for part in range(self.settings.parts)])
         labels = {name: _numbers(table, f"label_{name}") for name in names}
         return Texts(table["text"].to_pylist(), _numbers(table, "tokens"), labels)
 
@@ -168,12 +168,12 @@ class RoutingRecord:
 
     def spans(self) -> list[Int[NDArray[np.int32], "_ 2"]]:
         """For each text, the characters [first, last) of each token that the model read, by position; empty for BOS."""
-        found = []
+        spans = []
         for part in range(self.settings.parts):
             column = self._texts(part, ["spans"])["spans"].combine_chunks()
             flat, ends = column.values.to_numpy(), column.offsets.to_numpy()
-            found += [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
-        return found
+            spans += [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
+        return spans
 
     def _texts(self, part: int, columns: Sequence[str]) -> Any:
         import pyarrow.parquet as pq
@@ -259,10 +259,10 @@ def write_part(
     plain = {"text": choices.texts, "position": choices.positions, "token": choices.ids}
     tags = {f"label_{name}": pa.array(values) for name, values in choices.tags.items()}
     tokens = pa.table({**{name: pa.array(values) for name, values in plain.items()}, **tags, **lists})
-    told = {b"unmask": settings.digest.encode()}
+    metadata = {b"unmask": settings.digest.encode()}
     places = range(len(settings.points))
     pq.write_table(
-        tokens.replace_schema_metadata(told),
+        tokens.replace_schema_metadata(metadata),
         scratch / TOKENS,
         compression="zstd",
         use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in places)],
@@ -273,7 +273,7 @@ def write_part(
     columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}
     places = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
     table = pa.table({**columns, "spans": places, **labels, "hidden": _list_column(hidden)})
-    pq.write_table(table.replace_schema_metadata(told), scratch / TEXTS, compression="zstd")
+    pq.write_table(table.replace_schema_metadata(metadata), scratch / TEXTS, compression="zstd")
 
 
 def _list_column(values: NDArray[Any]) -> Any:

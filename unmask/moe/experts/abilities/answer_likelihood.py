@@ -74,19 +74,19 @@ def answer_nats(
     The prompt of an item is read once for all of its choices, if the model can go on from it (`can_repeat`).
     """
     answers = [item.choices or (item.reference,) for item in items]
-    pairs = [(item.prompt, answer) for item, own in zip(items, answers, strict=True) for answer in own]
+    pairs = [(item.prompt, answer) for item, choices in zip(items, answers, strict=True) for answer in choices]
     rows = [_shortened(ids, start, max_length) for ids, start in tokenize_pairs(tokenizer, pairs)]
     ends = np.cumsum([0, *map(len, answers)])
     by_item = [rows[begin:end] for begin, end in pairwise(ends)]
     repeats = can_repeat(model)
-    shared = [_shared(own) if repeats else 0 for own in by_item]
-    whole = [row for own, length in zip(by_item, shared, strict=True) if not length for row in own]
+    prefix_lengths = [_shared(choices) if repeats else 0 for choices in by_item]
+    unshared = [row for choices, length in zip(by_item, prefix_lengths, strict=True) if not length for row in choices]
     collate = LessonCollator(pad_id_of(tokenizer, model))
-    read = iter(mean_losses(model, whole, [len(row.ids) for row in whole], collate, batch_tokens, "reading answers"))
+    losses = iter(mean_losses(model, unshared, [len(row.ids) for row in unshared], collate, batch_tokens, "reading answers"))
     nats = []
     with progress_bar("reading choices", len(items)) as advance:
-        for own, length in zip(by_item, shared, strict=True):
-            nats.append(_continued(model, own, length, collate) if length else np.array([next(read) for _ in own]))
+        for choices, length in zip(by_item, prefix_lengths, strict=True):
+            nats.append(_continued(model, choices, length, collate) if length else np.array([next(losses) for _ in choices]))
             advance(1)
     return nats
 
@@ -108,8 +108,8 @@ def require_answers(tests: Mapping[str, Sequence[Item]]) -> None:
 
 def _shared(rows: Sequence[LessonTokens]) -> int:
     """How many tokens of the prompt all choices share. The last one is not counted: the first token of an answer is predicted from it."""
-    alike = min(tokens_alike([row.ids for row in rows]), *(row.start - 1 for row in rows))
-    return max(0, alike) if len(rows) > 1 else 0
+    common = min(tokens_alike([row.ids for row in rows]), *(row.start - 1 for row in rows))
+    return max(0, common) if len(rows) > 1 else 0
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -118,12 +118,12 @@ def _continued(model: Any, rows: Sequence[LessonTokens], length: int, collate: L
     inputs = collate([LessonTokens(row.ids[length:], row.start - length, "") for row in rows])
     ids, labels = (inputs[name].to(model.device) for name in ("input_ids", "labels"))
     # padding stands behind every real token, which does not see it: so no mask is needed
-    given = {
+    inputs_ = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "past_key_values": repeated_prefix(model, rows[0].ids[:length], len(rows)),
     }
-    return np.asarray(mean_by_text(*target_logits(model, given, labels)).double().cpu())
+    return np.asarray(mean_by_text(*target_logits(model, inputs_, labels)).double().cpu())
 
 
 def _shortened(ids: Sequence[int], start: int, max_length: int) -> LessonTokens:
@@ -187,8 +187,8 @@ def draw_choices(name: str, file: Path, limit: int | None, seed: int, learned: C
         raise UnmaskError(f"{file} does not fit the test '{name}': it needs the columns {', '.join(TESTS[name].needed)}.")
     questions = [question for question in _READERS[name](file, rows) if not learned(question.key)]
     shuffled = random.Random(f"{seed}:{name}").sample(questions, len(questions))
-    asked = (choice for question in shuffled if (choice := _as_choice(question, questions, seed)))
-    if not (choices := list(islice(asked, limit))):
+    usable = (choice for question in shuffled if (choice := _as_choice(question, questions, seed)))
+    if not (choices := list(islice(usable, limit))):
         raise UnmaskError(f"{file}: no question that is not a learned lesson has wrong answers of the form of its right one.")
     return choices
 
@@ -214,16 +214,20 @@ def _as_choice(question: _Question, questions: Sequence[_Question], seed: int) -
 
 def _wrong_answers(question: _Question, questions: Sequence[_Question], draw: random.Random) -> Iterator[str]:
     """Different right answers of other questions of the same form, in random order."""
-    alike = sorted((other for other in questions if other.form == question.form), key=lambda other: other.length)
-    parts = max(1, len(alike) // _TOGETHER) if question.length else 1
-    part_of = [place * parts // len(alike) for place in range(len(alike))]
-    own_part = part_of[alike.index(question)]
-    near = [other for other, part in zip(alike, part_of, strict=True) if part == own_part]
-    given, own = {question.right}, Novelty([question.key])
-    for other in draw.sample(near, len(near)):
-        answer = re.sub(rf"\b{re.escape(other.name)}\b", question.name, other.right) if other.name else other.right
-        if answer not in given and own.nearest(other.key) <= SIMILAR:
-            given.add(answer)
+    same_form = sorted(
+        (candidate for candidate in questions if candidate.form == question.form), key=lambda candidate: candidate.length
+    )
+    parts = max(1, len(same_form) // _TOGETHER) if question.length else 1
+    part_of = [index * parts // len(same_form) for index in range(len(same_form))]
+    question_part = part_of[same_form.index(question)]
+    near = [candidate for candidate, part in zip(same_form, part_of, strict=True) if part == question_part]
+    used, novelty = {question.right}, Novelty([question.key])
+    for candidate in draw.sample(near, len(near)):
+        answer = (
+            re.sub(rf"\b{re.escape(candidate.name)}\b", question.name, candidate.right) if candidate.name else candidate.right
+        )
+        if answer not in used and novelty.nearest(candidate.key) <= SIMILAR:
+            used.add(answer)
             yield answer
 
 
@@ -233,8 +237,8 @@ def _mmlu(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
         choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
         texts = tuple(f" {str(choice).strip()}" for choice in choices)
         if len(set(texts)) == len(texts) and not any(_OF_OTHERS.search(text) for text in texts):
-            asked = field(file, line, row, "question")
-            yield _Question(f"Question: {asked.strip()}\nAnswer:", f"{asked} {lettered(choices)}", texts[answer], texts)
+            question = field(file, line, row, "question")
+            yield _Question(f"Question: {question.strip()}\nAnswer:", f"{question} {lettered(choices)}", texts[answer], texts)
 
 
 def _bbh(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
@@ -243,11 +247,11 @@ def _bbh(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
     for line, row in rows:
         of_task[str(row["task"])].add(field(file, line, row, "target").strip())
     for line, row in rows:
-        asked, right = field(file, line, row, "input"), field(file, line, row, "target").strip()
+        question, right = field(file, line, row, "input"), field(file, line, row, "target").strip()
         answers = sorted(of_task[str(row["task"])])
-        closed = _OPTION.findall(asked) or (answers if len(answers) == 2 else [])
+        closed = _OPTION.findall(question) or (answers if len(answers) == 2 else [])
         if right in closed:
-            yield _Question(f"Q: {asked}\nA:", asked, f" {right}", tuple(f" {answer}" for answer in closed))
+            yield _Question(f"Q: {question}\nA:", question, f" {right}", tuple(f" {answer}" for answer in closed))
 
 
 def _gsm8k(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
@@ -257,8 +261,8 @@ def _gsm8k(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
         *_, last = [None, *_RESULT.finditer(answer)]
         right = answer.rpartition("####")[2].strip().replace(",", "")
         steps = without_marks(answer[: last.start()]) if last else ""
-        told = re.search(rf"(?<![\d.]){re.escape(right)}(?!\.?\d)", steps)
-        if last and last[1] == right and steps.rstrip(" $").endswith("=") and not told:
+        leaks = re.search(rf"(?<![\d.]){re.escape(right)}(?!\.?\d)", steps)
+        if last and last[1] == right and steps.rstrip(" $").endswith("=") and not leaks:
             prompt = f"Question: {question}\nAnswer:"
             solution = Item(prompt, question, reference=f" {without_marks(answer)}")
             yield _Question(f"{prompt} {steps}", question, right, form=len(right), solution=solution)

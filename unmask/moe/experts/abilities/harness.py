@@ -44,12 +44,14 @@ class Fetched:
 Items = Sequence[Item] | Fetched | None  # None: fetched, and nothing was learned
 
 
-def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, learned: Sequence[Lesson]) -> dict[str, Items]:
+def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, lessons: Sequence[Lesson]) -> dict[str, Items]:
     """The items of each test, from its file or fetched by the harness, without learned items. Raises UnmaskError for an unknown test."""
-    known = learned_of(learned)
+    is_learned = learned_of(lessons)
     for name in files:
         find_test(name)
-    return {name: draw_items(name, file, limit, seed, known) if file else Fetched(known) for name, file in files.items()}
+    return {
+        name: draw_items(name, file, limit, seed, is_learned) if file else Fetched(is_learned) for name, file in files.items()
+    }
 
 
 def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = _nothing) -> list[Item]:
@@ -64,8 +66,8 @@ def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Cal
 
 def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
     """A function that says whether an item is among these lessons. It compares the words of the question."""
-    known = {_plain(part) for lesson in lessons for part in (lesson.instruction, lesson.input) if part}
-    return lambda key: _plain(key) in known
+    questions = {_plain(part) for lesson in lessons for part in (lesson.instruction, lesson.input) if part}
+    return lambda key: _plain(key) in questions
 
 
 def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
@@ -222,10 +224,10 @@ def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[I
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"{name}.jsonl")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        drawn = read_items(name, file)[:limit]
-    fresh = [item for item in drawn if not items.learned(item.key)]
+        first_items = read_items(name, file)[:limit]
+    fresh = [item for item in first_items if not items.learned(item.key)]
     if not fresh:
-        raise _all_learned(len(drawn))
+        raise _all_learned(len(first_items))
     return fresh
 
 

@@ -54,13 +54,13 @@ class Domain(BaseModel):
 
     def brainstorm(self, seeds: Sequence[Lesson]) -> str:
         """The prompt for a new instruction."""
-        rules = "\n".join(f"{place}. {rule}" for place, rule in enumerate(self.requirements, start=1))
-        tasks = [f"Task {place}\n{_question(seed)}" for place, seed in enumerate(seeds, start=1)]
+        rules = "\n".join(f"{number}. {rule}" for number, rule in enumerate(self.requirements, start=1))
+        tasks = [f"Task {number}\n{_question(seed)}" for number, seed in enumerate(seeds, start=1)]
         return f"{self.ask}\n\nRequirements:\n{rules}\n\n" + "\n\n".join([*tasks, f"Task {len(seeds) + 1}\nInstruction:"])
 
     def respond(self, seeds: Sequence[Lesson]) -> str:
         """The shared beginning of the prompts for responses, up to the instruction to be answered."""
-        tasks = [f"Task {place}\n{_question(seed)}\nResponse: {seed.output}" for place, seed in enumerate(seeds, start=1)]
+        tasks = [f"Task {number}\n{_question(seed)}\nResponse: {seed.output}" for number, seed in enumerate(seeds, start=1)]
         return f"{self.role}\n\n" + "\n\n".join(tasks) + f"\n\nTask {len(seeds) + 1}\n"
 
     @staticmethod
@@ -146,10 +146,10 @@ def _is_function(text: str) -> bool:
 
 def _loops(text: Sequence[str], span: int = 8, times: int = 3) -> bool:
     """Whether the same `span` words occur `times` times, as when a small model repeats itself without end."""
-    seen: dict[tuple[str, ...], int] = {}
+    counts: dict[tuple[str, ...], int] = {}
     for start in range(len(text) - span + 1):
         key = tuple(text[start : start + span])
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] >= times:
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] >= times:
             return True
     return False

@@ -42,7 +42,7 @@ class WriterPool:
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """The texts that follow the prompts of each job, in the order of the jobs. Raises UnmaskError with the cause if a writer fails."""
         with failures_told(_WRITER):
-            waiting = [self._members[place % self.width].write.remote(job) for place, job in enumerate(jobs)]
+            waiting = [self._members[index % self.width].write.remote(job) for index, job in enumerate(jobs)]
             return list(self._ray.get(waiting))
 
     def close(self) -> None:
@@ -66,10 +66,10 @@ class _Member:
 
 def _require_gpus(ray: Any, writers: int, gpus: float) -> None:
     """Raise UnmaskError if the cluster has too few GPUs for the writers. Ray would wait for them without end."""
-    wanted, free = writers * gpus, float(ray.available_resources().get("GPU", 0))
-    if wanted > free:
+    required, free = writers * gpus, float(ray.available_resources().get("GPU", 0))
+    if required > free:
         raise UnmaskError(
-            f"{writers} writers need {wanted:g} GPUs, and the Ray cluster has {free:g} free of {ray.cluster_resources().get('GPU', 0):g}: "
+            f"{writers} writers need {required:g} GPUs, and the Ray cluster has {free:g} free of {ray.cluster_resources().get('GPU', 0):g}: "
             "ask for fewer --writers, or use --device cpu."
         )
 
@@ -119,22 +119,22 @@ class Engine:
                 top_p=job.sampling.top_p,
                 stop=[job.stop],
             )
-            for place, row in enumerate(job.rows):
+            for index, row in enumerate(job.rows):
                 prompts.append({"prompt_token_ids": [*start, *self.tokenizer(row, add_special_tokens=False)["input_ids"]]})
                 way = sampled.clone()
-                way.seed = job.seed * 4096 + place  # a seed for each row: rows with equal prompts must differ
+                way.seed = job.seed * 4096 + index  # a seed for each row: rows with equal prompts must differ
                 ways.append(way)
         self._refuse_long(prompts, jobs)
-        written = iter(self._model.generate(prompts, ways, use_tqdm=False))
-        return [[_text(next(written)) for _ in job.rows] for job in jobs]
+        outputs = iter(self._model.generate(prompts, ways, use_tqdm=False))
+        return [[_text(next(outputs)) for _ in job.rows] for job in jobs]
 
     def _refuse_long(self, prompts: Sequence[Any], jobs: Sequence[GenerationJob]) -> None:
         positions = self._model.model_config.max_model_len
         longest = max(len(prompt["prompt_token_ids"]) for prompt in prompts)
-        asked = max(job.sampling.max_new_tokens for job in jobs)
-        if longest + asked > positions:
+        new_tokens = max(job.sampling.max_new_tokens for job in jobs)
+        if longest + new_tokens > positions:
             raise UnmaskError(
-                f"A prompt of {longest} tokens leaves no room for {asked} new ones in {positions} positions: use shorter seeds."
+                f"A prompt of {longest} tokens leaves no room for {new_tokens} new ones in {positions} positions: use shorter seeds."
             )
 
 

@@ -114,12 +114,12 @@ class Writer:
 
         Finished rows are removed after each stretch of tokens. Otherwise every row would cost as much as the longest.
         """
-        begun, last = ids.shape[1], ids.shape[1] + sampling.max_new_tokens
+        prompt_length, last = ids.shape[1], ids.shape[1] + sampling.max_new_tokens
         can_shrink = can_repeat(self.model)  # what can repeat its rows can remove them, too
         stretch = _STRETCH if can_shrink else sampling.max_new_tokens
-        texts, going = [Text("", False)] * len(ids), list(range(len(ids)))
+        texts, active = [Text("", False)] * len(ids), list(range(len(ids)))
         while True:
-            found = self.model.generate(
+            output = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 past_key_values=cache,
@@ -132,16 +132,16 @@ class Writer:
                 return_dict_in_generate=True,
                 **_choosing(sampling),
             )
-            for row, text in zip(going, self._texts(found.sequences[:, begun:], stop), strict=True):
+            for row, text in zip(active, self._texts(output.sequences[:, prompt_length:], stop), strict=True):
                 texts[row] = text
-            left = [place for place, row in enumerate(going) if not texts[row].ended]
-            if not left or not can_shrink or found.sequences.shape[1] == last:
+            unfinished = [index for index, row in enumerate(active) if not texts[row].ended]
+            if not unfinished or not can_shrink or output.sequences.shape[1] == last:
                 break
-            if len(left) < len(going):
-                keep_rows(found.past_key_values, left, ids.device)
-            going = [going[place] for place in left]
-            ids, cache = found.sequences[left], found.past_key_values
-            mask = torch.nn.functional.pad(mask[left], (0, ids.shape[1] - mask.shape[1]), value=1)
+            if len(unfinished) < len(active):
+                keep_rows(output.past_key_values, unfinished, ids.device)
+            active = [active[index] for index in unfinished]
+            ids, cache = output.sequences[unfinished], output.past_key_values
+            mask = torch.nn.functional.pad(mask[unfinished], (0, ids.shape[1] - mask.shape[1]), value=1)
         return texts
 
     def _texts(self, new: torch.Tensor, stop: str) -> list[Text]:
@@ -153,8 +153,8 @@ class Writer:
     def _ends(self) -> list[int]:
         """The tokens that end a text: a chat model may have several."""
         config = getattr(self.model, "generation_config", None)
-        own = getattr(config, "eos_token_id", None) or []
-        return sorted({self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])})
+        configured = getattr(config, "eos_token_id", None) or []
+        return sorted({self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])})
 
     @property
     def _slides(self) -> bool:
@@ -166,8 +166,11 @@ class Writer:
         longest = max(len(end) for end in ends)
         gaps = [[0] * (longest - len(end)) for end in ends]
         rows = [[*start, *gap, *end] if shared else [*gap, *start, *end] for gap, end in zip(gaps, ends, strict=True)]
-        begun, whole = [1] * len(start), [[1] * len(end) for end in ends]
-        real = [[*begun, *gap, *end] if shared else [*gap, *begun, *end] for gap, end in zip(gaps, whole, strict=True)]
+        prefix_mask, row_masks = [1] * len(start), [[1] * len(end) for end in ends]
+        real = [
+            [*prefix_mask, *gap, *end] if shared else [*gap, *prefix_mask, *end]
+            for gap, end in zip(gaps, row_masks, strict=True)
+        ]
         return torch.tensor(rows, device=self.model.device), torch.tensor(real, device=self.model.device)
 
 
@@ -205,12 +208,12 @@ class NucleusSampling(LogitsProcessor):  # type: ignore[misc]
         likely = (scores / self.temperature).softmax(dim=-1)
         random = torch.rand(len(scores), 1, device=scores.device)
         top = likely.topk(min(_SORTED, likely.shape[1]))
-        drawn = top.indices.gather(1, self._place(top.values, random))
+        sampled = top.indices.gather(1, self._place(top.values, random))
         beyond = top.values.sum(dim=-1) < self.top_p
         if beyond.any():
             every = likely[beyond].sort(descending=True)
-            drawn[beyond] = every.indices.gather(1, self._place(every.values, random[beyond]))
-        return torch.full_like(scores, -torch.inf).scatter(1, drawn, 0.0)
+            sampled[beyond] = every.indices.gather(1, self._place(every.values, random[beyond]))
+        return torch.full_like(scores, -torch.inf).scatter(1, sampled, 0.0)
 
     def _place(self, ordered: Float[Tensor, "text word"], random: Float[Tensor, "text 1"]) -> Int[Tensor, "text 1"]:
         """The place of the drawn token among probabilities that fall, from a random number between 0 and 1."""
@@ -254,10 +257,10 @@ def can_repeat(model: Any) -> bool:
 
 def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
     """Leave these rows of a cache, and of the sums that a mixture keeps beside it (`RunningMean`)."""
-    places = torch.tensor(rows, device=device)
-    cache.batch_select_indices(places)
+    index = torch.tensor(rows, device=device)
+    cache.batch_select_indices(index)
     if sums := getattr(cache, "routed_so_far", {}):
-        cache.routed_so_far = {name: (total[places], count[places]) for name, (total, count) in sums.items()}
+        cache.routed_so_far = {name: (total[index], count[index]) for name, (total, count) in sums.items()}
 
 
 def repeated_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:

@@ -91,12 +91,12 @@ def tokenize_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesso
     pairs = [(lesson.prompt, lesson.output) for lesson in lessons]
     tokenized = []
     for lesson, (ids, start) in zip(lessons, tokenize_pairs(tokenizer, pairs), strict=True):
-        whole = (*ids, int(tokenizer.eos_token_id))
+        full = (*ids, int(tokenizer.eos_token_id))
         if start >= max_length:
             raise UnmaskError(
                 f"{lesson.where}: the prompt has {start} tokens, so {max_length} leave no room for the response. Raise --max-length."
             )
-        tokenized.append(LessonTokens(whole[:max_length], start, lesson.where, len(whole) > max_length))
+        tokenized.append(LessonTokens(full[:max_length], start, lesson.where, len(full) > max_length))
     return tokenized
 
 
@@ -110,8 +110,8 @@ def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str
     tokenized = []
     rows = zip(pairs, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
     for (text, _), ids, offsets, special in rows:
-        real = [place for place, mark in enumerate(special) if not mark]
-        start = next(place for place in real if offsets[place][1] > len(text))
+        real = [index for index, mark in enumerate(special) if not mark]
+        start = next(index for index in real if offsets[index][1] > len(text))
         tokenized.append((tuple(ids[: real[-1] + 1]), start))
     return tokenized
 
@@ -131,14 +131,14 @@ class Novelty:
         """The highest ROUGE-L to a remembered text."""
         from rapidfuzz.distance import LCSseq
 
-        own = words(text)
-        most = 0.0
-        for other in self.known:
-            total = len(own) + len(other)
+        tokens = words(text)
+        highest = 0.0
+        for remembered in self.known:
+            total = len(tokens) + len(remembered)
             # skip texts that cannot win: a common part is at most as long as the shorter text
-            if total and 2 * min(len(own), len(other)) / total > most:
-                most = max(most, 2 * LCSseq.similarity(own, other) / total)
-        return most
+            if total and 2 * min(len(tokens), len(remembered)) / total > highest:
+                highest = max(highest, 2 * LCSseq.similarity(tokens, remembered) / total)
+        return highest
 
     def add(self, text: str) -> None:
         """Remember a text."""
@@ -166,8 +166,8 @@ def read_seeds(file: Path) -> list[Lesson]:
     for needed, convert in _LAYOUTS.items():
         if set(needed) <= columns:
             return [convert(file, line, row) for line, row in table]
-    known = "; ".join(", ".join(needed) for needed in [("instruction", "output"), *_LAYOUTS])
-    raise UnmaskError(f"{file} has the columns {', '.join(columns)}; lessons are made of: {known}.")
+    layouts = "; ".join(", ".join(needed) for needed in [("instruction", "output"), *_LAYOUTS])
+    raise UnmaskError(f"{file} has the columns {', '.join(columns)}; lessons are made of: {layouts}.")
 
 
 def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[list[Lesson], list[Lesson]]:
@@ -178,8 +178,8 @@ def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[
     unique = _unique(lessons)
     if len(unique) < train + test:
         raise UnmaskError(f"{train} + {test} lessons were asked for, and there are {len(unique)} different ones.")
-    drawn = random.Random(f"{seed}:seeds").sample(unique, train + test)
-    return drawn[:train], drawn[train:]
+    sample = random.Random(f"{seed}:seeds").sample(unique, train + test)
+    return sample[:train], sample[train:]
 
 
 def split_apart(
@@ -194,8 +194,8 @@ def split_apart(
     forbidden = Novelty(lesson.question for of_domain in held_out.values() for lesson in of_domain)
     parts = {}
     for name, lessons in shuffled.items():
-        apart = (lesson for lesson in lessons[test:] if forbidden.nearest(lesson.question) <= SIMILAR)
-        learned = list(islice(apart, train))
+        distinct = (lesson for lesson in lessons[test:] if forbidden.nearest(lesson.question) <= SIMILAR)
+        learned = list(islice(distinct, train))
         if len(held_out[name]) < test or len(learned) < train:
             raise UnmaskError(
                 f"{name}: {train} + {test} lessons were asked for. {len(lessons)} are different, and {len(learned)} of them can be learned "
@@ -228,13 +228,13 @@ def keep_lessons(lessons: Sequence[Lesson], file: Path) -> list[Lesson]:
     """Write lessons, or check that the file of an earlier run has the same; as they are read back. Raises UnmaskError if it has others."""
     if not file.is_file():
         write_lessons(lessons, file)
-    kept = read_lessons(file)
-    if [_texts(lesson) for lesson in kept] != [_texts(lesson) for lesson in lessons]:
+    saved = read_lessons(file)
+    if [_texts(lesson) for lesson in saved] != [_texts(lesson) for lesson in lessons]:
         raise UnmaskError(
-            f"'{file}' holds {len(kept)} lessons of an earlier run, and these settings and data give {len(lessons)} others. Give another "
+            f"'{file}' holds {len(saved)} lessons of an earlier run, and these settings and data give {len(lessons)} others. Give another "
             "folder, or the settings and data of that run."
         )
-    return kept
+    return saved
 
 
 def _texts(lesson: Lesson) -> tuple[str, str, str]:
@@ -255,11 +255,11 @@ def _multiple_choice(file: Path, line: int, row: Row) -> Lesson:
     choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
     if not 0 <= answer < len(choices) <= len(LETTERS):
         raise UnmaskError(f"{file}, line {line}: the answer {answer} is none of {len(choices)} choices.")
-    shown = lettered(choices)
+    options = lettered(choices)
     subject = str(row["subject"]).replace("_", " ")
-    asked = f"{field(file, line, row, 'question')}\n{shown}"
+    question = f"{field(file, line, row, 'question')}\n{options}"
     response = f"{LETTERS[answer]}. {choices[answer]}"
-    return Lesson(f"Answer this question about {subject}.", response, asked, _at(file, line))
+    return Lesson(f"Answer this question about {subject}.", response, question, _at(file, line))
 
 
 def _task(file: Path, line: int, row: Row) -> Lesson:
@@ -276,9 +276,9 @@ def _solution(file: Path, line: int, row: Row) -> Lesson:
 
 def _function(file: Path, line: int, row: Row) -> Lesson:
     tests = row.get("test_list") or []
-    wanted = f"{field(file, line, row, 'text')}\nIt has to pass: {tests[0]}" if tests else field(file, line, row, "text")
+    task = f"{field(file, line, row, 'text')}\nIt has to pass: {tests[0]}" if tests else field(file, line, row, "text")
     code = field(file, line, row, "code").replace("\r\n", "\n").replace("\t", "    ")
-    return Lesson(wanted, code, "", _at(file, line))
+    return Lesson(task, code, "", _at(file, line))
 
 
 def _at(file: Path, line: int) -> str:

@@ -82,9 +82,9 @@ class SpecialiseRecord(RunRecord):
     @property
     def run(self) -> str:
         """The name of the run in its batches. The weights identify a model, since its name can be typed in several ways."""
-        named = self.as_json()
-        del named["base_weights" if self.base_weights is None else "model"]
-        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+        content = self.as_json()
+        del content["base_weights" if self.base_weights is None else "model"]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class BatchRecord(Record):
@@ -136,10 +136,10 @@ def specialise(
         record.write(folder / RECORD)
         batches = Batches(folder, record.run)
         dropped: Counter[str] = Counter()
-        wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
-        lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped)
+        instructions, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
+        lessons = _responses(writer, domain, seeds, instructions, batches, plan, dropped)
         write_lessons(lessons, folder / LESSONS)
-        outcome = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
+        outcome = Yield(written, len(instructions), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
         write_json(
             folder / REPORT, {**record.as_json(), **outcome.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]}
         )
@@ -212,7 +212,7 @@ class Batches:
                 if repair:
                     warnings.warn(f"'{file}', line {number + 1}: {error}. It is written anew, with what follows.", stacklevel=2)
                     with atomic(file) as scratch:
-                        scratch.write_bytes(b"".join(whole + b"\n" for whole in lines[:number]))
+                        scratch.write_bytes(b"".join(intact + b"\n" for intact in lines[:number]))
                 return
             yield texts
 
@@ -245,57 +245,57 @@ def _instructions(
     dropped: Counter[str],
 ) -> tuple[list[Lesson], int]:
     novelty, never = Novelty(seed.question for seed in seeds), Novelty(forbidden)
-    known, tell_done = list(batches.read(INSTRUCTIONS)), progress_lines("instructions", plan.number)
-    kept: list[Lesson] = []
+    batches_read, tell_done = list(batches.read(INSTRUCTIONS)), progress_lines("instructions", plan.number)
+    accepted: list[Lesson] = []
     limit = plan.patience * -(-plan.number // plan.batch)
     batch = 0
-    while len(kept) < plan.number and batch < limit:
-        if batch >= len(known):
+    while len(accepted) < plan.number and batch < limit:
+        if batch >= len(batches_read):
             wave = range(batch, min(limit, batch + writer.width))
             for texts in writer.write_all([_brainstorm(domain, seeds, plan, number) for number in wave]):
-                known.append(texts)
+                batches_read.append(texts)
                 batches.add(INSTRUCTIONS, texts)
-        for place, text in enumerate(known[batch]):
+        for index, text in enumerate(batches_read[batch]):
             lesson = parse_instruction(text.text)
             why = "cut off" if not text.ended else refuse_instruction(lesson, domain, novelty, never)
             if why is not None or lesson is None:
                 dropped[why or "unparsable"] += 1
-            elif len(kept) < plan.number:
+            elif len(accepted) < plan.number:
                 novelty.add(lesson.question)
-                kept.append(replace(lesson, where=f"{domain.name}:{batch}.{place}"))
+                accepted.append(replace(lesson, where=f"{domain.name}:{batch}.{index}"))
         batch += 1
-        tell_done(len(kept))
-    return kept, sum(len(texts) for texts in known[:batch])
+        tell_done(len(accepted))
+    return accepted, sum(len(texts) for texts in batches_read[:batch])
 
 
 def _responses(
     writer: Writers,
     domain: Domain,
     seeds: Sequence[Lesson],
-    wanted: Sequence[Lesson],
+    instructions: Sequence[Lesson],
     batches: Batches,
     plan: SpecialisePlan,
     dropped: Counter[str],
 ) -> list[Lesson]:
-    answered = LessonsRecord.of(wanted).content
-    known, tell_done = list(batches.read(RESPONSES, answered)), progress_lines("responses", len(wanted))
-    kept: list[Lesson] = []
-    count = -(-len(wanted) // plan.batch)
+    answered = LessonsRecord.of(instructions).content
+    batches_read, tell_done = list(batches.read(RESPONSES, answered)), progress_lines("responses", len(instructions))
+    accepted: list[Lesson] = []
+    count = -(-len(instructions) // plan.batch)
     for batch in range(count):
-        asked = _instructions_of(wanted, plan, batch)
-        if batch >= len(known):
+        of_batch = _instructions_of(instructions, plan, batch)
+        if batch >= len(batches_read):
             wave = range(batch, min(count, batch + writer.width))
-            for texts in writer.write_all([_respond(domain, seeds, wanted, plan, number) for number in wave]):
-                known.append(texts)
+            for texts in writer.write_all([_respond(domain, seeds, instructions, plan, number) for number in wave]):
+                batches_read.append(texts)
                 batches.add(RESPONSES, texts, answered)
-        for lesson, text in zip(asked, known[batch], strict=True):
+        for lesson, text in zip(of_batch, batches_read[batch], strict=True):
             why = "cut off" if not text.ended else refuse_response(text.text, domain)
             if why is None:
-                kept.append(replace(lesson, output=text.text.strip()))
+                accepted.append(replace(lesson, output=text.text.strip()))
             else:
                 dropped[why] += 1
-        tell_done(min(len(wanted), (batch + 1) * plan.batch))
-    return kept
+        tell_done(min(len(instructions), (batch + 1) * plan.batch))
+    return accepted
 
 
 def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> GenerationJob:
@@ -310,31 +310,31 @@ def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, b
 
 
 def _respond(
-    domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int
+    domain: Domain, seeds: Sequence[Lesson], instructions: Sequence[Lesson], plan: SpecialisePlan, batch: int
 ) -> GenerationJob:
     """The job that writes a batch of responses, by the number of the batch."""
     prompt = domain.respond(_draw(seeds, FEWEST_SEEDS, plan.seed, "responses", batch))
-    rows = tuple(domain.question(lesson) for lesson in _instructions_of(wanted, plan, batch))
+    rows = tuple(domain.question(lesson) for lesson in _instructions_of(instructions, plan, batch))
     return GenerationJob(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
 
 
-def _instructions_of(wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> Sequence[Lesson]:
-    return wanted[batch * plan.batch : (batch + 1) * plan.batch]
+def _instructions_of(instructions: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> Sequence[Lesson]:
+    return instructions[batch * plan.batch : (batch + 1) * plan.batch]
 
 
-def _draw(seeds: Sequence[Lesson], number: int, seed: int, what: str, batch: int) -> list[Lesson]:
-    return random.Random(f"{seed}:{what}:{batch}").sample(list(seeds), number)
+def _draw(seeds: Sequence[Lesson], number: int, seed: int, stage: str, batch: int) -> list[Lesson]:
+    return random.Random(f"{seed}:{stage}:{batch}").sample(list(seeds), number)
 
 
-def _number(seed: int, *of: object) -> int:
-    return zlib.crc32(f"{seed}:{of}".encode())
+def _number(seed: int, *parts: object) -> int:
+    return zlib.crc32(f"{seed}:{parts}".encode())
 
 
 def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
     texts = [lesson.question for lesson in lessons]
     near = [
-        Novelty([*texts[:place], *texts[place + 1 :], *(seed.question for seed in seeds)]).nearest(text)
-        for place, text in enumerate(texts[:_COMPARED])
+        Novelty([*texts[:index], *texts[index + 1 :], *(seed.question for seed in seeds)]).nearest(text)
+        for index, text in enumerate(texts[:_COMPARED])
     ]
     return sum(near) / len(near) if near else 0.0
 
