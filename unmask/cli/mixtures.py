@@ -217,7 +217,7 @@ def merge(
     from unmask.io.files import atomic_folder, only_writer_of
     from unmask.io.seals import seal
     from unmask.models.loading import load_base_language_model
-    from unmask.moe.mixture.expert_folder import read_expert, require_alike
+    from unmask.moe.mixture.expert_folder import read_expert, require_stackable
     from unmask.moe.mixture.merging import check_merge, merge_experts
     from unmask.moe.mixture.mixture_folder import base_of_experts
 
@@ -225,7 +225,7 @@ def merge(
         refuse_given(context, ("seed",), "is for dare, which draws what it drops: leave it out.")
     check_merge(len(experts), method, weight, density)
     loaded = [read_expert(folder) for folder in experts]
-    require_alike(loaded)
+    require_stackable(loaded)
     source = base_of_experts(loaded, options.source(base or ""))
     with only_writer_of(output):
         if output.exists():

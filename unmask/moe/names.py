@@ -1,4 +1,4 @@
-"""Names that mixtures and merges allow. Types, options of the commands and errors take them from here."""
+"""Values that options of mixtures, merges and training allow. Importing this loads no torch."""
 
 from __future__ import annotations
 

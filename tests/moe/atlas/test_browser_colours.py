@@ -12,12 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.moe.atlas.conftest import recorded
 from tests.moe.atlas.looking import Look
-from tests.moe.atlas.made_record import Made
 from tools.chromium import CHROMIUM
-from unmask.moe.atlas.page import write_atlas
-from unmask.moe.routing.record import read_record
 
 if TYPE_CHECKING:
     from playwright.sync_api import FloatRect, Locator
@@ -131,60 +127,6 @@ def test_colours_of_experts_and_labels_differ(seen: Seen) -> None:
             assert min(difference(colour, paper) for colour in colours) >= 2, (scheme, eyes)
 
 
-def test_a_token_has_the_name_of_its_expert_under_it(seen: Seen) -> None:
-    """So that colour is never alone."""
-    tokens = seen.look.view("tokens").locator(".tok")
-    names = tokens.locator("small:visible").all_text_contents()
-    assert len(names) == tokens.count() and all(names)
-    spoken = [label.rpartition(": expert ")[2].partition(",")[0] for label in attributes(tokens, "aria-label")]
-    assert names == spoken
-    chips = seen.look.view("tokens").locator(".chip bdi:visible").all_text_contents()
-    assert {f"expert {name}" for name in names} == set(chips)
-
-
-def test_the_line_under_a_token_has_the_colour_of_its_expert(seen: Seen) -> None:
-    """In full, whatever the tint: a tint alone tells less."""
-    token = seen.look.view("tokens").locator(".tok").nth(3)
-    token.scroll_into_view_if_needed()
-    box = token.bounding_box()
-    assert box
-    line = seen.pixels(
-        {"x": round(box["x"] + box["width"] / 2), "y": round(box["y"] + box["height"]) - 2, "width": 1, "height": 1}
-    )
-    colour = token.evaluate("one => getComputedStyle(one).borderBottomColor")
-    assert colour == "rgb({}, {}, {})".format(*line[0, 0])
-
-
-def attributes(found: Locator, name: str) -> list[str]:
-    return found.evaluate_all("(all, name) => all.map((one) => one.getAttribute(name))", name)  # type: ignore[no-any-return]
-
-
-class ManyDomains(Made):
-    """Ten values of the label: eight have a mark of their own, two share one."""
-
-    @property
-    def domains(self) -> tuple[str, ...]:
-        return tuple("abcdefghij")
-
-
-def test_marks_of_texts_differ_in_shape(look: Any, tmp_path: Path) -> None:
-    """Two shapes on one place share less than 4/5 of their ink (a circle and the square around it share π/4), of the first four 2/3."""
-    seen = Seen(look(write_atlas([recorded(tmp_path / "record", ManyDomains(texts=40))], tmp_path), device_scale_factor=4))
-    seen.through("achromatopsia", "light")
-    chips = seen.look.view("maps").locator(".chip")
-    assert chips.count() == 10
-    shapes = []
-    for place in range(OWN + 1):
-        icon = chips.nth(place).locator("svg")
-        icon.scroll_into_view_if_needed()
-        pixels = lab(seen.pixels(icon.bounding_box()))  # type: ignore[arg-type]
-        shapes.append(pixels[:56, :56, 0] < 75)
-    assert all(shape.sum() > 150 for shape in shapes)
-    for one, other in combinations(range(OWN + 1), 2):
-        both = (shapes[one] & shapes[other]).sum() / (shapes[one] | shapes[other]).sum()
-        assert both < (2 / 3 if other < 4 else 4 / 5), (one, other)
-
-
 def test_more_and_less_differ(seen: Seen) -> None:
     """The ends of the heat map's scale, and the places half way to them. Who sees no colour has numbers and dashes."""
     legend = seen.look.view("heat").locator(".legend i")
@@ -215,53 +157,3 @@ def test_a_scale_that_has_no_sign_goes_from_dark_to_light(seen: Seen) -> None:
             row = lab(seen.pixels(box)[round(box["height"] / 2), 3:-3:12])[:, 0]
             steps = np.diff(row if scheme == "dark" else -row)
             assert (steps > 0).all() and abs(row[-1] - row[0]) > 4 * SWATCH[0], (scheme, eyes)
-
-
-DASHES = """(canvas, experts) => {
-    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-    const [ratio, left, top] = [canvas.width / parseFloat(canvas.style.width), 20.5, 24];
-    const [wide, high] = [(parseFloat(canvas.style.width) - left) / experts, (parseFloat(canvas.style.height) - top) / 4];
-    const place = (x, y) => 4 * (Math.floor(y * ratio) * canvas.width + Math.floor(x * ratio));
-    const at = (x, y) => [...data.subarray(place(x, y), place(x, y) + 3)];
-    return Array.from({ length: 4 }, (_, row) => Array.from({ length: experts }, (_, column) => {
-        const [x, y] = [left + (column + 0.45) * wide, top + row * high];
-        const [cell, middle] = [at(x, y + high / 4), at(x, y + high / 2 - 0.1)];
-        return middle.some((part, channel) => Math.abs(part - cell[channel]) > 40);
-    }));
-}"""
-"""For each cell of the heat map whether its middle has another colour than its upper part."""
-
-
-@pytest.mark.parametrize("experts", [24, 128])
-def test_a_narrow_cell_with_less_has_a_dash(experts: int, look: Any, tmp_path: Path) -> None:
-    """It has no room for a number. The dash is in the cells that lie below -20 % of the largest difference, and in no others."""
-    folder = recorded(tmp_path / "record", Made(experts=experts, texts=20))
-    looking = look(write_atlas([folder], tmp_path), 360, device_scale_factor=4)
-    record = read_record(folder)
-    choices = record.choices(range(len(record.points)))
-    codes = record.texts.labels["domain"][choices.texts]
-    firsts = [chosen[:, 0] for chosen in choices.chosen]
-    shares = np.array(
-        [
-            [np.bincount(first[codes == value], minlength=experts) / (codes == value).sum() for first in firsts]
-            for value in range(4)
-        ]
-    )
-    against = shares - np.array([np.bincount(first, minlength=experts) / len(first) for first in firsts])
-    dashed = against[0] < -0.2 * np.abs(against).max()
-    assert 0 < dashed.sum() < dashed.size / 2
-    row, column = np.unravel_index(np.argmax(against[0]), dashed.shape)
-    without_cursor = np.ones_like(dashed)
-    without_cursor[row - 1 : row + 2, max(0, column - 2) : column + 3] = False  # there is a frame around the strongest cell
-    found = looking.view("heat").locator("canvas.map").evaluate(DASHES, experts)
-    assert (np.array(found) == dashed)[without_cursor].all()
-
-
-@pytest.mark.sample(0)
-def test_ribbons_differ_by_how_much_more_often_than_chance(seen: Seen) -> None:
-    key = seen.look.page.locator("#flow .key svg")
-    for scheme in SCHEMES:
-        for eyes in EYES:
-            seen.through(eyes, scheme)
-            least, pair = closest([seen.centre(key.nth(place)) for place in range(3)])
-            assert least >= 1, (scheme, eyes, pair)

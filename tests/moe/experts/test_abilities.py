@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
-from unmask.moe.experts.abilities.ability_tests import TESTS, Item, is_right, read_items, said
+from unmask.moe.experts.abilities.ability_tests import TESTS, Item, is_right, read_items
 from unmask.moe.experts.abilities.harness import _language_model, accuracy, draw_items, draw_tests, learned_of
 from unmask.moe.experts.abilities.sandbox import Limits, Program, isolation, passes
 
@@ -77,15 +77,6 @@ def test_mbpp_is_asked_as_published(data: Path, tmp_path: Path) -> None:
         shuffled.write_text("\n".join(json.dumps(row) for row in rows if row["task_id"] not in left))
         with pytest.raises(UnmaskError, match=why):
             read_items("mbpp", shuffled)
-
-
-def test_answers_are_read_where_they_stand() -> None:
-    assert said(TESTS["gsm8k"], " 3 + 4 = 7.\n#### 1,234") == "1234"
-    assert said(TESTS["gsm8k"], " It is 7.") == ""
-    assert said(TESTS["bbh"], " First ... So the answer is (A).") == "(A)"
-    assert said(TESTS["bbh"], " the answer is no. So the answer is valid.") == "valid"
-    assert said(TESTS["bbh"], " So the answer is 1,234.") == "1234"
-    assert is_right(TESTS["bbh"], " So the answer is dearth, wind, & fire.", "dearth, wind, & fire")
 
 
 def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: Path) -> None:
@@ -216,33 +207,6 @@ def test_written_text_is_scored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch)
     assert accuracy(model, tokenizer, "gsm8k", items).tolist() == [1.0, 0.0]
 
 
-CODE = [Item("def f():\n", "c", program=lambda written: Program("", f"assert '####' in {written!r}", ()))]
-
-
-def test_code_is_judged_where_it_may_run(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lm_eval.models.huggingface import HFLM
-
-    from tests.moe.mixture.models import language_model
-    from unmask.moe.experts.abilities import harness
-
-    model = language_model(vocab_size=512, max_position_embeddings=512)
-    monkeypatch.setattr(HFLM, "generate_until", lambda self, asked, **_: [" #### 4" for _ in asked])
-    with pytest.raises(UnmaskError, match="--run-code"):
-        accuracy(model, tokenizer, "humaneval", CODE)
-    for unsandboxed in (True, False) if isolation().whole else (True,):
-        assert accuracy(model, tokenizer, "humaneval", CODE, run_code=True, unsandboxed=unsandboxed).tolist() == [1.0]
-    given: list[Any] = []
-
-    def judge(program: Program, *, unsandboxed: bool) -> bool:
-        given.append((program, unsandboxed))
-        return False
-
-    monkeypatch.setattr(harness, "passes", judge)
-    monkeypatch.setattr(harness, "require_sandbox", lambda unsandboxed: given.append(unsandboxed))
-    assert accuracy(model, tokenizer, "humaneval", CODE, run_code=True, unsandboxed=True).tolist() == [0.0]
-    assert given == [True, (Program("", "assert '####' in ' #### 4'", ()), True)]
-
-
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
     name: str, data: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
@@ -283,22 +247,6 @@ def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
         assert len(accuracy(model, tokenizer, name, left, run_code=True, limit=3)) == 1
         with pytest.raises(UnmaskError, match="All 3 items that the harness fetched are among the learned lessons"):
             accuracy(model, tokenizer, name, draw_tests({name: None}, 3, 0, lessons)[name], run_code=True, limit=3)
-
-
-def test_what_the_hub_does_not_give_is_said(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    from tests.moe.mixture.models import language_model
-    from unmask.moe.experts.abilities import harness
-
-    def offline(*_: Any) -> Any:
-        raise ConnectionError("no way to the hub")
-
-    monkeypatch.setattr(datasets, "load_dataset", offline)
-    monkeypatch.setattr(harness, "require_sandbox", lambda _: None)
-    model = language_model(vocab_size=512, max_position_embeddings=512)
-    with pytest.raises(UnmaskError, match="cannot load 'openai/openai_humaneval': no way to the hub Give a local file instead"):
-        accuracy(model, tokenizer, "humaneval", run_code=True)
 
 
 def test_abilities_on_the_command_line(base: Path, data: Path) -> None:

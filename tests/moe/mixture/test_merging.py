@@ -64,13 +64,6 @@ def test_the_order_of_experts_changes_nothing(method: Any, density: float | None
     assert not torch.allclose(one, change(merged(experts, method, density=density, weights=[3.0, 2.0, 1.0])), atol=1e-3)
 
 
-def test_ties_of_copies_is_one_of_them(experts: Any, tmp_path: Path) -> None:
-    """Idempotent: those that agree are averaged."""
-    twins = [saved_experts(tmp_path / str(place), language_model(), [name])[0] for place, name in enumerate(("x", "y"))]
-    assert torch.equal(vectors(twins)[0], vectors(twins)[1])
-    assert torch.allclose(change(merged(twins, "ties", density=1.0)), vectors(twins)[0], atol=1e-5)
-
-
 def test_ties_by_hand(experts: Any) -> None:
     kept = []
     for vector in vectors(experts):
@@ -91,20 +84,6 @@ def test_dare_keeps_a_share_and_its_mean(experts: Any) -> None:
     assert 0.4 < zero.float().mean() < 0.6
     assert torch.allclose(found[~zero], (2 * vector)[~zero], atol=1e-5)
     assert not torch.allclose(found, change(merged(experts[:1], "dare", density=0.5, seed=1)))
-
-
-def test_what_would_change_nothing_is_refused(experts: Any) -> None:
-    for options, why in (
-        ({"method": "linear", "density": 0.5}, "would change nothing"),
-        ({"method": "linear", "density": 1.0}, "would change nothing"),
-        ({"method": "ties"}, "'ties' needs a density"),
-        ({"method": "dare"}, "'dare' needs a density"),
-        ({"method": "dare", "density": 1.0}, "would be the plain sum"),
-        ({"method": "ties", "density": 0.0}, "above 0 and at most 1"),
-        ({"method": "ties", "weights": [1.0]}, "1 weights were given for 3 experts"),
-    ):
-        with pytest.raises(UnmaskError, match=why):
-            merged(experts, **options)
 
 
 def test_an_adapter_of_a_decoder_without_its_head_is_no_expert(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.proofs import ALL
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, gates
-from unmask.moe.mixture.mixture_folder import Mixture, read_mixture_settings
+from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.moe.mixture.model import override_routing, shuffled
 
 ROUTERS = ["block", "layer", "final"]
@@ -51,15 +51,6 @@ def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_p
         assert torch.allclose(logits(model, ids), base, atol=1e-6)
 
 
-def test_without_experts_there_are_no_routing_weights(tokenizer: Any, tmp_path: Path) -> None:
-    model = language_model(vocab_size=512)
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean/routing")
-    with mixture.without_experts(), pytest.raises(UnmaskError, match="the experts are switched off"):
-        embedder.encode(["a b c"])
-    assert embedder.encode(["a b c"]).shape[0] == 1
-
-
 def test_another_thread_does_not_embed_under_an_override(tokenizer: Any, tmp_path: Path) -> None:
     """Without the lock, the thread would embed by the base model alone, since the state of a mixture is shared."""
     model = language_model(vocab_size=512)
@@ -90,46 +81,6 @@ def test_a_layer_is_read_with_its_experts(router: Any, attention: str, tokenizer
     assert embedder.backbone.proof.summary == f"{attention}, proven in 3 layers with and without padding"
 
 
-def everything_about(model: Any) -> dict[str, Any]:
-    """What can be told of a loaded model from outside: modules, weights, what trains, modes, hooks, attributes."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
-    return {
-        "modules": {name: type(module) for name, module in model.named_modules()},
-        "weights": {name: weight.clone() for name, weight in model.state_dict().items()},
-        "trains": {name: weight.requires_grad for name, weight in model.named_parameters()},
-        "modes": {name: module.training for name, module in model.named_modules()},
-        "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
-        "hooks": {
-            (name, kind): sorted(
-                getattr(hook, "__qualname__", "kept") for hook in getattr(module, kind).values() if hook is not True
-            )
-            for name, module in model.named_modules()
-            for kind in hooks
-        },
-        "records": type(model.model)._can_record_outputs,
-    }
-
-
-def test_experts_that_do_not_fit_leave_the_base_as_it_was(tmp_path: Path) -> None:
-    model, other = language_model(), language_model(intermediate_size=80)
-    experts = saved_experts(tmp_path, other)
-    before = everything_about(model)
-    with pytest.raises(UnmaskError, match=r"does not fit this model: its .* the model's is"):
-        Mixture(model, experts)
-    after = everything_about(model)
-    assert before.pop("weights").keys() == after.pop("weights").keys() and before == after
-
-
-@pytest.mark.parametrize("router", ROUTERS)
-def test_a_mixture_of_one_is_its_expert(router: Any, tmp_path: Path) -> None:
-    model = language_model()
-    ids = tokens(model)
-    [expert] = saved_experts(tmp_path, model, ["a"])
-    mixture = Mixture(model, [expert], Routing(router))
-    assert mixture.routing.router == router
-    assert (logits(model, ids) - one_expert("llama", expert.folder, ids)).abs().max() < 1e-5
-
-
 def test_gates_by_hand() -> None:
     scores = torch.tensor([[1.0, 3.0, 2.0]])
     alpha = scores.softmax(dim=-1)[0]
@@ -140,12 +91,6 @@ def test_gates_by_hand() -> None:
     assert torch.equal(gates(torch.zeros(1, 3), Routing()).count_nonzero(), torch.tensor(1)), "a tie still chooses one"
 
 
-def test_renormalised_top_1_cannot_be_trained() -> None:
-    with pytest.raises(UnmaskError, match="no gradient"):
-        Routing(renormalise=True).require_gradient()
-    Routing(renormalise=True, top_k=2).require_gradient()
-
-
 @pytest.mark.parametrize("family", FAMILY)
 def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
     """What maps share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
@@ -153,7 +98,7 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=2))
     ids = tokens(model)
     shared = logits(model, ids)
-    sizes = [0 if point.together is None else point.together.shape[0] // (3 * 2) for point in mixture.points.values()]
+    sizes = [0 if point.shared_down is None else point.shared_down.shape[0] // (3 * 2) for point in mixture.points.values()]
     expected = {"olmoe": {3}, "qwen2-moe": {3, 0}}.get(family, {3, 2})
     assert set(sizes) == expected, "query, key, value; gate, up, unless the block gives them other states than its input"
     assert all(point.now.strength is None for point in mixture.points.values())
@@ -349,34 +294,6 @@ def test_routing_points_are_read_as_routers_are(router: Any, points: int, tmp_pa
     assert "router_logits" not in fresh.model(input_ids=tokens(fresh), output_router_logits=True)
 
 
-def test_routers_of_other_experts_are_refused(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    with pytest.raises(UnmaskError, match="It belongs to other experts"):
-        mixture.load_routers({"router": torch.zeros(2, 64)})
-    with pytest.raises(UnmaskError, match="not of the kind 'block'"):
-        mixture.load_routers({"model.layers.0.mlp": torch.zeros(3, 64)})
-    with pytest.raises(UnmaskError, match="were made for router=block"):
-        mixture.routing = Routing("layer")
-    with pytest.raises(UnmaskError, match="Did you mean 'a'"):
-        mixture.only("aa")
-
-
-def test_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    model = language_model()
-    [one] = saved_experts(tmp_path / "1", model, ["a"])
-    [larger] = saved_experts(tmp_path / "2", model, ["b"], rank=4)
-    [fewer] = saved_experts(tmp_path / "3", model, ["b"], targets=["q_proj"])
-    for other, why in ((larger, "has rank 4, 'a' has 2"), (fewer, "must change the same maps"), (one, "the same name: a, a")):
-        with pytest.raises(UnmaskError, match=why):
-            Mixture(model, [one, other])
-    with pytest.raises(UnmaskError, match="at least one expert"):
-        Mixture(model, [])
-    wider = language_model(intermediate_size=48)
-    with pytest.raises(UnmaskError, match="It was trained on another base model"):
-        Mixture(wider, [one])
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
@@ -494,14 +411,6 @@ def test_choices(tmp_path: Path) -> None:
     assert mixture.routing == Routing(), "afterwards all is as it was"
 
 
-def test_the_best_of_a_mixture_that_renormalises_are_not_renormalised(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(renormalise=True))
-    with override_routing(mixture, "top-2"):
-        assert mixture.routing == Routing(top_k=2)
-    assert mixture.routing == Routing(renormalise=True)
-
-
 def test_chance_is_as_strong_as_what_was_learned() -> None:
     scores = torch.randn(50, 40, 3, generator=torch.Generator().manual_seed(0))
     learned, chance = gates(scores, Routing(top_k=2)), shuffled(Routing(top_k=2), 0)(scores)
@@ -573,33 +482,3 @@ def test_a_text_that_goes_on_by_the_cache_of_its_beginning_is_routed_as_a_whole(
         before = model(input_ids=ids[:, :5])
         after = model(input_ids=ids[:, 5:], past_key_values=before.past_key_values)
     assert torch.allclose(before.logits, whole[:, :5], atol=1e-5) and torch.allclose(after.logits, whole[:, 5:], atol=1e-5)
-
-
-def test_a_span_is_kept_by_the_folder_and_cannot_be_changed(tmp_path: Path) -> None:
-    model = language_model(num_hidden_layers=3)
-    mixture = Mixture(model, saved_experts(tmp_path, model), routing := Routing(**SHARED))  # type: ignore[arg-type]
-    mixture.save_pretrained(tmp_path / "saved")
-    assert read_mixture_settings(tmp_path / "saved").routing == routing
-    with pytest.raises(UnmaskError, match="made for span=2, not 1"):
-        mixture.routing = Routing(span=1, from_layer=1)
-
-
-@pytest.mark.parametrize(
-    ("routing", "words"),
-    [
-        ({"span": -1}, "span must be at least 0"),
-        ({"from_layer": -1}, "from_layer must be at least 0"),
-        ({"router": "final", "span": 2}, "decides once for all layers"),
-    ],
-)
-def test_a_span_that_says_nothing_is_refused(routing: dict[str, Any], words: str) -> None:
-    with pytest.raises(UnmaskError, match=words):
-        Routing(**routing)
-
-
-def test_a_first_layer_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
-    model = language_model(num_hidden_layers=2)
-    experts = saved_experts(tmp_path, model)
-    with pytest.raises(UnmaskError, match="this model has layers 0 to 1"):
-        Mixture(model, experts, Routing(from_layer=2))
-    assert not any("routing_point" in name for name, _ in model.named_modules()), "nothing was changed"

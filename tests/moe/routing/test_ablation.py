@@ -26,20 +26,6 @@ from unmask.moe.routing.record import Removal
 TEXTS = [text.text for text in topical(8).texts]
 
 
-def chosen_experts(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
-    """What the experts' modules are told to use."""
-    told: list[torch.Tensor] = []
-    hooks = [
-        layer.mlp.experts.register_forward_pre_hook(lambda _, args: told.append(args[1].clone()))
-        for layer in body_of(model).layers
-    ]
-    with torch.no_grad():
-        model(ids)
-    for hook in hooks:
-        hook.remove()
-    return told
-
-
 def test_the_best_expert_that_is_free_takes_over() -> None:
     weights = torch.tensor([[0.5, 0.3, 0, 0], [0, 0.2, 0.6, 0]])
     scores = torch.tensor([[3.0, 2, 1, 0], [0, 1, 3, 0.5]])
@@ -112,23 +98,6 @@ def test_losses_by_label_are_means_of_the_texts_of_each_value() -> None:
         found.by_label(["a", "b"])
 
 
-def test_an_expert_that_nobody_uses_changes_nothing(tokenizer: Any) -> None:
-    model, texts = language_model("olmoe", vocab_size=512), ["guitar", "ball"]
-    used = {
-        int(place)
-        for text in texts
-        for place in chosen_experts(model, torch.tensor([tokenizer(text)["input_ids"]]))[0][
-            :-1
-        ].flatten()  # the last predicts nothing
-    }
-    assert 0 < len(used) < 8
-    found = ablate_experts(loaded(model, tokenizer), texts)
-    assert len(found.removals) == 8 * len(body_of(model).layers)
-    for removal, without in zip(found.removals, found.without, strict=True):
-        if removal.points == (0,):
-            assert (removal.expert in used) == bool((np.abs(without - found.loss) > 1e-6).any())
-
-
 @pytest.mark.parametrize("family", ["olmoe", "mixtral"])
 def test_if_all_experts_of_a_native_mixture_act_the_others_grow(family: str, tokenizer: Any) -> None:
     model = language_model(family, vocab_size=512, num_experts_per_tok=8)
@@ -155,16 +124,3 @@ def test_an_expert_can_be_removed_in_all_layers_at_once(tokenizer: Any) -> None:
     with removed(body_of(model), proven_routers(body_of(model)), layers, 3):
         again = text_losses(model, list(PromptTokenizer(tokenizer, "plain", 512).tokenize(TEXTS)))
     assert np.allclose(found.without[3], again, atol=1e-6)
-
-
-def test_losses_do_not_depend_on_the_batch(tokenizer: Any) -> None:
-    model = language_model("olmoe", vocab_size=512)
-    tokenized = list(PromptTokenizer(tokenizer, "plain", 512).tokenize(TEXTS))
-    assert np.allclose(text_losses(model, tokenized), text_losses(model, tokenized, batch_tokens=1), atol=1e-5)
-
-
-def test_what_cannot_be_ablated(tokenizer: Any) -> None:
-    with pytest.raises(UnmaskError, match="it is dense"):
-        ablate_experts(loaded(language_model(vocab_size=512), tokenizer), TEXTS)
-    with pytest.raises(UnmaskError, match="fewer than two tokens"):
-        ablate_experts(loaded(language_model("olmoe", vocab_size=512), tokenizer), ["x"])

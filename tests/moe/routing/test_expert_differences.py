@@ -11,7 +11,6 @@ import torch
 
 from tests.moe.mixture.models import language_model, saved_experts
 from tests.moe.routing.recorded import NATIVE, native, topical
-from unmask.errors import UnmaskError
 from unmask.moe.routing.expert_losses import _outputs, factor_overlaps, output_differences
 
 TEXTS = [text.text for text in topical(8).texts]
@@ -69,11 +68,6 @@ def test_outputs_are_those_of_the_experts(tokenizer: Any) -> None:
     gate, up = (hidden @ experts.gate_up_proj[3].T).chunk(2, dim=-1)
     expected = (torch.nn.functional.silu(gate) * up) @ experts.down_proj[3].T
     assert np.allclose(found[3], expected.detach(), atol=1e-4)
-
-
-def test_a_dense_model_has_none(tokenizer: Any) -> None:
-    with pytest.raises(UnmaskError, match="it is dense"):
-        output_differences(native("llama", tokenizer), TEXTS)
 
 
 def test_directions_of_lora_experts(tmp_path: Path) -> None:

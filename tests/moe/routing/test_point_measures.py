@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import mutual_info_score
 
-import unmask.moe.routing.measures as module
 from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, collapsed, routed
 from unmask.moe.routing.measures import (
     GENERAL,
@@ -62,17 +61,6 @@ def test_one_expert_for_each_domain() -> None:
     assert general_series(point(made), FEW)["distinctness"][0] == pytest.approx(1)
 
 
-def _all(made: Routed) -> list[Series]:
-    return [*text_label_series(point(made), made.labels, FEW).values(), *general_series(point(made), FEW).values()]
-
-
-def test_names_of_experts_do_not_matter() -> None:
-    made, order = routed(0.5), np.array([3, 1, 0, 2])
-    other = made.with_first(order[made.first])
-    for one, two in zip(_all(made), _all(other), strict=True):
-        assert one[0] == pytest.approx(two[0]) and one[1] == pytest.approx(two[1]) and one[2] == pytest.approx(two[2])
-
-
 def test_routing_that_collapsed_to_one_expert() -> None:
     made = collapsed()
     values = {name: series[0] for name, series in general_series(point(made), FEW).items()}
@@ -118,16 +106,6 @@ def test_labels_of_tokens() -> None:
     assert interval is not None and interval[0] < 0.005 and abs(corrected(nothing["information"]).corrected) < 0.005
 
 
-def test_groups_of_texts_bound_the_table_of_token_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = routed(0.0, 60)
-    tags = (made.first % 2).astype(np.int16)
-    whole = token_label_series(point(made), tags, 2, FEW)
-    monkeypatch.setattr(module, "_TABLE", 20 * 2 * EXPERTS)
-    grouped = token_label_series(point(made), tags, 2, FEW)
-    for name in OF_LABELS:
-        assert grouped[name][0] == pytest.approx(whole[name][0]) and grouped[name][1].shape == whole[name][1].shape
-
-
 def test_vocabulary_that_decides() -> None:
     made = routed()
     ids = np.random.default_rng(5).integers(12, size=len(made.first))
@@ -154,23 +132,6 @@ def test_partners() -> None:
     found = coactivation_series(point(made, second=anyone), FEW)
     assert found[0] == pytest.approx(1 / 3, abs=0.05), "there is always a strongest one"
     assert abs(corrected(found).corrected) < 0.05
-
-
-def test_large_tables_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = routed(0.3)
-    here = point(made, second=made.first ^ 1)
-    both = []
-    for most in (2**24, 0):
-        monkeypatch.setattr(module, "_DENSE", most)
-        both.append(
-            [
-                vocabulary_series(here, FEW),
-                layer_agreement_series(here, made.first ^ 2, EXPERTS, FEW),
-                coactivation_series(here, FEW),
-            ]
-        )
-    for dense, counted in zip(*both, strict=True):
-        assert dense[0] == pytest.approx(counted[0]) and dense[1] == pytest.approx(counted[1]) and dense[2] == counted[2]
 
 
 def test_the_interval_is_that_of_texts_and_not_of_tokens() -> None:

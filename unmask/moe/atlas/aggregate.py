@@ -30,7 +30,7 @@ def packed(values: NDArray[Any]) -> dict[str, str]:
     return {"type": _KINDS[values.dtype.name], "data": base64.b64encode(plain.tobytes()).decode("ascii")}
 
 
-def shares16(values: NDArray[Any]) -> NDArray[np.uint16]:
+def quantized_shares(values: NDArray[Any]) -> NDArray[np.uint16]:
     """Shares from 0 to 1 in 16 bits, rounded to 1/65535."""
     return np.asarray(np.rint(np.clip(values, 0, 1) * NONE16), np.uint16)
 
@@ -116,8 +116,8 @@ def words(tally: Tally, names: Sequence[str], codes: NDArray[np.int64]) -> Words
     index = np.full((slots, WORDS), NONE32, np.uint32)
     count, lift = np.zeros((slots, WORDS), np.uint32), np.zeros((slots, WORDS), np.float32)
     for point in range(tally.first.shape[1]):
-        slots, first = tally.slots(point), tally.first[:, point].astype(np.int64)
-        experts = slots.stop - slots.start
+        point_slots, first = tally.slots(point), tally.first[:, point].astype(np.int64)
+        experts = point_slots.stop - point_slots.start
         flat = row_of[codes[is_frequent]] * experts + first[is_frequent]
         table = np.bincount(flat, minlength=len(frequent) * experts).reshape(len(frequent), experts)
         load = np.bincount(first, minlength=experts) / len(first)
@@ -127,9 +127,9 @@ def words(tally: Tally, names: Sequence[str], codes: NDArray[np.int64]) -> Words
         best = np.argsort(-score, axis=0, kind="stable")[:WORDS]
         for rank, row in enumerate(best):
             good = score[row, np.arange(experts)] > 0
-            index[slots, rank] = np.where(good, frequent[row], NONE32)
-            count[slots, rank] = np.where(good, table[row, np.arange(experts)], 0)
-            lift[slots, rank] = np.where(good, lifts[row, np.arange(experts)], 0)
+            index[point_slots, rank] = np.where(good, frequent[row], NONE32)
+            count[point_slots, rank] = np.where(good, table[row, np.arange(experts)], 0)
+            lift[point_slots, rank] = np.where(good, lifts[row, np.arange(experts)], 0)
     used, inverse = np.unique(index, return_inverse=True)
     used_codes = used[used != NONE32]
     short = np.append(np.arange(len(used_codes)), NONE32)[inverse].reshape(index.shape).astype(np.uint32)
@@ -207,9 +207,9 @@ def _slots(counts: Tally, losses: ExpertLosses) -> list[list[int]]:
     return slots
 
 
-def _by_value(losses: ExpertLosses, grouping: Grouping, slots: list[list[int]], number: int) -> dict[str, str] | None:
+def _by_value(expert_losses: ExpertLosses, grouping: Grouping, slots: list[list[int]], number: int) -> dict[str, str] | None:
     """The changes by the values of a label, in the page's order of values; None for a label without losses."""
-    losses = losses.labels.get(grouping.label.name) if grouping.label else None
+    losses = expert_losses.labels.get(grouping.label.name) if grouping.label else None
     if losses is None:
         return None
     column = {value: index for index, value in enumerate(losses.values)}
@@ -297,7 +297,7 @@ def _heat(shares: Shares) -> dict[str, Any]:
         "tokens": shares.tokens.tolist(),
         "first": packed(shares.first.astype(np.uint32)),
         "load": packed(shares.load.astype(np.uint32)),
-        "sure": packed(shares16(sure)),
+        "sure": packed(quantized_shares(sure)),
     }
 
 
@@ -350,7 +350,7 @@ def _texts_and_cards(counts: Tally) -> dict[str, Any]:
             "count": packed(of_experts.count),
             "lift": packed(of_experts.lift),
         },
-        "partners": {"place": packed(partner), "rate": packed(shares16(rate))},
+        "partners": {"place": packed(partner), "rate": packed(quantized_shares(rate))},
         "examples": packed(examples(counts)),
         "shown": entries,
         "top": packed(counts.top),
@@ -386,8 +386,8 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
         "texts": [_snippet(record.texts.texts[text]) for text in counts.mapped],
         "shown": [displayed_index.get(int(text), -1) for text in counts.mapped],
         "labels": labels,
-        "hidden": packed(shares16(hidden.places)),
-        "routing": packed(shares16(routing.places)),
+        "hidden": packed(quantized_shares(hidden.places)),
+        "routing": packed(quantized_shares(routing.places)),
         "explained": {"hidden": list(hidden.explained), "routing": list(routing.explained)},
         "neighbours": {
             "number": min(NEIGHBOURS, len(counts.mapped) - 1),

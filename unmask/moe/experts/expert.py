@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import seal
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of, find_layers, pad_id_of
-from unmask.models.identity import Pinned, identity_of, pinned
+from unmask.models.identity import identity_of, pinned
 from unmask.models.loading import Source, load_base_language_model, precision_of
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
@@ -58,7 +59,7 @@ def train_expert(
     learning: Learning = LEARNING,
     callbacks: Sequence[Any] = (),
 ) -> Trained:
-    """Train a LoRA on lessons. A run that was stopped in the same folder continues; one that was finished is reused.
+    """Train a LoRA on lessons. An interrupted run in the same folder resumes; a finished one is reused.
 
     theta_spec = theta_0 + B A with r 8, alpha 16 on all linear maps (Self-MoE, arXiv 2406.12034, section 2.1). Plain peft loads the
     folder on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
@@ -78,40 +79,25 @@ def train_expert(
     with only_writer_of(folder):
         finished_record = finished(folder, RECORD, record, "expert")
         if finished_record is None:
-            adapter, log = _train(source, lessons, work, record, lora, learning, callbacks)
+            model, tokenizer = load_base_language_model(source)
+            torch.manual_seed(learning.seed)
+            adapter = add_expert(model, lora)
+            tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
+            autocast = nullcontext if model.dtype == torch.float32 else partial(torch.autocast, model.device.type, model.dtype)
+            claim(work, RECORD, record)  # only now: a run that cannot train leaves nothing behind
+            log = learn(adapter, {"lessons": tokens}, learning, pad_id_of(tokenizer, model), work, autocast, callbacks)
             losses = tuple(entry["loss"] for entry in log if "loss" in entry)
             finished_record = record.model_copy(update={"losses": losses, "versions": versions()})
-            _write(adapter, pinned(source, adapter), folder, finished_record)
+            base, config = pinned(source, adapter), adapter.peft_config["default"]
+            config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
+            with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
+                adapter.save_pretrained(scratch, save_embedding_layers=False)
+                sort_adapter_config(scratch)
+                (scratch / "README.md").unlink(missing_ok=True)  # an empty template of peft
+                finished_record.write(scratch / RECORD)
+                seal(scratch)
         remove_with_scratch(work)
     return Trained(folder, finished_record.losses)
-
-
-def _train(
-    source: Source,
-    lessons: Sequence[Lesson],
-    work: Path,
-    record: ExpertRecord,
-    lora: LoraOptions,
-    learning: Learning,
-    callbacks: Sequence[Any],
-) -> tuple[Any, list[dict[str, Any]]]:
-    """Train an adapter, with checkpoints in `work`. Returns the model with it, and the log of each step."""
-    model, tokenizer = load_base_language_model(source)
-    torch.manual_seed(learning.seed)
-    adapter = add_expert(model, lora)
-    tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
-    precise = model.dtype == torch.float32
-    claim(work, RECORD, record)  # only now: a run that cannot train leaves nothing behind
-    log = learn(
-        model,
-        {"lessons": tokens},
-        learning,
-        pad_id_of(tokenizer, model),
-        work,
-        nullcontext if precise else lambda: torch.autocast(model.device.type, model.dtype),
-        callbacks,
-    )
-    return adapter, log
 
 
 def add_expert(model: Any, lora: LoraOptions) -> Any:
@@ -128,19 +114,8 @@ def add_expert(model: Any, lora: LoraOptions) -> Any:
     return adapter
 
 
-def _write(adapter: Any, base: Pinned, folder: Path, record: ExpertRecord) -> None:
-    config = adapter.peft_config["default"]
-    config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
-    with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
-        adapter.save_pretrained(scratch, save_embedding_layers=False)
-        sort_adapter_config(scratch)
-        (scratch / "README.md").unlink(missing_ok=True)  # an empty template of peft
-        record.write(scratch / RECORD)
-        seal(scratch)
-
-
 def linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:
-    """What "all" means for an expert: every linear map, but no experts of a base that are stacked in one 3-D parameter."""
+    """For an expert, "all" is every linear map, without experts of the base that are stacked in one 3-D parameter."""
     if lora.targets != "all":
         return lora.targets
     modules = dict(model.named_modules())

@@ -1,4 +1,4 @@
-"""Mixing: make a mixture on disk of experts and lessons. Training of the router can be resumed."""
+"""Mixing: build a mixture on disk from experts and lessons. Training of the router, or of experts and router together, is resumable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import identity_of, pinned
 from unmask.models.loading import Source, load_base_language_model, precision_of
 from unmask.models.provenance import versions
-from unmask.models.source import lasting_name
+from unmask.models.source import adapter_weights, lasting_name
 from unmask.moe.experts.expert import LORA, linear_kinds
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
@@ -40,7 +40,6 @@ from unmask.moe.mixture.mixture_folder import (
 from unmask.training.lora import LoraOptions, weight_kinds
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 
@@ -51,8 +50,8 @@ JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
 class MixingRecord(TrainingRecord):
     """The content of `mixing.json`.
 
-    experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied; older versions did not
-    keep them. lora: of experts that trained with their router.
+    experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied. lora: of experts that
+    trained with their router.
     """
 
     domains: dict[str, LessonsRecord]
@@ -66,7 +65,7 @@ class MixingRecord(TrainingRecord):
     lora: LoraOptions | None = None
 
     def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run had the same, in the same order too: rows of the router and of each batch follow it."""
+        """Whether an earlier run had the same, in the same order: rows of the router and of each batch follow it."""
         assert isinstance(before, MixingRecord)
         ordered = [*self.experts, *self.domains] == [*before.experts, *before.domains]
         return ordered and super().is_same(before, folder)
@@ -120,9 +119,9 @@ def mix(
         source = base_of_experts(experts, source)
     record = _record(source, domains, routing, learning, options).model_copy(
         update={
-            "experts": {expert.name: _hash(_factors(expert.folder)) for expert in experts},
+            "experts": {expert.name: _factors_hash(expert.folder) for expert in experts},
             "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
-            "shared": ingredients.shared and _hash(_factors(ingredients.shared)),
+            "shared": ingredients.shared and _factors_hash(ingredients.shared),
             "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
         }
     )
@@ -132,7 +131,7 @@ def mix(
         copied = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
         return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in copied]
 
-    return _trained(build, record, domains, folder, learning, options, callbacks, lambda *_: None)
+    return _trained(build, record, domains, folder, callbacks, lambda *_: None)
 
 
 def mix_jointly(
@@ -146,14 +145,14 @@ def mix_jointly(
     options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Mixed:
-    """Train new experts and their router together. There are as many experts as domains, but no expert belongs to a domain.
+    """Train new experts and their router together on the lessons of all domains (an ablation of Self-MoE, arXiv 2406.12034, table 3).
 
-    options: by default, the router learns at the rate of a router alone. At the rate of the experts, it hardly moves.
-    Raises UnmaskError as `mix` does.
+    There are as many experts as domains, but no expert is tied to a domain. options: by default, the router learns at the rate of a
+    router alone. At the rate of the experts, it hardly moves. Raises UnmaskError as `mix` does.
     """
     learning.require_first_gpu(source.device)
     options = replace(options or RouterOptions(joint=True, lr=LEARNING.lr), joint=True)
-    if options.lr == learning.lr:  # so it goes on with a run of an older version, which knew no other rate
+    if options.lr == learning.lr:
         options = replace(options, lr=None)
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
@@ -164,10 +163,9 @@ def mix_jointly(
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         return *fresh_mixture(source, names, routing, lora, learning.seed), names
 
-    def finish(mixture: Mixture, work: Path) -> None:
-        write_experts(mixture, work / EXPERTS, lora)
-
-    return _trained(build, record, domains, folder, learning, options, callbacks, finish)
+    return _trained(
+        build, record, domains, folder, callbacks, lambda mixture, work: write_experts(mixture, work / EXPERTS, lora)
+    )
 
 
 def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
@@ -187,38 +185,26 @@ def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
             f"'{folder}' is a mixture of another base model: '{settings.base}', not '{base.base}', or its weights have changed. A router "
             "fits only the base model that it was trained on."
         )
-    rows = load_tensors(folder / ROUTERS)
+    rows, ours, saved = load_tensors(folder / ROUTERS), mixture.routing, settings.routing
     weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
-    _require_same_routers(folder, rows, settings.routing, weights, mixture.routing)
-    for name, weight in weights.items():
-        weight[[names.index(expert) for expert in shared]] = rows[name][[saved_names.index(expert) for expert in shared]].to(
-            weight
-        )
-    mixture.load_routers(weights)
-    return tuple(shared)
-
-
-def _require_same_routers(
-    folder: Path, rows: Mapping[str, Tensor], saved: Routing, weights: Mapping[str, Tensor], routing: Routing
-) -> None:
-    """Raise UnmaskError if the routers in a folder (rows, theirs) decide elsewhere than ours, or read states of another size."""
-    if saved.router != routing.router:
-        raise UnmaskError(f"'{folder}' has routers of the kind '{saved.router}', not '{routing.router}'.")
+    if saved.router != ours.router:
+        raise UnmaskError(f"'{folder}' has routers of the kind '{saved.router}', not '{ours.router}'.")
     if differing := rows.keys() ^ weights.keys():
-        if (saved.span, saved.from_layer) == (routing.span, routing.from_layer):
+        if (saved.span, saved.from_layer) == (ours.span, ours.from_layer):
             verb = "has no router" if min(differing) in weights else "has a router"
             raise UnmaskError(f"'{folder}' {verb} at {min(differing)}: its experts change other maps.")
-        raise UnmaskError(f"'{folder}' has routers of the kind {_place(saved)}, not {_place(routing)}.")
+        kinds = [f"'{kind.router}' with span={kind.span}, from_layer={kind.from_layer}" for kind in (saved, ours)]
+        raise UnmaskError(f"'{folder}' has routers of the kind {kinds[0]}, not {kinds[1]}.")
     for name, weight in weights.items():
         if (size := rows[name].shape[1]) != weight.shape[1]:
             raise UnmaskError(
                 f"The router of '{folder}' reads states of {size} dimensions, and this base model has {weight.shape[1]}: it belongs to "
                 "another base model."
             )
-
-
-def _place(routing: Routing) -> str:
-    return f"'{routing.router}' with span={routing.span}, from_layer={routing.from_layer}"
+        indices = [saved_names.index(expert) for expert in shared]
+        weight[[names.index(expert) for expert in shared]] = rows[name][indices].to(weight)
+    mixture.load_routers(weights)
+    return tuple(shared)
 
 
 def _record(
@@ -240,14 +226,12 @@ def _trained(
     record: MixingRecord,
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
-    learning: Learning,
-    options: RouterOptions,
     callbacks: Sequence[Any],
     finish: Callable[[Mixture, Path], None],
 ) -> Mixed:
     """Train and save a mixture, or reuse the finished one in the folder."""
     folder = Path(os.path.realpath(folder))
-    work = working_folder(folder, "mixing")
+    work, learning = working_folder(folder, "mixing"), record.learning
     with only_writer_of(folder):
         finished_record = finished(folder, RECORD, record, "mixture")
         if finished_record is None:
@@ -256,7 +240,7 @@ def _trained(
                 tokenize_lessons(tokenizer, lessons, learning.max_length)
             claim(work, RECORD, record)  # only now: a mixture that cannot be built or trained leaves nothing behind
             losses = train_router(
-                mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
+                mixture, tokenizer, domains, work, learning=learning, options=record.options, fresh=fresh, callbacks=callbacks
             )
             finish(mixture, work)
             finished_record = record.model_copy(update={"losses": losses, "versions": versions()})
@@ -268,14 +252,12 @@ def _trained(
     return Mixed(folder, finished_record.losses)
 
 
-def _factors(expert: Path) -> Path:
-    """The file that peft reads the factors of an expert from."""
-    file = expert / "adapter_model.safetensors"
-    return file if file.is_file() else file.with_suffix(".bin")
-
-
 def _hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _factors_hash(expert: Path) -> str:
+    return _hash(adapter_weights(expert) or expert / "adapter_model.safetensors")
 
 
 def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: LoraOptions, seed: int) -> tuple[Mixture, Any]:

@@ -1,16 +1,24 @@
-"""Balance: a loss that spreads tokens over experts, n * sum_i f_i P_i. It is 1 if all experts are used equally (arXiv 2101.03961).
+"""Router training: the router learns on the lessons of all domains which expert a token goes to. Base and experts are frozen.
 
-f_i is the share of choices that fall on expert i, P_i its mean probability. Within one pass, which may hold one domain only, the loss
-works against routing by domain. Over the passes of a step it does so less (arXiv 2501.11873), which is the default. As in that paper's
-buffer, f is counted over the passes of the step so far, so the first pass of a step has its own f alone.
+It trains with all experts (`train_top_k` = n), even if only one acts later: under top-1 the first expert that does well would take all
+tokens, and would act at a fraction of its strength while the router is untrained.
+
+Balance is a loss that spreads tokens over experts: n * sum_i f_i P_i, which is 1 if all experts are used equally (arXiv 2101.03961). f_i is
+the share of choices that fall on expert i, P_i its mean probability. Within one pass, which may hold a single domain, the loss works
+against routing by domain. Over the passes of a step it does so less (arXiv 2501.11873), which is the default. As in that paper's buffer, f
+is counted over the passes of the step so far.
+
+Prototypes initialise a router so that it separates the domains before any training. The row of an expert is the mean state of its domain's
+tokens minus the mean of all domains, made orthogonal to that mean, since what all tokens share must not decide. All rows are scaled
+together: on average, the mean state of a domain prefers its expert by `GAIN` nats.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,28 +69,21 @@ class BalanceLoss:
 
     def __call__(self, real: Bool[Tensor, "text token"]) -> Tensor:
         """The loss of the latest pass, over its real tokens. Empties the list of logits."""
-        shares, means = _usage(self.recorded, real, self.top_k)
+        shares, means = [], []  # f and P of each routing point
+        for logits in self.recorded:
+            scores = logits[real].float()
+            is_chosen = torch.zeros_like(scores).scatter(-1, scores.topk(self.top_k, dim=-1).indices, 1.0)
+            shares.append(is_chosen.mean(dim=0) / self.top_k)
+            means.append(scores.softmax(dim=-1).mean(dim=0))
         self.recorded.clear()
+        share = torch.stack(shares).detach()
         if self.balance.over == "step":
-            weighted = shares * real.sum()
+            weighted = share * real.sum()
             self.counts = weighted if self.done == 0 else self.counts + weighted
             self.done = (self.done + 1) % self.passes
-            shares = self.counts / self.counts.sum(dim=-1, keepdim=True)
-        loss = shares.shape[-1] * (shares * means).sum(dim=-1).mean()
+            share = self.counts / self.counts.sum(dim=-1, keepdim=True)
+        loss = share.shape[-1] * (share * torch.stack(means)).sum(dim=-1).mean()
         return self.balance.weight * loss / self.passes
-
-
-def _usage(
-    recorded: Sequence[Tensor], real: Bool[Tensor, "text token"], top_k: int
-) -> tuple[Float[Tensor, "point expert"], Float[Tensor, "point expert"]]:
-    """f and P of each routing point."""
-    shares, means = [], []
-    for logits in recorded:
-        scores = logits[real].float()
-        is_chosen = torch.zeros_like(scores).scatter(-1, scores.topk(top_k, dim=-1).indices, 1.0)
-        shares.append(is_chosen.mean(dim=0) / top_k)
-        means.append(scores.softmax(dim=-1).mean(dim=0))
-    return torch.stack(shares).detach(), torch.stack(means)
 
 
 GAIN = 2.0
@@ -231,8 +232,8 @@ def train_router(
 ) -> tuple[float, ...]:
     """Train the routers of a mixture, in batches with equally many lessons of every domain. Returns the loss of each step.
 
-    folder: for checkpoints. fresh: experts whose rows start anew, by default all; the other rows start as they are. The routing of the
-    mixture is the same before and after. Raises UnmaskError for a routing without gradient, and if anything but the routers (with
+    folder: for checkpoints. fresh: experts whose rows are initialised (default: all); the other rows keep their weights. The routing of
+    the mixture is the same before and after. Raises UnmaskError for a routing without gradient, and if anything but the routers (with
     `joint`, and the experts) would train.
     """
     options, before = options or RouterOptions(), mixture.routing
@@ -251,23 +252,21 @@ def train_router(
         for weight in free:
             weight.requires_grad_(True)
         only_these_train(mixture, free)
-        with _balancing(mixture, options.balance, before.top_k, learning.accumulate) as penalty:
-            pad = pad_id_of(tokenizer, mixture.model)
-            log = learn(mixture.model, tokens, learning, pad, folder, nullcontext, callbacks, penalty, own_rates)
+        with ExitStack() as stack:
+            penalty = None
+            if options.balance.weight:
+                logits = stack.enter_context(mixture.record_logits())
+                penalty = BalanceLoss(logits, options.balance, len(mixture.experts), before.top_k, learning.accumulate)
+            pad_id = pad_id_of(tokenizer, mixture.model)
+            log = learn(
+                mixture.model, tokens, learning, pad_id, folder, nullcontext,
+                callbacks=callbacks, penalty=penalty, own_rates=own_rates,
+            )  # fmt: skip
     finally:
         mixture.routing = before
         for weight in free:
             weight.requires_grad_(False)
     return tuple(entry["loss"] for entry in log if "loss" in entry)
-
-
-@contextmanager
-def _balancing(mixture: Mixture, balance: Balance, top_k: int, passes: int) -> Iterator[BalanceLoss | None]:
-    if not balance.weight:
-        yield None
-        return
-    with mixture.record_logits() as logits:
-        yield BalanceLoss(logits, balance, len(mixture.experts), top_k, passes)
 
 
 def only_these_train(mixture: Mixture, weights: Sequence[Any]) -> None:

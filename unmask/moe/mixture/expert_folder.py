@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -84,16 +85,20 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     if trained:
         raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
     weights = _weights(folder)
-    scale = _scale(config)
+    rank = float(config["r"])
+    scale = float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    base = str(config.get("base_model_name_or_path") or "")
+    with suppress(UnmaskError):  # a missing base is an error only where it is loaded
+        base = base and base_name(base, folder)
     return Expert(
-        name or Path(os.path.abspath(folder)).name,  # noqa: PTH100 (of `.` and `..` too, and a link keeps its name)
-        folder,
-        _base(str(config.get("base_model_name_or_path") or ""), folder),
-        int(config["r"]),
-        scale,
-        _factors(folder, weights, scale),
-        recorded_base(folder),
-        content,
+        name=name or Path(os.path.abspath(folder)).name,  # noqa: PTH100 (of `.` and `..` too, and a link keeps its name)
+        folder=folder,
+        base=base,
+        rank=int(rank),
+        scale=scale,
+        factors=_factors(folder, weights, scale),
+        base_weights=recorded_base(folder),
+        content=content,
     )
 
 
@@ -102,14 +107,6 @@ def content_of(folder: Path) -> str:
     weights = adapter_weights(folder) or folder / "adapter_model.safetensors"
     digests = [digest_of_file(file) for file in (folder / "adapter_config.json", weights)]
     return hashlib.sha256(" ".join([weights.name, *digests]).encode()).hexdigest()[:16]
-
-
-def _base(name: str, folder: Path) -> str:
-    """The base model as the folder names it, a path as an absolute one. A missing base is an error only where it is loaded."""
-    try:
-        return base_name(name, folder) if name else ""
-    except UnmaskError:
-        return name
 
 
 def _config(file: Path) -> dict[str, Any]:
@@ -136,11 +133,6 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         raise Damaged(f"The weights in '{folder}' are damaged: {error}.") from error
     except UnpicklingError as error:
         raise Damaged(f"The weights in '{folder}' are damaged, or the file holds more than weights.") from error
-
-
-def _scale(config: Mapping[str, Any]) -> float:
-    rank = float(config["r"])
-    return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
@@ -173,7 +165,7 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
     save_tensors(folder / "adapter_model.safetensors", weights)
 
 
-def require_alike(experts: Sequence[Expert]) -> None:
+def require_stackable(experts: Sequence[Expert]) -> None:
     """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different maps, different base models."""
     if not experts:
         raise UnmaskError("A mixture needs at least one expert.")
@@ -182,7 +174,9 @@ def require_alike(experts: Sequence[Expert]) -> None:
         raise UnmaskError(f"Two experts have the same name: {', '.join(names)}. Rename the folder of one of them.")
     first = experts[0]
     for expert in experts[1:]:
-        if not _same_base(first, expert):
+        # by content where both record it: a base may have been moved between two trainings
+        by_content = first.base_weights and expert.base_weights
+        if first.base_weights != expert.base_weights if by_content else first.base != expert.base:
             raise UnmaskError(f"'{expert.name}' is an expert of '{expert.base}', '{first.name}' of '{first.base}'.")
         if expert.rank != first.rank:
             raise UnmaskError(
@@ -192,13 +186,6 @@ def require_alike(experts: Sequence[Expert]) -> None:
             raise UnmaskError(
                 f"Only one of '{expert.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
             )
-
-
-def _same_base(first: Expert, second: Expert) -> bool:
-    """By content where both say it: a base may have been moved between two trainings."""
-    if first.base_weights and second.base_weights:
-        return first.base_weights == second.base_weights
-    return first.base == second.base
 
 
 def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:

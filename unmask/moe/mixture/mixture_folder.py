@@ -23,7 +23,7 @@ from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_te
 from unmask.models.identity import pinned, recorded_base, require_same_base, require_unchanged_base
 from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
 from unmask.models.source import adapter_weights, same_place
-from unmask.moe.mixture.expert_folder import Expert, content_of, read_expert, require_alike
+from unmask.moe.mixture.expert_folder import Expert, content_of, read_expert, require_stackable
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.model import MixtureModel
 
@@ -91,7 +91,7 @@ def build_mixture(
     """
     experts = [read_expert(folder) for folder in folders]
     always = read_expert(shared) if shared else None
-    require_alike(experts)
+    require_stackable(experts)
     source = base_of_experts([*experts, always] if always else experts, source or Source(""))
     model, tokenizer = load_base_language_model(source)
     return Mixture(model, experts, routing, shared=always, source=source, seed=seed), tokenizer

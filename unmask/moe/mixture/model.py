@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from unmask.errors import UnmaskError, unknown
 from unmask.models.decoder import body_of, find_layers, model_lock
 from unmask.models.loading import Source
-from unmask.moe.mixture.expert_folder import Expert, linear_of, require_alike
+from unmask.moe.mixture.expert_folder import Expert, linear_of, require_stackable
 from unmask.moe.mixture.gating import (
     Control,
     ExpertLinear,
@@ -58,7 +58,7 @@ class MixtureModel:
         seed: int = 0,
     ) -> None:
         """Put the experts in. The router starts near zero, by the seed. source: where the base model comes from."""
-        require_alike([*experts, shared] if shared else experts)
+        require_stackable([*experts, shared] if shared else experts)
         self.model, self.experts, self.shared = model, list(experts), shared
         self.source = source or Source(experts[0].base)
         self.tokenizer: PreTrainedTokenizerBase | None = None
@@ -302,21 +302,16 @@ class MixtureModel:
 
         block = self.model.get_submodule(name)
         block.register_forward_pre_hook(gate, with_kwargs=True)
-        block.register_forward_hook(lambda *_: point.forget())
+        block.register_forward_hook(lambda *_: point.now.clear())
 
 
 def forget_recording(model: nn.Module) -> None:
-    """Remove the hooks by which transformers records outputs. It adds them again at the next recording, for the modules of then."""
+    """Remove the hooks by which transformers records outputs, so that it looks for the modules to record again."""
     for module in model.modules():
         for key, hook in list(module._forward_hooks.items()):
             if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
                 del module._forward_hooks[key]
-        if _recorded(module):
-            del module._output_capturing_hooks_installed
-
-
-def _recorded(module: nn.Module) -> bool:
-    return "_output_capturing_hooks_installed" in vars(module)
+        vars(module).pop("_output_capturing_hooks_installed", None)
 
 
 def declare(body: Any) -> None:

@@ -26,11 +26,10 @@ from unmask.moe.routing.formulas import (
     normalised_information,
     specialisation,
 )
-from unmask.moe.routing.readouts import Readout, read_out, texts_to_read
+from unmask.moe.routing.readouts import read_out, texts_to_read
 from unmask.moe.routing.record import MEASURES, Choices, Label, RoutingRecord
 from unmask.moe.routing.text_bootstrap import (
     Draws,
-    Measured,
     bootstrap_texts,
     mean_of,
     shuffled_labels,
@@ -282,96 +281,32 @@ VERSION = 1
 """Of the measures: they are computed again if it has grown."""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A measure as the mean over routing points, and its corrected value at each of them."""
-
-    mean: Measured
-    by_point: tuple[float, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {**self.mean.as_json(), "by_point": list(self.by_point)}
-
-
-@dataclass(frozen=True)
-class LabelMeasures:
-    """What routing knows of one label.
-
-    number: of texts (or tokens) with each value. shares: how often the tokens of each value choose each expert, (point, value, expert);
-    these are the domain specialisations of OLMoE. readout: what can be read off routing weights and hidden states of texts.
-    """
-
-    label: Label
-    number: tuple[int, ...]
-    measures: dict[str, Summary]
-    shares: list[list[list[float]]]
-    readout: Readout | None
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "of": self.label.of,
-            "values": dict(zip(self.label.values, self.number, strict=True)),
-            "measures": {name: summary.as_json() for name, summary in self.measures.items()},
-            "shares": self.shares,
-            "readout": self.readout.as_json() if self.readout else None,
-        }
-
-
-@dataclass(frozen=True)
-class RoutingMeasures:
-    """All measures of a record.
-
-    load: the share of tokens that choose each expert, (point, expert). unused: the (point, expert) that no token chooses.
-    """
-
-    record: RoutingRecord
-    draws: Draws
-    texts: int
-    general: dict[str, Summary]
-    labels: dict[str, LabelMeasures]
-    load: list[list[float]]
-    unused: list[tuple[int, int]]
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`, and for the file beside the record."""
-        settings = self.record.settings
-        return {
-            "version": VERSION,
-            "record": settings.digest,
-            "draws": asdict(self.draws),
-            "model": settings.model,
-            "texts": self.texts,
-            "tokens": settings.tokens,
-            "points": [point.model_dump() for point in settings.points],
-            "experts": settings.experts,
-            "general": {name: summary.as_json() for name, summary in self.general.items()},
-            "labels": {name: label.as_json() for name, label in self.labels.items()},
-            "load": self.load,
-            "unused": self.unused,
-        }
-
-
 def measured_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[str, Any]:
-    """The measures of a record as JSON: from the file beside it if they were computed with the same draws, else computed and written."""
+    """The measures of a record: from the file in its folder if they were computed with the same draws, else computed and written."""
     draws = draws or Draws()
     file = record.folder / MEASURES
     saved = read_sealed(file) if file.is_file() else None
     same = {"version": VERSION, "record": record.settings.digest, "draws": asdict(draws)}
     if saved is None or any(saved.get(key) != value for key, value in same.items()):
-        write_record(file, measure_routing(record, draws).as_json())
+        write_record(file, measure_routing(record, draws))
         saved = read_sealed(file)
     assert saved is not None
     return saved
 
 
-def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> RoutingMeasures:
-    """Compute all measures of a record, a routing point at a time."""
-    draws = draws or Draws()
-    general, by_label_series = _Collected(), {label.name: _Collected() for label in record.settings.labels}
+def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[str, Any]:
+    """Compute all measures of a record, a routing point at a time, as JSON.
+
+    general, labels: each measure as the mean over routing points, with its corrected value at each of them. shares (of a label): how often
+    the tokens of each value choose each expert, (point, value, expert); these are the domain specialisations of OLMoE. readout: what can
+    be read off routing weights and hidden states of texts. load: the share of tokens that choose each expert, (point, expert).
+    unused: the (point, expert) that no token chooses.
+    """
+    draws, settings = draws or Draws(), record.settings
+    general: dict[str, list[Series]] = defaultdict(list)
+    by_label: dict[str, dict[str, list[Series]]] = {label.name: defaultdict(list) for label in settings.labels}
     shares: dict[str, list[list[list[float]]]] = defaultdict(list)
-    numbers: dict[str, tuple[int, ...]] = {}
+    numbers: dict[str, list[int]] = {}
     load, routing = [], []
     before: tuple[NDArray[np.int64], int] | None = None
     present = np.unique(record.choices().texts)
@@ -380,91 +315,79 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> Routin
     with progress_bar("measuring routers", len(record.points)) as advance:
         for index in range(len(record.points)):
             point = PointChoices.of(record.choices([index]))
-            general.add(general_series(point, draws))
-            general.add({"vocabulary specialisation": vocabulary_series(point, draws)})
+            _append(general, general_series(point, draws))
+            _append(general, {"vocabulary specialisation": vocabulary_series(point, draws)})
             if before is not None:
-                general.add({"layer agreement": layer_agreement_series(point, *before, draws)})
+                _append(general, {"layer agreement": layer_agreement_series(point, *before, draws)})
             if point.chosen.shape[1] > 1:
-                general.add({"co-activation": coactivation_series(point, draws)})
-            for label in record.settings.labels:
-                label_series, table, number = _of_label(point, label, labels, draws)
-                by_label_series[label.name].add(label_series)
+                _append(general, {"co-activation": coactivation_series(point, draws)})
+            for label in settings.labels:
+                label_series, table, numbers[label.name] = _of_label(point, label, labels, draws)
+                _append(by_label[label.name], label_series)
                 shares[label.name].append(np.round(table, 4).tolist())
-                numbers[label.name] = number
             load.append(point.load.sum(axis=0) / len(point.texts))
             routing.append((point.soft[probe_texts] / point.sizes[probe_texts, None]).astype(np.float32))
             before = point.first, point.experts
             advance(1)
     hidden, vectors = record.hidden(present[probe_texts]), np.concatenate(routing, axis=1)
-    by_label = {
-        label.name: LabelMeasures(
-            label,
-            numbers[label.name],
-            by_label_series[label.name].summaries(_most(label, numbers[label.name])),
-            shares[label.name],
-            read_out(vectors, hidden, labels[label.name][probe_texts], draws) if label.of == "text" else None,
-        )
-        for label in record.settings.labels
+    label_measures = {}
+    for label in settings.labels:
+        # the largest possible specialisation is 1 - sum of the squared weights of the values
+        counts = np.array(numbers[label.name], float)
+        weights = (counts > 0) / (counts > 0).sum() if label.of == "text" else counts / counts.sum()
+        largest = {"specialisation": float(1 - (weights**2).sum())}
+        label_measures[label.name] = {
+            "of": label.of,
+            "values": dict(zip(label.values, numbers[label.name], strict=True)),
+            "measures": _means(by_label[label.name], largest),
+            "shares": shares[label.name],
+            "readout": read_out(vectors, hidden, labels[label.name][probe_texts], draws) if label.of == "text" else None,
+        }
+    return {
+        "version": VERSION,
+        "record": settings.digest,
+        "draws": asdict(draws),
+        "model": settings.model,
+        "texts": len(present),
+        "tokens": settings.tokens,
+        "points": [point.model_dump() for point in settings.points],
+        "experts": settings.experts,
+        "general": _means(general, {}),
+        "labels": label_measures,
+        "load": [np.round(of_point, 6).tolist() for of_point in load],
+        "unused": [(index, int(expert)) for index, of_point in enumerate(load) for expert in np.flatnonzero(of_point == 0)],
     }
-    unused = [
-        (index, int(expert)) for index, shares_of_point in enumerate(load) for expert in np.flatnonzero(shares_of_point == 0)
-    ]
-    return RoutingMeasures(
-        record,
-        draws,
-        len(present),
-        general.summaries({}),
-        by_label,
-        [np.round(shares_of_point, 6).tolist() for shares_of_point in load],
-        unused,
-    )
+
+
+def _append(collected: dict[str, list[Series]], measures: Mapping[str, Series]) -> None:
+    for name, series in measures.items():
+        if not np.isnan(series[0]):
+            collected[name].append(series)
+
+
+def _means(collected: Mapping[str, Sequence[Series]], largest: Mapping[str, float]) -> dict[str, Any]:
+    means = {}
+    for name, points in collected.items():
+        most = largest.get(name, 1.0)
+        by_point = [mean_of([series], most).corrected for series in points]
+        means[name] = {**mean_of(points, most).as_json(), "by_point": by_point}
+    return means
 
 
 def _of_label(
     point: PointChoices, label: Label, labels: Mapping[str, NDArray[np.int64]], draws: Draws
-) -> tuple[dict[str, Series], NDArray[np.float64], tuple[int, ...]]:
+) -> tuple[dict[str, Series], NDArray[np.float64], list[int]]:
     """The measures of a label, how often each of its values chooses each expert, and the number of texts or tokens of each value."""
-    values = len(label.values)
+    table = np.zeros((len(label.values), point.experts))
     if label.of == "text":
         codes = labels[label.name]
         text_shares = point.load / point.sizes[:, None]
         rates = joint_of_texts(text_shares[:, None, :], codes, np.ones((1, point.number)))[0, 0] * len(np.unique(codes))
-        table = np.zeros((values, point.experts))
         table[np.unique(codes)] = rates
-        return text_label_series(point, codes, draws), table, tuple(np.bincount(codes, minlength=values).tolist())
+        return text_label_series(point, codes, draws), table, np.bincount(codes, minlength=len(table)).tolist()
     tags = point.tags[label.name]
-    counts = np.bincount(tags[tags >= 0], minlength=values)
-    table = np.zeros((values, point.experts))
-    for rank in range(point.chosen.shape[1]):
-        real = (tags >= 0) & (point.chosen[:, rank] >= 0)
-        np.add.at(table, (tags[real], point.chosen[real, rank]), 1)
-    series = token_label_series(point, tags, values, draws)
-    return series, table / np.maximum(counts, 1)[:, None], tuple(counts.tolist())
-
-
-def _most(label: Label, number: tuple[int, ...]) -> dict[str, float]:
-    """The largest possible specialisation: 1 - sum of the squared weights of the values."""
-    counts = np.array(number, float)
-    weights = (counts > 0) / (counts > 0).sum() if label.of == "text" else counts / counts.sum()
-    return {"specialisation": float(1 - (weights**2).sum())}
-
-
-class _Collected:
-    """Series of measures, point by point."""
-
-    def __init__(self) -> None:
-        self._series: dict[str, list[Series]] = defaultdict(list)
-
-    def add(self, measures: Mapping[str, Series]) -> None:
-        for name, series in measures.items():
-            if not np.isnan(series[0]):
-                self._series[name].append(series)
-
-    def summaries(self, largest: Mapping[str, float]) -> dict[str, Summary]:
-        return {
-            name: Summary(
-                mean_of(series, largest.get(name, 1.0)),
-                tuple(mean_of([point_series], largest.get(name, 1.0)).corrected for point_series in series),
-            )
-            for name, series in self._series.items()
-        }
+    counts = np.bincount(tags[tags >= 0], minlength=len(table))
+    for choice in point.chosen.T:
+        real = (tags >= 0) & (choice >= 0)
+        np.add.at(table, (tags[real], choice[real]), 1)
+    return token_label_series(point, tags, len(table), draws), table / np.maximum(counts, 1)[:, None], counts.tolist()

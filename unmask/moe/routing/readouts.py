@@ -1,8 +1,7 @@
-"""Readout: how much of the labels of texts a linear probe, or a grouping without labels, reads off a vector for each text."""
+"""Readouts: how much of the labels of texts a linear probe and a clustering read off routing weights, compared with hidden states."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,11 +39,6 @@ def probe_correct(vectors: Vectors, labels: Labels, seed: int = 0) -> Float[NDAr
     return correct
 
 
-def chance_accuracy(labels: Labels) -> float:
-    """The accuracy of always guessing the most frequent label."""
-    return float(np.bincount(labels).max() / len(labels))
-
-
 def clusters(vectors: Vectors, number: int, seed: int = 0) -> Int[NDArray[np.int64], " text"]:
     """The cluster of each text, by k-means on standardised vectors (ten starts)."""
     from sklearn.cluster import KMeans
@@ -57,31 +51,6 @@ def clusters(vectors: Vectors, number: int, seed: int = 0) -> Int[NDArray[np.int
 _READ = 2000
 
 
-@dataclass(frozen=True)
-class Readout:
-    """Accuracy of a linear probe on texts that it has not seen, and AMI of as many clusters as there are labels.
-
-    probes, groups: by "routing" and "hidden". difference: routing minus hidden, paired by text. majority: always the most frequent label.
-    probes is empty if a label has fewer than five texts.
-    """
-
-    texts: int
-    majority: float
-    probes: dict[str, Measured]
-    difference: Measured | None
-    groups: dict[str, Measured]
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "texts": self.texts,
-            "majority": self.majority,
-            "probes": {name: probe.as_json() for name, probe in self.probes.items()},
-            "difference": self.difference.as_json() if self.difference else None,
-            "groups": {name: group.as_json() for name, group in self.groups.items()},
-        }
-
-
 def texts_to_read(number: int, seed: int) -> NDArray[np.int64]:
     """The places of the texts that probes are fitted on: all, or a sample of 2 000."""
     if number <= _READ:
@@ -89,23 +58,28 @@ def texts_to_read(number: int, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(number, _READ, replace=False))
 
 
-def read_out(routing: NDArray[np.float32], hidden: NDArray[np.float32], labels: NDArray[np.int64], draws: Draws) -> Readout:
-    """Read the labels of texts off two vectors of each. routing, hidden: (text, dim)."""
+def read_out(
+    routing: NDArray[np.float32], hidden: NDArray[np.float32], labels: NDArray[np.int64], draws: Draws
+) -> dict[str, Any]:
+    """Read the labels of texts off two vectors of each, as JSON. routing, hidden: (text, dim).
+
+    probes: accuracy of a linear probe on held-out texts; empty if a label has fewer than five texts. difference: routing minus hidden,
+    paired by text. groups: AMI of as many clusters as there are labels. majority: accuracy of the most frequent label.
+    """
     labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     vectors = {"routing": routing, "hidden": hidden}
     correct = {name: probe_correct(features, labels, draws.seed) for name, features in vectors.items()}
     probed = {name: hits for name, hits in correct.items() if hits is not None}
-    groups = {
-        name: _agreement(clusters(features, int(labels.max()) + 1, draws.seed), labels, draws)
-        for name, features in vectors.items()
+    return {
+        "texts": len(labels),
+        "majority": float(np.bincount(labels).max() / len(labels)),
+        "probes": {name: _mean(hits, draws).as_json() for name, hits in probed.items()},
+        "difference": _mean(probed["routing"] - probed["hidden"], draws).as_json() if probed else None,
+        "groups": {
+            name: _agreement(clusters(features, int(labels.max()) + 1, draws.seed), labels, draws).as_json()
+            for name, features in vectors.items()
+        },
     }
-    return Readout(
-        len(labels),
-        chance_accuracy(labels),
-        {name: _mean(hits, draws) for name, hits in probed.items()},
-        _mean(probed["routing"] - probed["hidden"], draws) if probed else None,
-        groups,
-    )
 
 
 def _mean(values: NDArray[np.float64], draws: Draws) -> Measured:

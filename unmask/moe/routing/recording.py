@@ -101,10 +101,37 @@ def record_routing(
             f"'{model.source.model}' {why_no_routers(backbone.model)}. Give a mixture of experts, or make one: `unmask upcycle`, "
             "`unmask mix`."
         )
-    labels = [Label(name=name, of=unit, values=tuple(texts.values(name))) for name, unit in _kinds(texts)]
+    labels = [Label(name=name, of="text", values=tuple(texts.values(name))) for name in texts.labels]
+    labels += [Label(name=name, of="token", values=tuple(texts.values(name))) for name in texts.token_labels]
     tokenized = tokenize(model, texts, labels, sample, seed, max_length)
-    budget = batch_tokens or default_batch_tokens(backbone)
-    settings = _settings(model, texts, labels, tokenized, sample, seed, max_length, budget)
+    mixture, lengths = getattr(backbone.model, "mixture", None), [len(text.ids) for text in tokenized.texts]
+    points = Layout.of(backbone).recorded
+    part_tokens = part_tokens_of(points)
+    settings = RecordSettings(
+        model=model.source.model,
+        weights=str(model.provenance["weights"]),
+        attention=backbone.attention,
+        dtype=dtype_name(backbone.model),
+        max_length=model.prompt_tokenizer(_PROMPT, max_length).max_length,
+        batch_tokens=batch_tokens or default_batch_tokens(backbone),
+        data=fingerprint_of(
+            [part for text in texts.texts for part in (text.text, *text.values, *(tag for tags in text.tags for tag in tags))]
+        ),
+        sources=texts.sources,
+        texts=len(texts.texts),
+        truncated=sum(text.truncated for text in tokenized.texts),
+        tokens=sum(int(mask.sum()) for mask in tokenized.kept),
+        tokens_of_texts=sum(lengths),
+        sample=sample,
+        seed=seed,
+        labels=tuple(labels),
+        experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
+        points=points,
+        dim=int(backbone.model.config.get_text_config(decoder=True).hidden_size),
+        part_tokens=part_tokens,
+        parts=len(list(chunks(lengths, part_tokens))),
+        provenance=model.provenance,
+    )
     with only_run_in(folder):
         settings = _claim(folder, settings)
         layout = Layout.of(backbone)
@@ -211,60 +238,6 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
 def part_tokens_of(points: Sequence[Point]) -> int:
     """The most tokens of a part."""
     return int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
-
-
-def _settings(
-    model: LoadedModel,
-    texts: LabelledTexts,
-    labels: Sequence[Label],
-    tokenized: TokenizedTexts,
-    sample: int | None,
-    seed: int,
-    max_length: int | None,
-    budget: int,
-) -> RecordSettings:
-    backbone, provenance = model.backbone, model.provenance
-    points = Layout.of(backbone).recorded
-    part_tokens = part_tokens_of(points)
-    mixture = getattr(backbone.model, "mixture", None)
-    lengths = [len(text.ids) for text in tokenized.texts]
-    return RecordSettings(
-        model=model.source.model,
-        weights=str(provenance["weights"]),
-        attention=backbone.attention,
-        dtype=dtype_name(backbone.model),
-        max_length=model.prompt_tokenizer(_PROMPT, max_length).max_length,
-        batch_tokens=budget,
-        data=_fingerprint(texts),
-        sources=texts.sources,
-        texts=len(texts.texts),
-        truncated=sum(text.truncated for text in tokenized.texts),
-        tokens=sum(int(mask.sum()) for mask in tokenized.kept),
-        tokens_of_texts=sum(lengths),
-        sample=sample,
-        seed=seed,
-        labels=tuple(labels),
-        experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
-        points=points,
-        dim=int(backbone.model.config.get_text_config(decoder=True).hidden_size),
-        part_tokens=part_tokens,
-        parts=len(list(chunks(lengths, part_tokens))),
-        provenance=provenance,
-    )
-
-
-def _fingerprint(texts: LabelledTexts) -> str:
-    return fingerprint_of(
-        [
-            part
-            for text in texts.texts
-            for part in (text.text, *text.values, *(tag for label_tags in text.tags for tag in label_tags))
-        ]
-    )
-
-
-def _kinds(texts: LabelledTexts) -> list[tuple[str, Any]]:
-    return [*((name, "text") for name in texts.labels), *((name, "token") for name in texts.token_labels)]
 
 
 def check_folder(folder: Path) -> None:

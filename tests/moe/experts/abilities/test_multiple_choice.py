@@ -13,9 +13,9 @@ import pytest
 
 from tests.moe.experts.test_abilities import FILES
 from unmask.errors import UnmaskError
-from unmask.moe.experts.abilities.answer_likelihood import Choice, chance, draw_choices, require_multiple_choice
+from unmask.moe.experts.abilities.answer_likelihood import Choice, chance, draw_choices
 from unmask.moe.experts.abilities.harness import learned_of
-from unmask.moe.experts.lessons.lessons import Lesson, read_seeds
+from unmask.moe.experts.lessons.lessons import read_seeds
 
 OPEN = ["gsm8k", "mbpp", "humaneval"]
 """Tests whose wrong answers are answers of other questions."""
@@ -90,28 +90,6 @@ def test_who_does_not_read_the_question_is_right_by_chance(name: str, habit: int
     assert all(abs(places.count(place) / len(places) - 0.25) < 4 * error for place in range(4))
 
 
-def test_choices_of_mmlu_are_texts_that_can_be_read_alone(tmp_path: Path) -> None:
-    rows = [
-        ("Which is a fruit?", ["an apple", "a stone", "a nail", "a cloud"], 0),
-        ("Which are fruits?", ["apples", "pears", "none of the above", "both"], 1),
-        ("Which is even?", ["1", "2", "2 ", "3"], 1),
-        ("Who?", ["A", "B", "A and B", "C"], 2),
-    ]
-    file = tmp_path / "mmlu.jsonl"
-    file.write_text(
-        "".join(
-            f"{json.dumps({'subject': 'things', 'question': asked, 'choices': choices, 'answer': answer})}\n"
-            for asked, choices, answer in rows
-        )
-    )
-    [choice] = draw_choices("mmlu", file, None, 0, nothing)
-    assert choice.item.prompt == "Question: Which is a fruit?\nAnswer:" and right(choice) == " an apple"
-    assert choice.item.choices == (" an apple", " a stone", " a nail", " a cloud") and choice.solution is None
-    learned = learned_of(read_seeds(file)[:1])
-    with pytest.raises(UnmaskError, match="no question that is not a learned lesson"):
-        draw_choices("mmlu", file, None, 0, learned)
-
-
 def test_answers_of_bbh_are_those_of_the_question_or_the_two_of_its_task(tmp_path: Path) -> None:
     rows = [
         ("navigate", "Go there.\nOptions:\n- Yes\n- No", "Yes"),
@@ -152,43 +130,3 @@ def test_no_question_and_no_wrong_answer_was_learned(name: str, data: Path) -> N
         assert bodies and not bodies & shown
     with pytest.raises(UnmaskError, match="no question that is not a learned lesson has wrong answers"):
         draw_choices(name, file, None, 0, learned_of(lessons))
-
-
-def test_questions_that_are_nearly_the_same_share_no_answers(tmp_path: Path) -> None:
-    """Their right answers may be right for each other."""
-
-    def row(number: int, text: str) -> dict[str, object]:
-        return {
-            "task_id": 20 + number,
-            "text": text,
-            "code": f"def f{number}(x):\n    return x + {number}",
-            "test_list": [f"assert f{number}(1) == {number + 1}"],
-        }
-
-    tasks = [
-        "Add one to a number",
-        "Turn a text around",
-        "Sort all of the words",
-        "Count the vowels here",
-        "Find the largest of three",
-    ]
-    near = "Write a function that gives the smallest item of a list"
-    rows = [row(number, text) for number, text in enumerate([*tasks, near, f"{near} again"])]
-    file = tmp_path / "mbpp.jsonl"
-    file.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
-    for choice in draw_choices("mbpp", file, None, 0, nothing):
-        if choice.item.key.startswith(near):
-            assert {answer.rpartition("+ ")[2] for answer in choice.item.choices} & {"5", "6"} == {right(choice)[-1]}
-
-
-def test_what_cannot_be_asked_as_a_choice_is_refused(tmp_path: Path) -> None:
-    require_multiple_choice("bbh")
-    with pytest.raises(UnmaskError, match="Unknown ability as a multiple choice 'piqa'"):
-        require_multiple_choice("piqa")
-    file = tmp_path / "few.jsonl"
-    file.write_text(json.dumps({"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}) + "\n")
-    with pytest.raises(UnmaskError, match="it needs the columns task, input, target"):
-        draw_choices("bbh", file, None, 0, nothing)
-    with pytest.raises(UnmaskError, match="has wrong answers of the form of its right one"):
-        draw_choices("gsm8k", file, None, 0, nothing)
-    assert learned_of([Lesson("1 + 1?", "2")])("1 + 1?")

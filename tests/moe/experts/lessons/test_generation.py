@@ -11,7 +11,6 @@ import torch
 from transformers.integrations import sdpa_attention
 
 from tests.moe.mixture.models import language_model, saved_experts
-from unmask.errors import UnmaskError
 from unmask.moe.experts.lessons import generation
 from unmask.moe.experts.lessons.generation import Sampling, Writer, packed_attention, repeated_prefix
 from unmask.moe.mixture.gating import Routing
@@ -43,37 +42,6 @@ def test_a_row_that_ends_early_changes_no_other(family: str, tokenizer: Any, mon
     found = writer.write(PREFIX, ROWS, GREEDY, stop, 0)
     assert [text.text for text in found] == [plain[0], plain[1].split(stop)[0], plain[2]]
     assert [text.ended for text in found] == [False, True, False]
-
-
-def test_every_end_of_a_chat_model_ends_a_row(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The generation config of a chat model names other tokens, too, that end a text."""
-    writer = Writer(language_model(vocab_size=512, max_position_embeddings=512), tokenizer)
-    plain = [_ids_after(writer.model, tokenizer, row) for row in ROWS]
-    end = next(token for token in plain[1][:6] if token not in plain[0] + plain[2])
-    monkeypatch.setattr(writer.model.generation_config, "eos_token_id", [end, tokenizer.eos_token_id])
-    monkeypatch.setattr(generation, "_STRETCH", 4)
-    found = writer.write(PREFIX, ROWS, GREEDY, "never", 0)
-    assert [text.ended for text in found] == [False, True, False]
-    written = [plain[0], plain[1][: plain[1].index(end) + 1], plain[2]]
-    assert [text.text for text in found] == [tokenizer.decode(ids, skip_special_tokens=True) for ids in written]
-
-
-def test_rows_that_have_ended_are_not_computed(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(language_model(vocab_size=512, max_position_embeddings=512), tokenizer)
-    _, stop = _alone(writer)
-    monkeypatch.setattr(generation, "_STRETCH", 4)
-    computed: list[int] = []
-    writer.model.register_forward_pre_hook(lambda _, __, given: computed.append(len(given["input_ids"])), with_kwargs=True)
-    writer.write(PREFIX, ROWS, GREEDY, stop, 0)
-    assert computed[1] == 3 and computed[-1] == 2
-
-
-def _ids_after(model: Any, tokenizer: Any, row: str) -> list[int]:
-    """The tokens that a model writes greedily after the prefix and a row, alone."""
-    ids = torch.tensor([tokenizer(PREFIX)["input_ids"] + tokenizer(row, add_special_tokens=False)["input_ids"]])
-    with torch.no_grad():
-        whole = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
-    return list(whole[0, ids.shape[1] :].tolist())
 
 
 def _alone(writer: Writer) -> tuple[list[str], str]:
@@ -137,9 +105,3 @@ def test_samples_depend_on_the_seed_alone(tokenizer: Any) -> None:
     before = torch.random.get_rng_state()
     writer.write(PREFIX, ROWS, sampling, "\n\nTask", 5)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_prompt_without_room_is_refused(tokenizer: Any) -> None:
-    writer = Writer(language_model(vocab_size=512, max_position_embeddings=32), tokenizer)
-    with pytest.raises(UnmaskError, match="leaves no room for 40 new ones in 32 positions"):
-        writer.write(PREFIX, ROWS, Sampling(40), "\n\nTask", 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -57,20 +56,6 @@ def test_domains_weigh_the_same_whatever_their_size() -> None:
     assert information(made.shares[few], made.labels[few]) == pytest.approx(normalised_information(joint)[0])
 
 
-def test_information_by_hand() -> None:
-    labels = np.array([0, 0, 1, 1])
-    told = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    nothing = np.full((4, 2), 0.5)
-    assert information(np.stack([told, nothing], axis=1), labels) == pytest.approx([1.0, 0.0]), "each point by itself"
-    half = np.array([[[0.75, 0.25]]] * 2 + [[[0.25, 0.75]]] * 2)
-    expected = (2 * 0.375 * math.log(0.375 / 0.25) + 2 * 0.125 * math.log(0.125 / 0.25)) / math.log(2)
-    assert information(half, labels) == pytest.approx([expected])
-    assert information(half[[0, 2, 3]], labels[[0, 2, 3]]) == pytest.approx([expected]), (
-        "domains weigh the same, whatever their size"
-    )
-    assert information(half[:2], labels[:2]) == 0.0
-
-
 def test_weights_are_texts_that_come_several_times() -> None:
     made, weights = routed(0.4), np.arange(40)[None] % 3 + 1.0
     drawn = np.repeat(np.arange(40), weights[0].astype(int))
@@ -99,17 +84,6 @@ def test_labels_of_tokens() -> None:
     assert mutual_information(joint_of_tokens(tables, weights))[0] == pytest.approx(
         mutual_info_score(tags[inside], made.first[inside])
     )
-
-
-def test_one_label_tells_nothing() -> None:
-    made = routed(0.5)
-    alone = np.zeros(40, np.int64)
-    assert information(made.shares, alone).tolist() == [0.0]
-
-
-def test_soft_shares_are_taken_like_hard_ones() -> None:
-    shares = np.array([[[0.9, 0.1]], [[0.1, 0.9]]])
-    assert information(shares, np.array([0, 1]))[0] == pytest.approx(1 - entropy(np.array([0.9, 0.1])) / np.log(2))
 
 
 @pytest.mark.parametrize("measure", [normalised_information, specialisation])

@@ -12,7 +12,6 @@ from unmask.moe.routing.formulas import joint_of_texts, normalised_information
 from unmask.moe.routing.text_bootstrap import (
     Measured,
     bootstrap_texts,
-    mean_of,
     measured,
     shuffled_labels,
     text_counts,
@@ -30,14 +29,6 @@ def test_a_resample_is_as_many_texts_of_each_group() -> None:
     assert len(np.unique(weights, axis=0)) > 10
     assert (weights == np.concatenate(list(text_weights(5, 50, 0, groups)))).all(), "drawn by the seed"
     assert (np.concatenate(list(text_weights(5, 20, 0))).sum(axis=1) == 5).all()
-
-
-def test_blocks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.routing.text_bootstrap as module
-
-    whole = np.concatenate(list(text_weights(6, 30, 3)))
-    monkeypatch.setattr(module, "_WEIGHTS_AT_ONCE", 24)
-    assert (np.concatenate(list(text_weights(6, 30, 3))) == whole).all()
 
 
 def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
@@ -72,12 +63,6 @@ def test_chance_is_zero_and_the_most_stays() -> None:
 def test_perfect_routing_stays_perfect_with_few_texts() -> None:
     found = _estimate(1.0, 0, 24)
     assert found.corrected == pytest.approx(1) and found.value - found.chance < 0.9
-
-
-def test_the_mean_over_points_keeps_resamples_together() -> None:
-    samples = np.random.default_rng(0).normal(size=1000)
-    assert mean_of([(1.0, samples, 0.2), (3.0, -samples, 0.4)]).interval == pytest.approx((1.7 / 0.7, 1.7 / 0.7)), "they cancel"
-    assert mean_of([(1.0, samples, 0.2), (3.0, -samples, 0.4)]).chance == pytest.approx(0.3)
 
 
 def _estimate(known: float, seed: int, texts: int) -> Measured:

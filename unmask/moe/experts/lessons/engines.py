@@ -1,7 +1,4 @@
-"""Writer pool: several writers at once, on the GPUs or machines of a Ray cluster. They write what a single writer would write.
-
-A batch depends only on its prompt and its seed. So it does not matter which writer writes it, or when.
-"""
+"""Writers other than a single model in this process: several on the GPUs or machines of a Ray cluster, or vLLM."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _WRITER = "A writer in another process"
 
 
 class WriterPool:
-    """Writers of one model, each in a process of its own.
+    """Writers of one model, each in its own process. A batch depends only on its prompt and seed, so it does not matter who writes it.
 
     writers: their number. address: of a Ray cluster; "local" starts one on this machine. gpus: of each writer. Raises UnmaskError
     without Ray.
@@ -33,7 +30,12 @@ class WriterPool:
         with failures_told(_WRITER):
             ray = join(address)
         self._ray, self.width = ray, writers
-        _require_gpus(ray, writers, gpus)
+        required, free = writers * gpus, float(ray.available_resources().get("GPU", 0))
+        if required > free:  # Ray would wait for them forever
+            raise UnmaskError(
+                f"{writers} writers need {required:g} GPUs, and the Ray cluster has {free:g} free of "
+                f"{ray.cluster_resources().get('GPU', 0):g}: ask for fewer --writers, or use --device cpu."
+            )
         actor: Any = ray.remote(num_gpus=gpus, max_restarts=2, max_task_retries=2)(_Member)
         self._members = [actor.remote(source) for _ in range(writers)]
         with failures_told(_WRITER):  # fail now, and not at the first text
@@ -64,18 +66,11 @@ class _Member:
         return self.writer.write_all([job])[0]
 
 
-def _require_gpus(ray: Any, writers: int, gpus: float) -> None:
-    """Raise UnmaskError if the cluster has too few GPUs for the writers. Ray would wait for them without end."""
-    required, free = writers * gpus, float(ray.available_resources().get("GPU", 0))
-    if required > free:
-        raise UnmaskError(
-            f"{writers} writers need {required:g} GPUs, and the Ray cluster has {free:g} free of {ray.cluster_resources().get('GPU', 0):g}: "
-            "ask for fewer --writers, or use --device cpu."
-        )
-
-
 class Engine:
     """A base model in vLLM that continues texts. Raises UnmaskError without vLLM, and for an expert or a mixture.
+
+    It writes the same texts as transformers up to rounding: the last bits of a text may depend on the rest of the batch. So an interrupted
+    run resumes with lessons of the same quality, but not with exactly the same ones.
 
     source: a base model. max_model_len: most tokens of a prompt with its continuation; None takes the positions of the model.
     """
@@ -110,25 +105,19 @@ class Engine:
         from vllm import SamplingParams
 
         prompts: list[Any] = []
-        ways: list[Any] = []
+        parameters: list[Any] = []
         for job in jobs:
             start = self.tokenizer(job.prefix)["input_ids"]
-            sampled = SamplingParams(
-                max_tokens=job.sampling.max_new_tokens,
-                temperature=job.sampling.temperature,
-                top_p=job.sampling.top_p,
-                stop=[job.stop],
-            )
             for index, row in enumerate(job.rows):
                 prompts.append({"prompt_token_ids": [*start, *self.tokenizer(row, add_special_tokens=False)["input_ids"]]})
-                way = sampled.clone()
-                way.seed = job.seed * 4096 + index  # a seed for each row: rows with equal prompts must differ
-                ways.append(way)
-        self._refuse_long(prompts, jobs)
-        outputs = iter(self._model.generate(prompts, ways, use_tqdm=False))
-        return [[_text(next(outputs)) for _ in job.rows] for job in jobs]
-
-    def _refuse_long(self, prompts: Sequence[Any], jobs: Sequence[GenerationJob]) -> None:
+                sampling = SamplingParams(
+                    max_tokens=job.sampling.max_new_tokens,
+                    temperature=job.sampling.temperature,
+                    top_p=job.sampling.top_p,
+                    stop=[job.stop],
+                )
+                sampling.seed = job.seed * 4096 + index  # a seed for each row: rows with equal prompts must differ
+                parameters.append(sampling)
         positions = self._model.model_config.max_model_len
         longest = max(len(prompt["prompt_token_ids"]) for prompt in prompts)
         new_tokens = max(job.sampling.max_new_tokens for job in jobs)
@@ -136,8 +125,6 @@ class Engine:
             raise UnmaskError(
                 f"A prompt of {longest} tokens leaves no room for {new_tokens} new ones in {positions} positions: use shorter seeds."
             )
-
-
-def _text(written: Any) -> Text:
-    first = written.outputs[0]
-    return Text(first.text, first.finish_reason == "stop")
+        first = (output.outputs[0] for output in self._model.generate(prompts, parameters, use_tqdm=False))
+        texts = (Text(output.text, output.finish_reason == "stop") for output in first)
+        return [[next(texts) for _ in job.rows] for job in jobs]

@@ -1,8 +1,7 @@
-"""Generation: many continuations of prompts with a common beginning, which is computed once.
+"""Generation: many continuations of prompts that share a prefix, whose key-value cache is computed once and repeated for every row.
 
-The key-value cache of the prefix is computed once and repeated for every row. Rows of different lengths have masked padding between
-prefix and row. A sliding window would count that padding. So under one, rows of different lengths are padded on the left and computed
-as a whole. The same is done for a mixture with a final router.
+Rows of different lengths have masked padding between prefix and row. A sliding window would count that padding, so under one, rows of
+different lengths are padded on the left and computed in full. The same is done for a mixture with a final router.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from unmask.errors import UnmaskError
 from unmask.models.attention_function import attention_function, replaced_attention
@@ -115,9 +114,10 @@ class Writer:
         Finished rows are removed after each stretch of tokens. Otherwise every row would cost as much as the longest.
         """
         prompt_length, last = ids.shape[1], ids.shape[1] + sampling.max_new_tokens
-        can_shrink = can_repeat(self.model)  # what can repeat its rows can remove them, too
+        can_shrink = can_repeat(self.model)  # a cache that can repeat its rows can also drop them
         stretch = _STRETCH if can_shrink else sampling.max_new_tokens
         texts, active = [Text("", False)] * len(ids), list(range(len(ids)))
+        nucleus = [NucleusSampling(sampling.temperature, sampling.top_p)] if sampling.temperature else []
         while True:
             output = self.model.generate(
                 input_ids=ids,
@@ -130,10 +130,17 @@ class Writer:
                 pad_token_id=pad_id_of(self.tokenizer, self.model) or self.tokenizer.eos_token_id,
                 use_cache=True,
                 return_dict_in_generate=True,
-                **_choosing(sampling),
+                do_sample=False,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                logits_processor=LogitsProcessorList(nucleus),
             )
-            for row, text in zip(active, self._texts(output.sequences[:, prompt_length:], stop), strict=True):
-                texts[row] = text
+            new = output.sequences[:, prompt_length:]
+            ended = torch.isin(new, torch.tensor(self._ends, device=new.device)).any(dim=1).tolist()
+            decoded = self.tokenizer.batch_decode(new, skip_special_tokens=True)
+            for row, text, end in zip(active, decoded, ended, strict=True):
+                texts[row] = Text(text.split(stop)[0], end or stop in text)
             unfinished = [index for index, row in enumerate(active) if not texts[row].ended]
             if not unfinished or not can_shrink or output.sequences.shape[1] == last:
                 break
@@ -143,11 +150,6 @@ class Writer:
             ids, cache = output.sequences[unfinished], output.past_key_values
             mask = torch.nn.functional.pad(mask[unfinished], (0, ids.shape[1] - mask.shape[1]), value=1)
         return texts
-
-    def _texts(self, new: torch.Tensor, stop: str) -> list[Text]:
-        texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
-        ends = torch.isin(new, torch.tensor(self._ends, device=new.device)).any(dim=1).tolist()
-        return [Text(text.split(stop)[0], end or stop in text) for text, end in zip(texts, ends, strict=True)]
 
     @property
     def _ends(self) -> list[int]:
@@ -174,18 +176,6 @@ class Writer:
         return torch.tensor(rows, device=self.model.device), torch.tensor(real, device=self.model.device)
 
 
-def _choosing(sampling: Sampling) -> dict[str, Any]:
-    """The arguments of `generate` that say how a token is chosen."""
-    from transformers import LogitsProcessorList
-
-    from unmask.moe.experts.lessons.generation import NucleusSampling
-
-    drawing = [NucleusSampling(sampling.temperature, sampling.top_p)] if sampling.temperature else []
-    return {
-        "do_sample": False, "temperature": None, "top_p": None, "top_k": None, "logits_processor": LogitsProcessorList(drawing)
-    }  # fmt: skip
-
-
 _SORTED = 2048
 """The number of likeliest tokens that are sorted first.
 
@@ -194,41 +184,39 @@ They usually hold the whole nucleus. Sorting the whole vocabulary can take longe
 
 
 class NucleusSampling(LogitsProcessor):  # type: ignore[misc]
-    """Draws one token, and sets the logits of all others to -inf. So `generate` has to choose greedily.
+    """Nucleus sampling (Holtzman et al., arXiv 1904.09751). Draws one token and sets all other logits to -inf, so `generate` is greedy.
 
-    A token is in the nucleus if the tokens that are likelier add up to less than `top_p`. `generate` itself would sort the whole
-    vocabulary, and draw a random number for each of its words.
+    A token is in the nucleus if the more likely tokens add up to less than `top_p`. `generate` itself would sort the whole vocabulary,
+    which can take longer than a pass of the model, and draw a random number for each of its words.
     """
 
     def __init__(self, temperature: float, top_p: float) -> None:
         self.temperature, self.top_p = temperature, top_p
 
     def __call__(self, input_ids: Int[Tensor, "text token"], scores: Float[Tensor, "text word"]) -> Float[Tensor, "text word"]:
-        """The logits: 0 for the token that was drawn, -inf for all others. input_ids: not used."""
+        """The logits: 0 for the sampled token, -inf for all others. input_ids: not used."""
         likely = (scores / self.temperature).softmax(dim=-1)
         random = torch.rand(len(scores), 1, device=scores.device)
         top = likely.topk(min(_SORTED, likely.shape[1]))
-        sampled = top.indices.gather(1, self._place(top.values, random))
+        sampled = top.indices.gather(1, self._rank(top.values, random))
         beyond = top.values.sum(dim=-1) < self.top_p
         if beyond.any():
             every = likely[beyond].sort(descending=True)
-            sampled[beyond] = every.indices.gather(1, self._place(every.values, random[beyond]))
+            sampled[beyond] = every.indices.gather(1, self._rank(every.values, random[beyond]))
         return torch.full_like(scores, -torch.inf).scatter(1, sampled, 0.0)
 
-    def _place(self, ordered: Float[Tensor, "text word"], random: Float[Tensor, "text 1"]) -> Int[Tensor, "text 1"]:
-        """The place of the drawn token among probabilities that fall, from a random number between 0 and 1."""
+    def _rank(self, ordered: Float[Tensor, "text word"], random: Float[Tensor, "text 1"]) -> Int[Tensor, "text 1"]:
+        """The rank of the sampled token among descending probabilities, from a random number between 0 and 1."""
         up_to = ordered.cumsum(dim=-1)
         size = (up_to - ordered < self.top_p).sum(dim=-1, keepdim=True)
         return torch.searchsorted(up_to, random * up_to.gather(1, size - 1), right=True).minimum(size - 1)
 
 
-_NAME = "unmask_packed"
-
-
 def packed_attention(model: Any) -> AbstractContextManager[None]:
-    """Give attention a mask that hides nothing whenever one new token is computed.
+    """Give attention a mask that hides nothing whenever a single new token is computed, on a CPU under sdpa.
 
-    Does nothing unless the model is on a CPU and uses sdpa, and nothing to layers whose heads share no keys.
+    With a mask, transformers reads keys and values once for all heads that share them. Without one, it leaves that to a kernel of PyTorch
+    that is slow on a CPU.
     """
     inner = attention_function(model)
     if inner is None or model.device.type != "cpu" or model.config._attn_implementation != "sdpa":
@@ -239,13 +227,13 @@ def packed_attention(model: Any) -> AbstractContextManager[None]:
             attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
         return inner(module, query, key, value, attention_mask, *args, **kwargs)
 
-    return replaced_attention(model, _NAME, attend)
+    return replaced_attention(model, "unmask_packed", attend)
 
 
 def can_repeat(model: Any) -> bool:
-    """Whether what a language model keeps of a prefix can be repeated for every text.
+    """Whether the cache of a prefix can be repeated for every text.
 
-    A state of linear attention cannot. Nor can the second cache of a mixture with a final router, which is that of the base.
+    A state of linear attention cannot be repeated, nor can the second cache of a mixture with a final router.
     """
     from transformers import DynamicCache
 
