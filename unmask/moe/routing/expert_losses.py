@@ -29,8 +29,7 @@ from unmask.io.seals import CHECKSUM
 from unmask.io.terminal import progress_bar
 from unmask.models.decoder import model_lock
 from unmask.models.loading import dtype_name
-from unmask.models.routers import why_no_routers
-from unmask.models.routing import Router
+from unmask.models.routers import Router, why_no_routers
 from unmask.moe.mixture.gating import gates
 from unmask.moe.routing.formulas import output_cka, output_cosine, subspace_overlap
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts

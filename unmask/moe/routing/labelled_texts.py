@@ -163,6 +163,8 @@ def _one_kind(sources_read: Sequence[_Source]) -> dict[str, Of]:
     for file, kinds_here, _ in sources_read[1:]:
         for name in {**kinds, **kinds_here}:
             if kinds.get(name) != kinds_here.get(name):
-                conflict = f"'{name}' is a label of {kinds.get(name, 'nothing')}s in {first}, and of {kinds_here.get(name, 'nothing')}s in {file}"
-                raise UnmaskError(f"{conflict}. Give sources with the same labels.")
+                raise UnmaskError(
+                    f"'{name}' is a label of {kinds.get(name, 'nothing')}s in {first}, and of {kinds_here.get(name, 'nothing')}s in "
+                    f"{file}. Give sources with the same labels."
+                )
     return kinds

@@ -138,8 +138,8 @@ def _run(program: Program, limits: Limits, bwrap: str) -> tuple[bool, str]:
     }
     # -I: no environment, no user packages, no current folder on the path; -S: no site packages
     command = [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", _RUNNER]
-    files = (tempfile.TemporaryDirectory(prefix="unmask-sandbox-"), tempfile.TemporaryFile(), tempfile.TemporaryFile())
-    with files[0] as folder, files[1] as output, files[2] as errors:
+    scratch = tempfile.TemporaryDirectory(prefix="unmask-sandbox-")
+    with scratch as folder, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [*_bubblewrap(bwrap), *command] if bwrap else command,
             stdin=subprocess.PIPE,

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from unmask.errors import UnmaskError
-from unmask.models.attention_function import attention_function, replaced_attention
+from unmask.models.attention import attention_function, replaced_attention
 from unmask.models.decoder import pad_id_of
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ import torch
 
 from tests.moe.upcycling.test_upcycle import PLAIN, TAKEN, batch, headed
 from unmask.errors import UnmaskError
-from unmask.models.branches import Branch, load_branch
 from unmask.models.loading import Source, load_base_language_model
-from unmask.moe.upcycling import save_upcycled, upcycle
+from unmask.moe.upcycling import Branch, load_branch, save_upcycled, upcycle
 
 THREE = replace(PLAIN, experts=3)
 
