@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.moe.atlas.conftest import recorded
-from tests.moe.atlas.made_record import SCRIPT, Made
+from tests.moe.atlas.made_record import SCRIPT
 from tools.chromium import CHROMIUM
-from unmask.moe.atlas.page import write_atlas
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
 
@@ -77,87 +75,6 @@ def test_values_are_told_as_the_data_have_them(look: Any, small_atlas: Path, sma
     assert f"+{100 * (first[law].mean() - first.mean()):.1f} points" in told
 
 
-def test_the_strongest_cell_is_where_the_record_was_made_to_have_it(look: Any, small_atlas: Path) -> None:
-    seen = look(small_atlas)
-    for domain, name in enumerate(Made().domains):
-        seen.view("heat").get_by_role("button", name=name).click()
-        found = seen.view("heat").locator(".strong button").all_inner_texts()
-        assert {f"layer {point + 1}, expert {(domain + point) % 8}" for point in range(4)} == set(found[:4])
-
-
-def test_cards_say_what_an_expert_takes(look: Any, small_atlas: Path) -> None:
-    seen = look(small_atlas)
-    cards = seen.view("cards")
-    assert cards.locator(".expert").count() == 8
-    slider = cards.get_by_label("Layer", exact=True)
-    slider.focus()
-    seen.press("Home")
-    assert slider.get_attribute("aria-valuetext") == "layer 1"
-    card = seen.page.locator("#card-0-0-2").inner_text()
-    for said in ("Expert 2", "of tokens", "science", "+", "\u00d7", "Acts with"):
-        assert said in card
-    assert seen.page.locator("#card-0-0-2 mark").count() == 2
-    assert "never first" in seen.page.locator("#card-0-0-7").inner_text()
-    cards.get_by_label("Find a word").fill("protein")
-    assert 1 <= cards.locator(".expert").count() < 8
-    cards.get_by_label("Find a word").fill("nowhere")
-    assert "No expert of this layer" in cards.inner_text()
-
-
-def test_the_flow_is_walked_along_its_ribbons(look: Any, small_atlas: Path) -> None:
-    seen = look(small_atlas)
-    flow = seen.view("flow")
-    assert flow.locator(".node").count() == 7 + 3 * 8  # one expert is never chosen
-    assert flow.locator(".node[tabindex='0']").count() == 1
-    flow.locator(".node[tabindex='0']").focus()
-    assert "layer 1, expert 0" in seen.told("flow")
-    seen.press("ArrowRight")
-    assert "layer 2, expert 1" in seen.told("flow"), "the expert of the same domain"
-    seen.press("ArrowRight", "ArrowRight")
-    assert "layer 4, expert 3" in seen.told("flow")
-    seen.press("ArrowLeft")
-    assert "layer 3, expert 2" in seen.told("flow") and "chance" in seen.told("flow")
-    assert flow.locator(".ribbon.on").count() >= 2
-    before = seen.told("flow")
-    seen.press("ArrowDown")
-    assert seen.told("flow") != before
-    seen.press("Enter")
-    assert str(seen.page.evaluate("() => document.activeElement.id")).startswith("card-0-2-")
-
-
-def test_a_frame_in_one_map_selects_in_both(look: Any, small_atlas: Path) -> None:
-    seen = look(small_atlas)
-    maps = seen.view("maps")
-    maps.scroll_into_view_if_needed()
-    box = maps.locator("svg.scatter").first.bounding_box()
-    seen.page.mouse.move(box["x"] + 2, box["y"] + 2)
-    seen.page.mouse.down()
-    seen.page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] * 0.6)
-    seen.page.mouse.up()
-    lit = [maps.locator("svg.scatter").nth(at).locator(".mark.on").count() for at in range(2)]
-    assert lit[0] == lit[1] and 0 < lit[0] < 40
-    assert f"{lit[0]} texts selected" in seen.told("maps")
-    seen.page.locator("svg.scatter").first.focus()
-    seen.press("Escape")
-    assert maps.locator(".mark.on").count() == 0
-
-
-def test_two_records_are_looked_at_together(look: Any, two_atlases: Path) -> None:
-    seen = look(two_atlases)
-    for name in ("heat", "tokens", "cards", "flow", "maps"):
-        assert seen.page.locator(f"#{name} .pane").count() == 2
-    boxes = [seen.view("heat", pane).bounding_box() for pane in range(2)]
-    assert boxes[0]["y"] == boxes[1]["y"] and boxes[1]["x"] > boxes[0]["x"] + boxes[0]["width"]
-    slider = seen.view("cards").get_by_label("Layer", exact=True)
-    slider.focus()
-    seen.press("End")
-    assert seen.view("cards", 1).locator("output").inner_text() == "7", "the last of each"
-    assert "other" in seen.view("flow", 1).inner_text()
-    seen.page.set_viewport_size({"width": 700, "height": 900})
-    boxes = [seen.view("heat", pane).bounding_box() for pane in range(2)]
-    assert boxes[1]["y"] > boxes[0]["y"]
-
-
 @pytest.mark.parametrize("name", ["strange_atlas", "small_atlas"])
 def test_hostile_texts_are_text(name: str, look: Any, request: pytest.FixtureRequest) -> None:
     seen = look(request.getfixturevalue(name))
@@ -199,12 +116,3 @@ def test_without_scripts_the_measures_can_be_read(look: Any, small_atlas: Path) 
     seen = look(small_atlas, java_script_enabled=False)
     assert seen.page.locator(".measures tbody tr:visible").count() > 15
     assert seen.page.get_by_text("This view needs JavaScript").count() == 5
-
-
-def test_a_single_layer_and_few_texts_have_no_flow_and_no_map(look: Any, tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "record", Made(texts=2, points=1, unlabelled=True, parts=1))
-    seen = look(write_atlas([folder], tmp_path))
-    assert "no flow between layers" in seen.view("flow").inner_text()
-    assert "at least three texts" in seen.view("maps").inner_text()
-    assert seen.view("heat").locator(".thumb:visible").count() == 0
-    assert "of all tokens choose it first" in seen.told("heat").replace("\u00a0", " ")

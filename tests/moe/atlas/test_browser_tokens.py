@@ -79,23 +79,3 @@ def test_pointing_at_a_token_shows_what_was_recorded(look: Any, shown: tuple[Rec
         for token in (3, 0, 17):
             seen.view("tokens").locator(".tok").nth(token).hover()
             require_told(seen, of_record, text, token, point=1)
-
-
-def test_keys_show_what_was_recorded(look: Any, shown: tuple[Recorded, Path]) -> None:
-    of_record, page = shown
-    seen = look(page)
-    open_text(seen, 5)
-    seen.view("tokens").get_by_label("Layer", exact=True).focus()
-    for _ in range(20):  # past the experts of the text
-        seen.press("Tab")
-        if seen.page.evaluate("() => document.activeElement.matches('.tok')"):
-            break
-    require_told(seen, of_record, 5, 0, point=1)
-    seen.press("ArrowRight", "ArrowRight")
-    require_told(seen, of_record, 5, 2, point=1)
-    seen.press("ArrowDown", "ArrowDown")
-    require_told(seen, of_record, 5, 2, point=3)
-    spoken = seen.page.evaluate("() => document.activeElement.getAttribute('aria-label')")
-    name, share = of_record.rows(5, 2, 3)[0]
-    assert f": {name}, " in spoken
-    assert abs(float(spoken.split(", ")[-1].removesuffix(" %")) - share) <= ROUNDED

@@ -26,13 +26,6 @@ def test_it_is_the_analysis_of_scikit_learn() -> None:
     assert (np.sort(found.neighbours) == np.sort(near)).mean() > 0.99
 
 
-def test_a_large_dimension_is_not_the_whole_map_and_a_constant_one_is_left_out() -> None:
-    vectors = np.random.default_rng(0).normal(size=(30, 5))
-    scaled = vectors * [1, 1, 1000, 1, 1] + [0, 0, 0, 0, 7]
-    constant = np.concatenate([scaled, np.ones((30, 1))], axis=1)
-    assert np.allclose(text_map(vectors).places, text_map(constant).places)
-
-
 def test_shared_neighbours() -> None:
     random = np.random.default_rng(0)
     one, other = text_map(random.normal(size=(200, 8))), text_map(random.normal(size=(200, 8)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections import Counter
@@ -14,15 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.loaded import loaded_by
-from tests.moe.atlas.conftest import recorded
-from tests.moe.atlas.made_record import HOSTILE, SCRIPT, Made
+from tests.moe.atlas.made_record import HOSTILE, SCRIPT
 from tests.reporting.synthetic import small
 from tests.reporting.test_page import Parsed
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.io.terminal import visible
 from unmask.moe.atlas.aggregate import aggregate, as_script
-from unmask.moe.atlas.page import NAME, number, write_atlas
+from unmask.moe.atlas.page import NAME, number
 from unmask.moe.routing.record import read_record
 
 ATLASES = ["small_atlas", "strange_atlas", "two_atlases"]
@@ -57,15 +53,6 @@ def test_it_refers_to_nothing_outside(atlas: Path, page: Parsed) -> None:
     assert all(attributes["href"][0] == "#" and attributes["href"][1:] in identifiers for attributes, _ in page.all("a"))
 
 
-def test_only_its_own_script_may_run(page: Parsed) -> None:
-    [policy] = [attributes["content"] for attributes, _ in page.all("meta") if "http-equiv" in attributes]
-    [(given, _), (plain, own)] = scripts(page)
-    assert given == {"type": "application/json", "id": "data"} and plain == {}
-    assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" in policy
-    assert policy.startswith("default-src 'none'")
-    assert not any(name.startswith("on") for _, attributes, _ in page.elements for name in attributes)
-
-
 def test_the_data_are_those_of_the_record(small_atlas: Path, small_record: Path) -> None:
     assert as_script(data_of(Parsed(small_atlas.read_text("utf-8")))) == as_script([aggregate(read_record(small_record))])
 
@@ -82,14 +69,6 @@ def test_texts_and_names_are_text(strange_atlas: Path) -> None:
     assert any(HOSTILE[:30] in text and "\\u202eabc" in text and "\\x1b[31m" in text for text in texts)
 
 
-@pytest.mark.parametrize("name", ["\0data\0", "a\0b", "{{ data }}", "</script>"])
-def test_no_name_of_a_model_breaks_the_page(name: str, tmp_path: Path) -> None:
-    record = recorded(tmp_path / "record", Made(texts=6, model=name))
-    page = Parsed(write_atlas([record], tmp_path).read_text("utf-8"))
-    assert data_of(page)[0]["texts"] == 6
-    assert page.all("title")[0][1] == f"unmask atlas: {visible(name)}"
-
-
 def test_measures_are_in_the_page_without_a_script(small_atlas: Path, small_record: Path) -> None:
     known = json.loads((small_record / "measures.json").read_text("utf-8"))
     page = Parsed(small_atlas.read_text("utf-8"))
@@ -100,18 +79,6 @@ def test_measures_are_in_the_page_without_a_script(small_atlas: Path, small_reco
             name
         )
     assert "what there is to know about \u201cdomain\u201d" in page.all("p", class_="lead")[0][1]
-
-
-def test_the_same_record_makes_the_same_page(small_record: Path, small_atlas: Path, tmp_path: Path) -> None:
-    assert write_atlas([small_record], tmp_path).read_bytes() == small_atlas.read_bytes()
-    assert write_atlas([small_record], tmp_path).read_bytes() == small_atlas.read_bytes(), "over its own"
-
-
-def test_a_file_of_somebody_else_stays(small_record: Path, tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text("<title>my atlas</title>")
-    with pytest.raises(UnmaskError, match="not written by unmask"):
-        write_atlas([small_record], tmp_path)
-    assert (tmp_path / NAME).read_text() == "<title>my atlas</title>"
 
 
 def test_the_command_knows_records_from_comparisons(small_record: Path, tmp_path: Path) -> None:

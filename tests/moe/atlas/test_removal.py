@@ -52,10 +52,3 @@ def test_each_slot_has_the_loss_of_its_expert(tmp_path: Path) -> None:
     assert by_domain[:, law] == pytest.approx(1 + np.arange(12) / 10)
     assert np.isnan(np.delete(by_domain, law, axis=1)).all(), "of other domains nothing is known"
     assert not data["removal"]["together"]
-
-
-def test_an_expert_that_was_removed_everywhere_has_one_loss(tmp_path: Path) -> None:
-    everywhere = [Removal((0, 1, 2), expert) for expert in range(4)]
-    data = aggregate(read_record(losses(tmp_path / "record", everywhere)))
-    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)[:, :, 0]
-    assert found == pytest.approx(np.tile(np.arange(4) / 10, (3, 1))) and data["removal"]["together"]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.moe.experts.conftest import COLOURS, SUMS
 from tests.moe.mixture.models import language_model, saved_experts
-from unmask.moe.experts.expert_usage import first_choices, measure_usage
+from unmask.moe.experts.expert_usage import first_choices
 from unmask.moe.experts.lessons.lessons import tokenize_lessons
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
@@ -50,22 +50,3 @@ def test_first_choices_by_hand(mixture: Mixture, tokenizer: Any) -> None:
         sums.append(logits.softmax(dim=-1).amax(dim=-1))
     assert strength == pytest.approx(float(torch.cat([one.flatten() for one in sums]).mean()), rel=1e-5)
     assert 0.5 <= strength <= 1
-
-
-def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.experts.expert_usage as module
-
-    def told(*_: Any, **__: Any) -> Any:
-        first = np.array([[0.1, 0.9]] * len(SUMS) + [[0.9, 0.1]] * len(COLOURS))
-        both = np.stack([first, first[:, ::-1]], axis=1)
-        return both, np.full_like(both, 0.5), 0.7  # the second point has the experts the other way round
-
-    monkeypatch.setattr(module, "first_choices", told)
-    usage = measure_usage(mixture, tokenizer, DOMAINS)
-    assert usage.strength == 0.7
-    assert np.allclose(usage.load, 0.5)
-    assert usage.information > 0.5 > 0.1 > usage.shuffled
-    assert usage.by_point == pytest.approx([usage.information] * 2)
-    assert usage.responses == pytest.approx(0)
-    assert usage.pooled == pytest.approx(0), "points that disagree tell nothing if they are taken as one"
-    assert usage.interval[0] <= usage.information <= usage.interval[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ import torch
 
 from tests.moe.experts.conftest import DOMAINS
 from tests.moe.experts.test_training import LORA, SHORT, expert, mixture_of
-from tests.moe.mixture.models import language_model, saved_experts
-from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
-from unmask.io.seals import SEAL, seal
 from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.lesson_training import Learning
@@ -23,7 +19,6 @@ from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
 from unmask.moe.experts.mixing import (
     Ingredients,
-    copy_router_rows,
     fresh_mixture,
     mix,
     mix_jointly,
@@ -33,12 +28,11 @@ from unmask.moe.experts.router import (
     BalanceLoss,
     RouterOptions,
     mean_states,
-    prototypes,
     start_from_prototypes,
     train_router,
 )
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import ROUTERS, Mixture, build_mixture, load_mixture
+from unmask.moe.mixture.mixture_folder import load_mixture
 
 PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
 
@@ -55,15 +49,6 @@ def test_prototypes_know_the_domains_before_training(router: Any, base: Path, tm
     assert known.information > by_chance.information + 0.02
     with pytest.raises(UnmaskError, match="'sums' has none"):
         start_from_prototypes(mixture, tokenizer, {"colours": tokens["colours"]})
-
-
-def test_prototypes_by_hand() -> None:
-    means = torch.tensor([[1.0, 5.0, 0.0], [-1.0, 4.0, 0.0]])
-    rows = prototypes(means)
-    assert torch.allclose(rows @ means.mean(dim=0), torch.zeros(2), atol=1e-5), "what is common decides nothing"
-    said = means @ rows.T
-    assert torch.allclose((said.diagonal() - said.flip(1).diagonal()).mean(), torch.tensor(2.0))
-    assert torch.equal(prototypes(means[:1]), torch.zeros(1, 3))
 
 
 def test_a_mean_state_is_the_mean_of_what_a_block_is_given(base: Path, tmp_path: Path) -> None:
@@ -97,24 +82,8 @@ def mixed(base: Path, folder: Path, name: str) -> None:
     mix(ingredients, DOMAINS, folder / name, Routing(), Source(str(base), dtype="float32"), learning=SHORT)
 
 
-@pytest.mark.sample(0)
-def test_balance_spreads_tokens(base: Path, tmp_path: Path) -> None:
-    """On one domain alone everything goes to its expert, unless a balance is asked for."""
-    loads = []
-    for weight in (0.0, 3.0):
-        mixture, tokenizer = mixture_of(base, tmp_path)
-        learning = replace(SHORT, steps=20, lr=3e-2, accumulate=2)
-        options = RouterOptions(balance=Balance(weight))
-        sums = {"sums": DOMAINS["sums"]}
-        train_router(mixture, tokenizer, sums, tmp_path / f"work{weight}", learning=learning, options=options)
-        loads.append(measure_usage(mixture, tokenizer, sums).load[0][0])
-    assert loads[0] > 0.8 and abs(loads[1] - 0.5) < 0.25
-
-
 def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_path: Path) -> None:
     from peft import PeftModel
-
-    from unmask.models.loading import load_base_language_model
 
     source = Source(str(base), dtype="float32")
     learning = replace(SHORT, steps=30, lr=5e-3)
@@ -132,21 +101,6 @@ def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_pa
     assert torch.allclose(torch.tensor(response_likelihood(adapted, tokenizer, lessons)), torch.tensor(alone), atol=1e-4)
     with pytest.raises(UnmaskError, match="cannot start from prototypes"):
         mix_jointly(DOMAINS, tmp_path / "other", Routing(), source, options=RouterOptions(start="prototypes"))
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("rate", [None, 0.05])
-def test_joint_training_that_was_killed_goes_on_as_if_it_had_not_been(rate: float | None, base: Path, tmp_path: Path) -> None:
-    def run(name: str, *callbacks: Any, lr: float | None = rate) -> list[bytes]:
-        given: dict[str, Any] = {"lora": LORA, "learning": SHORT, "options": RouterOptions(joint=True, lr=lr)}
-        mix_jointly(DOMAINS, tmp_path / name, Routing(), Source(str(base), dtype="float32"), callbacks=callbacks, **given)
-        return [(tmp_path / name / file).read_bytes() for file in ("experts/expert0/adapter_model.safetensors", ROUTERS)]
-
-    whole = run("whole")
-    killed(lambda: run("cut", At(".cut-mixing", 4, die)))
-    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
-        run("cut", lr=0.01)
-    assert run("cut") == whole
 
 
 def learned_jointly(base: Path, folder: Path, routing: Routing, learning: Learning, lr: float | None) -> list[torch.Tensor]:
@@ -203,41 +157,3 @@ def test_experts_come_and_go_while_the_router_stays(base: Path, tmp_path: Path) 
     settings.write_text(settings.read_text().replace("sums", "sumz"))
     with pytest.raises(UnmaskError, match=r"mixture.json' was changed or damaged"):
         mix(grown, everything, tmp_path / "wrong", Routing(), source, learning=still)
-
-
-def saved_mixture(base: Path, folder: Path, routing: Routing | None = None, **options: Any) -> Mixture:
-    """A mixture of two experts with an untrained router, saved in a folder."""
-    saved_experts(folder.parent / f"{folder.name} experts", language_model_of(base), ["a", "b"], **options)
-    folders = [folder.parent / f"{folder.name} experts" / name for name in "ab"]
-    mixture, _ = build_mixture(folders, routing or Routing(), Source(str(base), dtype="float32"))
-    mixture.save_pretrained(folder)
-    return mixture
-
-
-def language_model_of(base: Path) -> Any:
-    return load_base_language_model(Source(str(base), dtype="float32"))[0]
-
-
-@pytest.mark.parametrize("changes", [{"tie_word_embeddings": True}, {"hidden_size": 32}], ids=str)
-def test_a_router_of_another_base_model_is_not_taken_over(
-    changes: dict[str, Any], base: Path, tokenizer: Any, tmp_path: Path
-) -> None:
-    language_model(vocab_size=512, max_position_embeddings=512, **changes).save_pretrained(tmp_path / "other")
-    tokenizer.save_pretrained(tmp_path / "other")
-    saved_mixture(tmp_path / "other", tmp_path / "theirs")
-    ours = saved_mixture(base, tmp_path / "ours")
-    before = ours.routers["router"].weight.detach().clone()
-    with pytest.raises(UnmaskError, match=r"theirs' is a mixture of another base model: '.*other', not '.*base'"):
-        copy_router_rows(ours, tmp_path / "theirs")
-    settings = json.loads((tmp_path / "theirs" / "mixture.json").read_text()) | {"base_weights": None}
-    (tmp_path / "theirs" / "mixture.json").write_text(json.dumps(settings))
-    (tmp_path / "theirs" / SEAL).unlink(missing_ok=True)
-    seal(tmp_path / "theirs")
-    if "hidden_size" in changes:  # without a record of the weights, the size alone tells
-        with pytest.raises(
-            UnmaskError, match=r"The router of '.*theirs' reads states of 32 dimensions, and this base model has 64"
-        ):
-            copy_router_rows(ours, tmp_path / "theirs")
-        assert torch.equal(ours.routers["router"].weight, before)
-    else:
-        assert copy_router_rows(ours, tmp_path / "theirs") == ("a", "b")

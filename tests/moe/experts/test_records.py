@@ -12,7 +12,6 @@ from pydantic import Field
 from safetensors.torch import load_file, save_file
 
 from tests.moe.experts.conftest import DOMAINS, SUMS
-from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.models.identity import recorded_base
 from unmask.models.loading import Source, load_language_model
@@ -48,16 +47,6 @@ def experts(base: Path, tmp_path: Path) -> Path:
 def retrain(base: Path) -> None:
     weights = load_file(base / "model.safetensors")
     save_file({name: weight + 0.05 for name, weight in weights.items()}, base / "model.safetensors", {"format": "pt"})
-
-
-def test_an_expert_on_a_base_that_was_retrained_is_not_taken_over(base: Path, tmp_path: Path) -> None:
-    first = expert(base, tmp_path / "done")
-    killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 2, die)))
-    assert expert(base, tmp_path / "done", At(".done-training", 1, pytest.fail)).losses == first.losses
-    retrain(base)
-    for name in ("done", "cut"):
-        with pytest.raises(UnmaskError, match=rf"'{base}' {CHANGED} the run in .* began: its weights were \w+ and are \w+ now"):
-            expert(base, tmp_path / name)
 
 
 def test_a_base_that_was_retrained_is_noticed_by_all_who_use_its_experts(base: Path, experts: Path, tmp_path: Path) -> None:

@@ -13,9 +13,7 @@ import pytest
 from tests.moe.experts.conftest import DOMAINS, SUMS
 from tests.moe.experts.lessons.test_specialise import FREE, PLAN, Scripted
 from tests.moe.experts.test_training import SHORT, expert
-from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
-from unmask.io.files import only_writer_of
 from unmask.io.seals import Damaged
 from unmask.models.loading import Source
 from unmask.moe.experts.expert import RECORD
@@ -74,28 +72,6 @@ def test_a_damaged_mixture_is_not_loaded(base: Path, tmp_path: Path) -> None:
         with pytest.raises(Damaged) as told:
             load_mixture(tmp_path / "copy", Source(""))
         assert file.name in str(told.value) and "\n" not in str(told.value)
-
-
-def test_two_runs_do_not_write_to_one_folder(base: Path, tmp_path: Path) -> None:
-    with only_writer_of(tmp_path / "sums"), pytest.raises(UnmaskError, match="Another run is writing"):
-        expert(base, tmp_path / "sums")
-    for name in DOMAINS:
-        expert(base, tmp_path / name, DOMAINS[name])
-    with only_writer_of(tmp_path / "mixture"), pytest.raises(UnmaskError, match="Another run is writing"):
-        mixed(base, tmp_path)
-    assert not (tmp_path / "mixture").exists()
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("damage", [flip, Path.unlink])
-def test_steps_of_an_unknown_run_are_made_again(damage: Any, base: Path, tmp_path: Path) -> None:
-    expert(base, tmp_path / "whole")
-    killed(lambda: expert(base, tmp_path / "cut", SUMS, At(".cut-training", 4, die)))
-    damage(tmp_path / ".cut-training" / RECORD)
-    with pytest.warns(UserWarning, match="The record of the steps"):
-        expert(base, tmp_path / "cut")
-    one, other = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert one == other
 
 
 @pytest.mark.parametrize("damage", [flip, cut])

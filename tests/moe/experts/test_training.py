@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.moe.experts.conftest import DOMAINS, SUMS
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
@@ -97,16 +97,6 @@ def test_a_killed_router_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Pat
     whole = trained("whole")
     killed(lambda: trained("cut", At("cut", 4, die)))
     assert torch.equal(trained("cut"), whole)
-
-
-def test_the_two_averages_differ_and_the_parts_of_a_step_do_not_matter(base: Path, tmp_path: Path) -> None:
-    mixed = [*SUMS[:6], *COLOURS[:6]]
-    settings: list[dict[str, Any]] = [{}, {"average": "token"}, {"accumulate": 2}]
-    by_example, by_token, in_parts = (
-        expert(base, tmp_path / str(place), mixed, **changes).losses for place, changes in enumerate(settings)
-    )
-    assert by_example[0] != by_token[0]
-    assert in_parts == pytest.approx(by_example, abs=1e-4)
 
 
 def test_a_mixture_from_the_command_line(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

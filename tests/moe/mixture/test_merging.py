@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests.moe.mixture.models import language_model, saved_experts, tokens
-from unmask.errors import UnmaskError
 from unmask.moe.mixture.merging import merge_experts
 from unmask.moe.mixture.mixture_folder import Mixture
 
@@ -84,18 +83,3 @@ def test_dare_keeps_a_share_and_its_mean(experts: Any) -> None:
     assert 0.4 < zero.float().mean() < 0.6
     assert torch.allclose(found[~zero], (2 * vector)[~zero], atol=1e-5)
     assert not torch.allclose(found, change(merged(experts[:1], "dare", density=0.5, seed=1)))
-
-
-def test_an_adapter_of_a_decoder_without_its_head_is_no_expert(tmp_path: Path) -> None:
-    [headless] = saved_experts(tmp_path, language_model().model, ["embedder"], task_type="FEATURE_EXTRACTION")
-    assert all(name.startswith("layers.") for name in headless.factors)
-    said = "'embedder' was trained on the decoder without its language-model head: it changes layers.*where the language model has model"
-    with pytest.raises(UnmaskError, match=said):
-        merged([headless], "linear")
-    with pytest.raises(UnmaskError, match=said):
-        Mixture(language_model(), [headless])
-    [other] = saved_experts(tmp_path / "other", language_model("gpt2"), ["other"], targets=["c_fc"])
-    with pytest.raises(UnmaskError, match=r"the model has no such linear map. It was trained on another base model"):
-        merged([other], "linear")
-    with pytest.raises(UnmaskError, match=r"'other' changes .*c_fc, which is a Conv1D in this model"):
-        merge_experts(language_model("gpt2"), [other], "linear")

@@ -16,7 +16,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, gates
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.mixture.model import override_routing, shuffled
+from unmask.moe.mixture.model import override_routing
 
 ROUTERS = ["block", "layer", "final"]
 
@@ -81,16 +81,6 @@ def test_a_layer_is_read_with_its_experts(router: Any, attention: str, tokenizer
     assert embedder.backbone.proof.summary == f"{attention}, proven in 3 layers with and without padding"
 
 
-def test_gates_by_hand() -> None:
-    scores = torch.tensor([[1.0, 3.0, 2.0]])
-    alpha = scores.softmax(dim=-1)[0]
-    assert torch.allclose(gates(scores, Routing(top_k=3))[0], alpha)
-    assert torch.allclose(gates(scores, Routing(top_k=1))[0], torch.tensor([0.0, alpha[1], 0.0]))
-    assert torch.allclose(gates(scores, Routing(top_k=2))[0], torch.tensor([0.0, alpha[1], alpha[2]]))
-    assert torch.allclose(gates(scores, Routing(top_k=2, renormalise=True)).sum(), torch.tensor(1.0))
-    assert torch.equal(gates(torch.zeros(1, 3), Routing()).count_nonzero(), torch.tensor(1)), "a tie still chooses one"
-
-
 @pytest.mark.parametrize("family", FAMILY)
 def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
     """What maps share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
@@ -105,23 +95,6 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
     for point in mixture.points.values():
         point.unshare()
     assert torch.allclose(logits(model, ids), shared, atol=1e-5)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("factor", ["down", "up"])
-@pytest.mark.parametrize("length", [1, 5, 12])
-def test_factors_that_change_are_taken_over(factor: str, length: int, tmp_path: Path) -> None:
-    """A mixture keeps some of them in another form, for few tokens and for maps that share a product."""
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    ids = tokens(model, 1, length)
-    with mixture.without_experts():
-        base = logits(model, ids)
-    assert (logits(model, ids) - base).abs().max() > 1e-3
-    for stack in mixture.stacks.values():
-        getattr(stack, factor).data.zero_()
-    mixture.refresh()
-    assert torch.equal(logits(model, ids), base)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -170,18 +143,6 @@ def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: P
         assert torch.allclose(found[:1][mask.bool()], alone[0], atol=1e-4)
 
 
-@pytest.mark.parametrize(("length", "top_k"), [(1, 1), (1, 2), (3, 2), (9, 2)])
-def test_texts_whose_tokens_a_block_puts_in_one_row_are_the_same_alone(length: int, top_k: int, tmp_path: Path) -> None:
-    """The shared expert of such a base gets states of shape (texts * tokens, dim). Few tokens are computed in another way."""
-    model = language_model("qwen2-moe")
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=top_k))
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.3)
-    assert any("shared_expert" in name for name in mixture.stacks)
-    ids = tokens(model, 2, length)
-    alone = torch.cat([logits(model, one[None]) for one in ids])
-    assert torch.allclose(logits(model, ids), alone, atol=1e-4)
-
-
 # experts are chosen token by token, whatever the number of texts: each of both has each value once
 @pytest.mark.sample(8)
 @pytest.mark.parametrize(("top_k", "texts"), itertools.product((1, 2), (1, 3)) if ALL else [(1, 3), (2, 1)])
@@ -210,37 +171,6 @@ def test_generating_with_a_cache_is_generating_without(
     assert torch.equal(cached.sequences, plain.sequences)
     for one, other in zip(cached.logits, plain.logits, strict=True):
         assert torch.allclose(one, other, atol=1e-4)
-
-
-@pytest.mark.parametrize("routing", [Routing("final"), Routing(level="sequence")])
-def test_what_stands_beside_a_cache_cannot_be_reordered(routing: Routing, tmp_path: Path) -> None:
-    model = language_model()
-    Mixture(model, saved_experts(tmp_path, model), routing)
-    with pytest.raises(UnmaskError, match="Beam search and assisted generation do not work with"):
-        model.generate(input_ids=tokens(model), num_beams=2, max_new_tokens=4, pad_token_id=0)
-
-
-def test_a_router_of_each_block_generates_with_beams_as_without_a_cache(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    for one in mixture.routers.values():
-        torch.nn.init.normal_(one.weight, std=0.5)
-    cached, plain = (
-        model.generate(input_ids=tokens(model), num_beams=3, max_new_tokens=6, pad_token_id=0, use_cache=use)
-        for use in (True, False)
-    )
-    assert torch.equal(cached, plain)
-
-
-def test_a_base_with_a_balance_loss_of_its_own_routers(tmp_path: Path) -> None:
-    """As an upcycled model: transformers would read our routing points for that loss, which are of another number of experts."""
-    model = language_model("olmoe", output_router_logits=True)
-    ids = tokens(model)
-    assert model(input_ids=ids, labels=ids).aux_loss is not None
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    found = model(input_ids=ids, labels=ids)
-    assert found.loss.isfinite() and found.aux_loss is None
-    assert len(mixture.body(ids, output_router_logits=True).router_logits) > len(mixture.points)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -345,20 +275,6 @@ def test_a_sequence_is_routed_by_the_mean_of_the_text_so_far(tmp_path: Path) -> 
         mixture.routing = Routing()
 
 
-@pytest.mark.parametrize("padded_left", [True, False])
-def test_padding_is_no_part_of_a_sequence(padded_left: bool, tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(level="sequence", top_k=3))
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
-    ids = tokens(model, 1, 6)
-    fill = torch.zeros(1, 3, dtype=torch.long)
-    padded = torch.cat([fill, ids] if padded_left else [ids, fill], dim=1)
-    mask = (padded * 0 + 1).masked_fill(torch.arange(9)[None] < 3 if padded_left else torch.arange(9)[None] > 5, 0)
-    places = (mask.cumsum(dim=1) - 1).clamp_min(0)
-    found = logits(model, padded, attention_mask=mask, position_ids=places)
-    assert torch.allclose(found[mask.bool()], logits(model, ids)[0], atol=1e-4)
-
-
 def test_a_shared_expert_always_acts_at_full_strength(tmp_path: Path) -> None:
     model = language_model()
     ids = tokens(model)
@@ -411,15 +327,6 @@ def test_choices(tmp_path: Path) -> None:
     assert mixture.routing == Routing(), "afterwards all is as it was"
 
 
-def test_chance_is_as_strong_as_what_was_learned() -> None:
-    scores = torch.randn(50, 40, 3, generator=torch.Generator().manual_seed(0))
-    learned, chance = gates(scores, Routing(top_k=2)), shuffled(Routing(top_k=2), 0)(scores)
-    assert torch.allclose(chance.sort(dim=-1).values, learned.sort(dim=-1).values)
-    assert not torch.equal(chance, shuffled(Routing(top_k=2), 1)(scores))
-    agree = float((chance.argmax(dim=-1) == learned.argmax(dim=-1)).float().mean())
-    assert abs(agree - 1 / 3) < 0.05
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("router", ["block", "layer"])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "olmoe"])
@@ -442,16 +349,6 @@ def test_layers_of_a_span_share_the_decision_of_the_first_one(router: Any, famil
     plain.load_routers({"router": first})
     with plain.with_gates(lambda _: gates(next(dictated), plain.routing)):
         assert torch.equal(logits(again, ids), shared)
-
-
-def test_layers_below_the_first_with_experts_are_those_of_the_base(tmp_path: Path) -> None:
-    model = language_model(num_hidden_layers=3)
-    ids = tokens(model)
-    base = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(from_layer=2))
-    states = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-    assert len(mixture.points) == 2 and all(".layers.2." in name for name in mixture.stacks)
-    assert torch.equal(states[2], base[2]) and not torch.equal(states[3], base[3])
 
 
 SHARED = {"span": 2, "from_layer": 1}
@@ -482,3 +379,13 @@ def test_a_text_that_goes_on_by_the_cache_of_its_beginning_is_routed_as_a_whole(
         before = model(input_ids=ids[:, :5])
         after = model(input_ids=ids[:, 5:], past_key_values=before.past_key_values)
     assert torch.allclose(before.logits, whole[:, :5], atol=1e-5) and torch.allclose(after.logits, whole[:, 5:], atol=1e-5)
+
+
+def test_gates_by_hand() -> None:
+    scores = torch.tensor([[1.0, 3.0, 2.0]])
+    alpha = scores.softmax(dim=-1)[0]
+    assert torch.allclose(gates(scores, Routing(top_k=3))[0], alpha)
+    assert torch.allclose(gates(scores, Routing(top_k=1))[0], torch.tensor([0.0, alpha[1], 0.0]))
+    assert torch.allclose(gates(scores, Routing(top_k=2))[0], torch.tensor([0.0, alpha[1], alpha[2]]))
+    assert torch.allclose(gates(scores, Routing(top_k=2, renormalise=True)).sum(), torch.tensor(1.0))
+    assert torch.equal(gates(torch.zeros(1, 3), Routing()).count_nonzero(), torch.tensor(1)), "a tie still chooses one"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_tokenizer
 from tests.moe.mixture.models import language_model, saved_experts, tokens
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.models.loading import Source, load_language_model
-from unmask.moe.mixture.expert_folder import UNREADABLE, require_stackable
+from unmask.models.loading import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture, build_mixture, load_mixture
 
@@ -109,16 +106,6 @@ def test_a_mixture_is_a_backbone(design: str, base: Path, tmp_path: Path) -> Non
     assert np.array_equal(Embedder.from_pretrained(tmp_path / "embedder", device="cpu").encode(TEXTS), vectors)
 
 
-def test_a_mixture_comes_back_with_its_own_tokenizer(base: Path, tmp_path: Path) -> None:
-    embedder = Embedder.from_model(mixed(base).body, make_tokenizer(add_bos=True), "causal/plain/last")
-    embedder.save_pretrained(tmp_path / "saved")
-    sources: list[dict[str, Any]] = [{"model": tmp_path / "saved"}, {"model": base, "adapter": tmp_path / "saved"}]
-    for source in sources:
-        loaded = Embedder.from_pretrained(**source, device="cpu")
-        assert np.array_equal(embedder.encode(TEXTS), loaded.encode(TEXTS))
-        assert next(loaded.prompt.tokenize(["a"])).ids[0] == 1
-
-
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_mixture_whose_experts_have_changed_since_is_not_saved(built: bool, shared: bool, base: Path, tmp_path: Path) -> None:
@@ -137,51 +124,3 @@ def test_a_mixture_whose_experts_have_changed_since_is_not_saved(built: bool, sh
     weights.write_bytes(before)
     mixture.save_pretrained(tmp_path / "saved")
     assert_equal(Mixture.from_pretrained(tmp_path / "saved"), mixture)
-
-
-@pytest.mark.parametrize("built", [True, False])
-def test_a_mixture_whose_base_was_written_since_is_not_saved(built: bool, base: Path, tmp_path: Path) -> None:
-    mixture = mixed(base)
-    mixture.save_pretrained(tmp_path / "loaded")
-    if not built:
-        mixture = Mixture.from_pretrained(tmp_path / "loaded")
-    embedder = Embedder.from_pretrained(tmp_path / "loaded", "causal/plain/last", device="cpu")
-    language_model(vocab_size=512, rms_norm_eps=0.1).save_pretrained(base)
-    for save in (mixture.save_pretrained, embedder.save_pretrained):
-        with pytest.raises(UnmaskError, match=r"base', the base model, was written since it was loaded here"):
-            save(tmp_path / "saved")
-
-
-def test_a_mixture_has_the_lexical_vectors_of_its_language_model(base: Path, tmp_path: Path) -> None:
-    (tmp_path / "saved").mkdir()
-    mixed(base).write_files(tmp_path / "saved")
-    lexical = Embedder.from_pretrained(tmp_path / "saved", "causal/eol/last/lexical", dtype="float32", device="cpu")
-    found = lexical.encode_sparse(TEXTS).toarray()
-    model, tokenizer = load_language_model(Source(str(tmp_path / "saved"), dtype="float32", device="cpu"))
-    for text, row in zip(TEXTS, found, strict=True):
-        ids = tokenizer(f'This sentence : "{text}" means in one word:"', return_tensors="pt")["input_ids"]
-        with torch.no_grad():
-            values = torch.log(1 + model(input_ids=ids).logits[0, -1].clamp_min(0)).numpy()
-        assert np.allclose(row[row > 0], values[row > 0], atol=1e-4)
-    assert (found > 0).any()
-
-
-def test_experts_of_one_base_under_two_names_are_alike(base: Path, tmp_path: Path) -> None:
-    """A base may be moved between two trainings. Its weights say that it is the same."""
-    [one] = saved_experts(tmp_path, language_model(), ["one"])
-    moved = replace(one, name="moved", base="/another/place")
-    require_stackable([replace(one, base_weights="w"), replace(moved, base_weights="w")])
-    with pytest.raises(UnmaskError, match="'moved' is an expert of '/another/place'"):
-        require_stackable([one, moved])
-    with pytest.raises(UnmaskError, match="is an expert of"):
-        require_stackable([replace(one, base_weights="w"), replace(one, name="other", base_weights="v")])
-
-
-def test_every_variant_of_lora_that_peft_knows_is_refused() -> None:
-    """A new version of PEFT may bring more of them."""
-    from dataclasses import fields
-
-    from peft import LoraConfig
-
-    variants = {field.name for field in fields(LoraConfig) if field.metadata.get("is_lora_variant")}
-    assert variants and variants <= UNREADABLE.keys()

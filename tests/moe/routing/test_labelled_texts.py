@@ -33,13 +33,6 @@ def test_several_sources_are_a_label(rows: Path, tmp_path: Path) -> None:
     assert len(found.texts) == 9 + 24
 
 
-def test_sources_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    files = [write_rows(tmp_path / name / "texts.jsonl", ROWS[:3]) for name in ("a", "b")]
-    assert read_labelled([str(file) for file in files]).values("source") == ["a/texts", "b/texts"]
-
-
 def test_a_limit_draws_by_the_seed(rows: Path) -> None:
     drawn = [[text.text for text in read_labelled([f"{rows}#4"], seed=seed).texts] for seed in (0, 0, 1)]
     assert len(drawn[0]) == 4 and drawn[0] == drawn[1] != drawn[2] and sorted(drawn[0]) == drawn[0]

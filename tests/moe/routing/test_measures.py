@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unmask.moe.routing.measures as module
-from tests.moe.routing.recorded import native, of_words, topical
+from tests.moe.routing.recorded import native, topical
 from unmask.moe.routing.measures import (
     GENERAL,
     OF_LABELS,
@@ -49,14 +49,6 @@ def test_every_measure_of_every_point_and_label(record: RoutingRecord) -> None:
     assert np.sum(topic["shares"], axis=2) == pytest.approx(np.full((3, 2), 2), abs=1e-3)
 
 
-def test_the_mean_is_that_of_the_points(record: RoutingRecord) -> None:
-    codes = record.texts.labels["topic"].astype(np.int64)
-    alone = [text_label_series(PointChoices.of(record.choices([point])), codes, FEW)["information"] for point in range(3)]
-    found = measure_routing(record, FEW)["labels"]["topic"]["measures"]["information"]
-    assert found["value"] == pytest.approx(np.mean([series[0] for series in alone]))
-    assert found["chance"] == pytest.approx(np.mean([series[2] for series in alone]))
-
-
 def test_measures_are_computed_once(record: RoutingRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     first = measured_routing(record, FEW)
     assert measured_routing(read_record(record.folder), FEW) == first
@@ -66,13 +58,6 @@ def test_measures_are_computed_once(record: RoutingRecord, monkeypatch: pytest.M
     assert (record.folder / "measures.json").read_bytes() == written, "the same numbers every time"
     monkeypatch.setattr(module, "measure_routing", lambda *_: pytest.fail("computed again"))
     assert measured_routing(record, FEW) == first
-
-
-def test_labels_of_words_have_measures_and_no_readout(tokenizer: Any, tmp_path: Path) -> None:
-    record = record_routing(native("mixtral", tokenizer), of_words(24), tmp_path / "record")
-    tags = measure_routing(record, FEW)["labels"]["tags"]
-    assert tags["of"] == "token" and tags["readout"] is None and set(tags["measures"]) == set(OF_LABELS)
-    assert sum(tags["values"].values()) <= record.settings.tokens
 
 
 def test_texts_of_which_no_token_was_drawn_are_left_out(tokenizer: Any, tmp_path: Path) -> None:

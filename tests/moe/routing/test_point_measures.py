@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import mutual_info_score
 
-from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, collapsed, routed
+from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, routed
 from unmask.moe.routing.measures import (
-    GENERAL,
     OF_LABELS,
     PointChoices,
     Series,
-    coactivation_series,
     general_series,
-    layer_agreement_series,
     text_label_series,
     token_label_series,
     vocabulary_series,
@@ -40,16 +37,6 @@ def corrected(series: Series, most: float = 1.0) -> Measured:
     return mean_of([series], most)
 
 
-def test_uniform_routing_shows_nothing() -> None:
-    found = point(routed(0.0, 200), sure=0.0)
-    values = {name: series[0] for name, series in general_series(found, FEW).items()}
-    assert set(values) == set(GENERAL)
-    assert values["confidence"] == pytest.approx(1 / EXPERTS) and values["uncertainty"] == pytest.approx(1)
-    assert values["balance"] == pytest.approx(1) and values["distinctness"] == pytest.approx(0, abs=1e-6)
-    assert values["max violation"] < 0.1 and values["repetition"] == pytest.approx(0, abs=0.03)
-    assert abs(corrected(vocabulary_series(found, FEW)).corrected) < 0.02
-
-
 def test_one_expert_for_each_domain() -> None:
     made = routed(1.0)
     found = text_label_series(point(made), made.labels, FEW)
@@ -61,15 +48,6 @@ def test_one_expert_for_each_domain() -> None:
     assert general_series(point(made), FEW)["distinctness"][0] == pytest.approx(1)
 
 
-def test_routing_that_collapsed_to_one_expert() -> None:
-    made = collapsed()
-    values = {name: series[0] for name, series in general_series(point(made), FEW).items()}
-    assert values["max violation"] == EXPERTS - 1 and values["balance"] == pytest.approx(0, abs=1e-6)
-    assert values["repetition"] == 0
-    assert corrected(text_label_series(point(made), made.labels, FEW)["information"]).corrected == pytest.approx(0)
-    assert vocabulary_series(point(made), FEW)[0] == 1 and corrected(vocabulary_series(point(made), FEW)).corrected == 0
-
-
 def test_a_mixture_of_knowing_and_guessing_has_its_truth_in_the_interval() -> None:
     made = routed(0.4, 200)
     own, other = 0.4 + 0.6 / EXPERTS, 0.6 / EXPERTS
@@ -77,18 +55,6 @@ def test_a_mixture_of_knowing_and_guessing_has_its_truth_in_the_interval() -> No
     found = corrected(text_label_series(point(made), made.labels, FEW)["information"])
     assert found.interval is not None and found.interval[0] <= truth <= found.interval[1]
     assert found.chance < 0.01
-
-
-def test_soft_information_sees_what_first_choices_hide() -> None:
-    """Expert 0 always wins, by a margin that depends on the domain."""
-    made = routed(1.0)
-    shares = np.full((len(made.first), EXPERTS), 0.05)
-    shares[:, 0], shares[np.arange(len(shares)), 1 + made.labels[made.texts] % 2] = 0.5, 0.4
-    base = point(made.with_first(np.zeros_like(made.first)))
-    base = PointChoices(base.texts, base.positions, base.ids, {}, shares.astype(np.float16), base.chosen)
-    found = text_label_series(base, made.labels, FEW)
-    assert found["information"][0] == pytest.approx(0, abs=1e-9)
-    assert corrected(found["soft information"]).corrected > 0.1
 
 
 def test_labels_of_tokens() -> None:
@@ -114,34 +80,3 @@ def test_vocabulary_that_decides() -> None:
     assert abs(corrected(vocabulary_series(point(made, ids), FEW)).corrected) < 0.02, "the largest share is above 1/n by chance"
     assert vocabulary_series(point(made, ids), FEW)[0] > 0.28
     assert np.isnan(vocabulary_series(point(made, np.arange(len(made.first))), FEW)[0])
-
-
-def test_agreement_of_two_points() -> None:
-    made, other = routed(seed=1), routed(seed=2)
-    assert corrected(layer_agreement_series(point(made), (made.first + 1) % EXPERTS, EXPERTS, FEW)).corrected == pytest.approx(
-        1
-    )
-    assert abs(corrected(layer_agreement_series(point(made), other.first, EXPERTS, FEW)).corrected) < 0.01
-
-
-def test_partners() -> None:
-    made = routed(texts=100)
-    couples = point(made, second=made.first ^ 1)
-    assert corrected(coactivation_series(couples, FEW)).corrected == pytest.approx(1)
-    anyone = (made.first + np.random.default_rng(0).integers(1, EXPERTS, len(made.first))) % EXPERTS
-    found = coactivation_series(point(made, second=anyone), FEW)
-    assert found[0] == pytest.approx(1 / 3, abs=0.05), "there is always a strongest one"
-    assert abs(corrected(found).corrected) < 0.05
-
-
-def test_the_interval_is_that_of_texts_and_not_of_tokens() -> None:
-    """Ten times the tokens of as many texts, all alike within a text, say nothing new."""
-    labels = np.arange(40) % 2
-    expert = np.random.default_rng(0).integers(2, size=40)
-    widths = []
-    for length in (3, 30):
-        made = Routed(np.repeat(expert, length), np.repeat(np.arange(40), length), labels)
-        interval = corrected(text_label_series(point(made), labels, FEW)["information"]).interval
-        assert interval is not None
-        widths.append(interval[1] - interval[0])
-    assert widths[0] == pytest.approx(widths[1]) and widths[0] > 0.05

@@ -14,7 +14,6 @@ from tests.moe.routing.recorded import NATIVE, native, of_words, ours, topical
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, RoutingPoint
-from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.moe.routing.record import Choices, RoutingRecord, read_record
 from unmask.moe.routing.recording import record_routing
 
@@ -119,22 +118,6 @@ def test_the_record_is_what_the_routers_of_our_mixture_did(name: str, tokenizer:
             assert (chosen == best.indices.numpy()).all() and np.allclose(gates, weights, atol=HALF)
 
 
-def test_of_a_mixture_of_ours_on_a_native_mixture_only_its_own_routers_are_recorded(tokenizer: Any, tmp_path: Path) -> None:
-    """The experts of the base have no names, and would get those of ours. The order among the modules does not matter."""
-    model, texts = ours(tmp_path, tokenizer, family="olmoe"), topical(4)
-    model.backbone.routers.reverse()
-    record = record_routing(model, texts, tmp_path / "record")
-    modules = dict(model.backbone.model.named_modules())
-    logits, _ = by_hooks(model, texts.texts[1].text)
-    names = {module: name for name, module in modules.items()}
-    by_name = dict(zip([names[router.module] for router in model.backbone.routers], logits, strict=True))
-    assert [(point.layer, point.experts) for point in record.points] == [(1, 3), (2, 3), (3, 3)]
-    assert record.settings.experts == ("a", "b", "c")
-    for place, point in enumerate(record.points):
-        shares, *_ = of_text(every(record), 1, place)
-        assert np.allclose(shares, by_name[point.name].softmax(dim=-1), atol=HALF), point.name
-
-
 @pytest.mark.parametrize("family", ["olmoe", "gpt-oss", "ours"])
 def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> None:
     model = ours(tmp_path, tokenizer) if family == "ours" else native(family, tokenizer)
@@ -145,27 +128,6 @@ def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> 
     for point in range(len(together.chosen)):
         assert np.allclose(together.probabilities[point], alone.probabilities[point], atol=HALF)
         assert (together.chosen[point] == alone.chosen[point]).mean() > 0.99
-
-
-def test_texts_and_labels_stand_beside_the_tokens(tokenizer: Any, tmp_path: Path) -> None:
-    model, texts = native("olmoe", tokenizer), topical()
-    record = read_record(record_routing(model, texts, tmp_path / "record").folder)
-    found = record.texts
-    assert found.texts == [text.text for text in texts.texts]
-    for place, name in enumerate(("topic", "size")):
-        values = record.label(name).values
-        assert [values[code] for code in found.labels[name]] == [text.values[place] for text in texts.texts]
-    vectors = model.encode([design := _mean()], found.texts)[design]
-    assert np.allclose(record.hidden(np.arange(len(found.texts))), vectors, atol=1e-4)
-    assert (record.hidden(np.array([3, 9])) == record.hidden(np.arange(12))[[3, 9]]).all()
-    assert (np.bincount(every(record).texts) == found.tokens).all()
-    assert record.settings.provenance["versions"] and record.settings.weights.startswith("memory-")
-
-
-def _mean() -> Any:
-    from unmask.designs.design import Design
-
-    return Design.parse("causal/plain/mean")
 
 
 def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> None:
@@ -187,24 +149,6 @@ def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> N
                 pieces += piece
             rebuilt.append(pieces)
         assert not said and tuple(rebuilt) == text.words
-
-
-def test_each_token_says_which_characters_it_is(tmp_path: Path) -> None:
-    from tests.conftest import make_tokenizer
-
-    tokenizer = make_tokenizer(add_bos=True)
-    written = ["ball goal", "", "a\U0001f600b", "lone \ud800 here", "race team medal coach ball"]
-    texts = LabelledTexts(tuple(LabelledText(text) for text in written))
-    record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record", max_length=5)
-    choices = every(record)
-    assert len(record.spans()) == 5 and "\ufffd" in record.texts.texts[3]
-    for number, (text, spans) in enumerate(zip(record.texts.texts, record.spans(), strict=True)):
-        own = choices.texts == number
-        assert len(spans) == choices.positions[own].max() + 1 <= 5
-        for position, token in zip(choices.positions[own], choices.ids[own], strict=True):
-            first, last = spans[position]
-            decoded = tokenizer.decode([token]).strip()
-            assert not text or "\ufffd" in decoded or text[first:last].strip() == decoded
 
 
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,17 +218,3 @@ def test_a_damaged_part_is_noticed_and_recorded_again(tokenizer: Any, tmp_path: 
             read_record(tmp_path / "record")
         record_routing(model, texts, tmp_path / "record")
         assert content(tmp_path / "record") == before
-
-
-def test_a_sample_of_tokens_is_drawn_by_the_seed_and_computed_in_full_context(tokenizer: Any, tmp_path: Path) -> None:
-    model, texts = native("olmoe", tokenizer), topical()
-    whole = every(record_routing(model, texts, tmp_path / "whole"))
-    some, same, other = (
-        every(record_routing(model, texts, tmp_path / name, sample=20, seed=seed))
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
-    assert len(some.ids) == 20 and (some.positions == same.positions).all() and (some.positions != other.positions).any()
-    place = {key: at for at, key in enumerate(zip(whole.texts.tolist(), whole.positions.tolist(), strict=True))}
-    at = [place[key] for key in zip(some.texts.tolist(), some.positions.tolist(), strict=True)]
-    assert np.allclose(some.probabilities[2], whole.probabilities[2][at], atol=HALF)
-    assert len(record_routing(model, texts, tmp_path / "d", sample=10_000).choices().ids) == len(whole.ids)

@@ -73,20 +73,3 @@ def test_the_order_of_choices_does_not_matter_and_the_right_one_does(tokenizer: 
     assert sum(value < 0 for value in values) == 1, "one choice is the likeliest"
     first, second = sorted(values)[:2]
     assert second == pytest.approx(-first, abs=1e-5), "the two likeliest are as far ahead as behind"
-
-
-@pytest.mark.parametrize("add_bos", [False, True])
-def test_a_prompt_that_is_too_long_loses_its_beginning_and_no_answer_does(add_bos: bool) -> None:
-    model, tokenizer = FAMILIES["llama"].build_language_model(), make_tokenizer(add_bos)
-    [item] = OPEN[1:]
-    ids = tokenizer(item.prompt + item.reference)["input_ids"]
-    answer = len(ids) - len(tokenizer(item.prompt)["input_ids"])
-    assert answer > 3 and len(ids) - answer > 4
-    kept = torch.tensor([[ids[0], *ids[3:]]])  # two tokens of the prompt are gone, and the first one is not
-    with torch.no_grad():
-        logs = model(kept).logits.log_softmax(dim=-1)[0]
-    expected = -sum(float(logs[at - 1, kept[0, at]]) for at in range(kept.shape[1] - answer, kept.shape[1])) / answer
-    cut = answer_likelihood(model, tokenizer, [item], max_length=len(ids) - 2)
-    assert cut == pytest.approx([expected], abs=1e-5)
-    assert cut != pytest.approx(answer_likelihood(model, tokenizer, [item]), abs=1e-5)
-    assert torch.isfinite(torch.tensor(answer_likelihood(model, tokenizer, ITEMS, max_length=4))).all()

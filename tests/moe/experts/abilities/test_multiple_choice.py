@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -32,18 +31,6 @@ def right(choice: Choice) -> str:
 def parameters(code: str) -> dict[str, int]:
     """How many parameters the functions of a program have, by their names."""
     return {part.name: len(part.args.args) for part in ast.parse(code).body if isinstance(part, ast.FunctionDef)}
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["mmlu", "bbh", *OPEN])
-def test_choices_are_drawn_by_the_seed_and_a_limit_takes_the_first(name: str, data: Path) -> None:
-    few, more, again, other = (
-        draw_choices(name, data / FILES[name], limit, seed, nothing) for limit, seed in ((20, 0), (40, 0), (20, 0), (20, 1))
-    )
-    assert few == again == more[:20] and len(few) == 20 and few != other
-    assert len({choice.item.key for choice in more}) == 40
-    for choice in more:
-        assert len(set(choice.item.choices)) == len(choice.item.choices) > 1
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -88,28 +75,6 @@ def test_who_does_not_read_the_question_is_right_by_chance(name: str, habit: int
     assert abs(sum(found) / len(found) - 0.25) < 4 * error
     places = [int(str(choice.item.target)) for choice in choices]
     assert all(abs(places.count(place) / len(places) - 0.25) < 4 * error for place in range(4))
-
-
-def test_answers_of_bbh_are_those_of_the_question_or_the_two_of_its_task(tmp_path: Path) -> None:
-    rows = [
-        ("navigate", "Go there.\nOptions:\n- Yes\n- No", "Yes"),
-        ("navigate", "Go back.\nOptions:\n- Yes\n- No", "No"),
-        ("snarks", "Which?\nOptions:\n(A) this (B)\n(B) that\n(C) none", "(B)"),
-        ("snarks", "An answer that is no option\nOptions:\n(A) this\n(B) that", "this"),
-        ("object_counting", "How many?", "3"),
-        ("object_counting", "How many more?", "4"),
-        ("object_counting", "How many less?", "5"),
-    ]
-    file = tmp_path / "bbh.jsonl"
-    file.write_text(
-        "".join(f"{json.dumps({'task': task, 'input': asked, 'target': target})}\n" for task, asked, target in rows)
-    )
-    choices = {choice.item.key: choice for choice in draw_choices("bbh", file, None, 0, nothing)}
-    assert choices.keys() == {rows[0][1], rows[1][1], rows[2][1]}
-    assert choices[rows[0][1]].item.choices == (" No", " Yes") and right(choices[rows[0][1]]) == " Yes"
-    assert choices[rows[2][1]].item.choices == (" (A)", " (B)", " (C)") and right(choices[rows[2][1]]) == " (B)"
-    assert choices[rows[2][1]].item.prompt == f"Q: {rows[2][1]}\nA:"
-    assert chance(list(choices.values())) == pytest.approx(100 * (1 / 2 + 1 / 2 + 1 / 3) / 3)
 
 
 @pytest.mark.parametrize("name", ["bbh", "mbpp"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers.integrations import sdpa_attention
 
 from tests.moe.mixture.models import language_model, saved_experts
 from unmask.moe.experts.lessons import generation
-from unmask.moe.experts.lessons.generation import Sampling, Writer, packed_attention, repeated_prefix
+from unmask.moe.experts.lessons.generation import Sampling, Writer
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
 
@@ -49,32 +47,6 @@ def _alone(writer: Writer) -> tuple[list[str], str]:
     plain = [writer.write(PREFIX, [row], GREEDY, "never", 0)[0].text for row in ROWS]
     early = [plain[1][start : start + length] for length in (1, 2, 3) for start in range(2, 6)]
     return plain, next(word for word in early if all(word not in text for text in (plain[0], plain[2])))
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
-def test_packed_attention_changes_nothing_but_the_kernel(family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = language_model(family, vocab_size=512, max_position_embeddings=512)
-    start, without_mask = tokenizer(PREFIX)["input_ids"], []
-    choice = sdpa_attention.use_gqa_in_sdpa
-
-    def chosen(mask: Any, *args: Any) -> bool:
-        without_mask.append(mask is None)
-        return bool(choice(mask, *args))
-
-    def logits(how: AbstractContextManager[None]) -> Any:
-        with torch.no_grad():
-            cache = repeated_prefix(model, start, 3)
-            without_mask.clear()
-            with how:
-                return model(input_ids=torch.full((3, 1), 7), past_key_values=cache).logits
-
-    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", chosen)
-    plain = logits(nullcontext())
-    assert any(without_mask)
-    packed = logits(packed_attention(model))
-    assert not any(without_mask) and len(without_mask) == model.config.num_hidden_layers
-    assert torch.allclose(packed, plain, atol=1e-5)
-    assert model.config._attn_implementation == "sdpa", "the model is left as it was"
 
 
 @pytest.mark.sample(1)

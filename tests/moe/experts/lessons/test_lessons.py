@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_tokenizer
 from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
-from tests.moe.mixture.models import language_model, saved_experts
+from tests.moe.mixture.models import language_model
 from unmask.errors import UnmaskError
-from unmask.models.loading import Source, load_base_language_model, load_language_model
 from unmask.moe.experts.lesson_training import schedule
 from unmask.moe.experts.lessons.lessons import tokenize_lessons
-from unmask.moe.experts.likelihood import require_same_tokens, response_likelihood, text_likelihood
-from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.training.collate import chunk_tokens
+from unmask.moe.experts.likelihood import response_likelihood
 
 
 def test_prompt_and_response_are_the_text_and_the_end(tokenizer: Any) -> None:
@@ -65,31 +60,3 @@ def test_likelihood_by_hand_and_in_any_batch(tokenizer: Any) -> None:
         losses = [-float(scores[place - 1, tokens.ids[place]]) for place in range(tokens.start, len(tokens.ids))]
         assert value == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert np.allclose(response_likelihood(model, tokenizer, lessons, batch_tokens=1), found, atol=1e-6)
-
-
-def test_likelihood_of_texts_by_hand_and_in_any_batch(tokenizer: Any) -> None:
-    model = language_model(vocab_size=512)
-    texts = ["Snow fell on the hill.", "", "One", "The cat sat on the mat, and then it slept until the evening came."]
-    whole = chunk_tokens(tokenizer, texts, 10, blocks=False)
-    found = text_likelihood(model, tokenizer, whole, max_length=9)
-    tokens = [ids[:9] for text in texts if len(ids := tokenizer(text)["input_ids"]) > 1]
-    assert len(found) == len(tokens) < len(texts), "nothing stands before a single token"
-    for value, ids in zip(found, tokens, strict=True):
-        with torch.no_grad():
-            scores = model(torch.tensor([ids])).logits[0].log_softmax(dim=-1)
-        assert value == pytest.approx(-float(scores[range(len(ids) - 1), ids[1:]].mean()), abs=1e-5)
-    assert np.allclose(text_likelihood(model, tokenizer, whole, max_length=9, batch_tokens=1), found, atol=1e-6)
-
-
-def test_experts_and_mixtures_read_texts_by_their_own_tokenizer_or_as_their_base(base: Path, tmp_path: Path) -> None:
-    model, _ = load_base_language_model(Source(str(base), dtype="float32"))
-    experts = saved_experts(tmp_path, model)
-    Mixture(model, experts, source=Source(str(base))).save_pretrained(tmp_path / "mixture")
-    sources = [Source(str(folder)) for folder in (base, tmp_path / "a", tmp_path / "mixture")]
-    sources += [Source(str(base), adapters=(str(tmp_path / name),)) for name in ("a", "mixture")]
-    require_same_tokens(sources, ["It is cold."])
-    for source in sources[1:]:
-        make_tokenizer(add_bos=True).save_pretrained((source.model, *source.adapters)[-1])  # if one lies there, it is theirs
-        with pytest.raises(UnmaskError, match="read these texts as other tokens"):
-            require_same_tokens([sources[0], source], ["It is cold."])
-    assert load_language_model(sources[1])[1]("a")["input_ids"][0] == 1

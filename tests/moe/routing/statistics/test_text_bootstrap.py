@@ -14,10 +14,7 @@ from unmask.moe.routing.text_bootstrap import (
     bootstrap_texts,
     measured,
     shuffled_labels,
-    text_counts,
-    text_sums,
     text_weights,
-    without_chance,
 )
 
 
@@ -38,12 +35,6 @@ def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
     assert bootstrap_texts(lambda weights: weights @ values[:1], 1).shape == (0,)
 
 
-def test_sums_and_counts_by_text() -> None:
-    texts = np.array([0, 0, 0, 1, 2, 2])
-    assert text_sums(np.arange(6.0)[:, None], np.array([0, 3, 4])).tolist() == [[3], [3], [9]]
-    assert text_counts(np.array([1, 1, 0, 1, 0, 0]), texts, 3, 2).tolist() == [[1, 2], [0, 1], [2, 0]]
-
-
 def test_an_interval_lies_around_what_is_left_after_chance() -> None:
     samples = np.random.default_rng(0).normal(0.5, 0.09, size=5000)
     found = measured(0.4, samples, 0.1)
@@ -53,16 +44,6 @@ def test_an_interval_lies_around_what_is_left_after_chance() -> None:
     expected = {"corrected": found.corrected, "value": 0.4, "chance": 0.1, "interval": found.interval, "most": 1.0}
     assert found.as_json() == expected
     assert measured(0.4, samples[:0]).interval is None
-
-
-def test_chance_is_zero_and_the_most_stays() -> None:
-    assert without_chance(0.2, 0.2) == 0 and without_chance(1.0, 0.2) == 1
-    assert without_chance(0.75, 0.1, 0.75) == pytest.approx(0.75)
-
-
-def test_perfect_routing_stays_perfect_with_few_texts() -> None:
-    found = _estimate(1.0, 0, 24)
-    assert found.corrected == pytest.approx(1) and found.value - found.chance < 0.9
 
 
 def _estimate(known: float, seed: int, texts: int) -> Measured:
