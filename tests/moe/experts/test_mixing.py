@@ -17,20 +17,8 @@ from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.mixing import (
-    Ingredients,
-    fresh_mixture,
-    mix,
-    mix_jointly,
-)
-from unmask.moe.experts.router import (
-    Balance,
-    BalanceLoss,
-    RouterOptions,
-    mean_states,
-    start_from_prototypes,
-    train_router,
-)
+from unmask.moe.experts.mixing import Ingredients, fresh_mixture, mix, mix_jointly
+from unmask.moe.experts.router import Balance, BalanceLoss, RouterOptions, mean_states, start_from_prototypes, train_router
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import load_mixture
 

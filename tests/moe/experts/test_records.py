@@ -77,8 +77,7 @@ def test_the_same_experts_or_lessons_in_another_order_are_another_mixture(base: 
     mixed(tmp_path / "mixture", experts)
     names, turned = list(DOMAINS), dict(reversed(DOMAINS.items()))
     for order, lessons in ((names[::-1], DOMAINS), (names, turned)):
-        words = "holds a mixture with other experts, lessons, order or settings. Give another folder, or remove this one to train again."
-        with pytest.raises(UnmaskError, match=rf"'{tmp_path / 'mixture'}' {words}"):
+        with pytest.raises(UnmaskError, match=rf"'{tmp_path / 'mixture'}' holds a run with other settings: order was"):
             ingredients = Ingredients(tuple(experts / name for name in order))
             mix(ingredients, lessons, tmp_path / "mixture", Routing(), Source("", dtype="float32"), learning=SHORT)
 
@@ -106,8 +105,3 @@ def test_records_are_compared_by_weights_not_by_the_way_that_a_path_was_typed(
         write_or_check(tmp_path / "run.json", Run(model="base", base_weights="w", seed=1))
     with pytest.raises(UnmaskError, match="its weights were w and are v now"):
         write_or_check(tmp_path / "run.json", Run(model=str(tmp_path / "base"), base_weights="v"))
-
-
-LESSONS = {"number": 2, "content": "ab"}
-LORA = {"r": 4, "alpha": 8.0}
-STEPS = {"steps": 2, "lr": 5e-3, "batch": 4}

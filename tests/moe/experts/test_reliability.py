@@ -51,7 +51,7 @@ def test_a_damaged_expert_is_trained_again(damage: Any, base: Path, tmp_path: Pa
     weights = folder / "adapter_model.safetensors"
     before = weights.read_bytes()
     damage(weights)
-    with pytest.warns(UserWarning, match="It is trained again: .*adapter_model"):
+    with pytest.warns(UserWarning, match=r"The result is made again: .*adapter_model"):
         expert(base, folder)
     assert weights.read_bytes() == before
     damage(folder / RECORD)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,17 +14,16 @@ from pydantic import Field
 from torch import nn
 
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
-from unmask.io.seals import check_seal, load_tensors, seal
+from unmask.io.records import Record
+from unmask.io.seals import check_seal, load_tensors
 from unmask.models.decoder import body_of, find_layers
-from unmask.models.identity import identity_of, pinned
+from unmask.models.identity import BASE_MODEL, identity_of, pinned
 from unmask.models.loading import Source, load_base_language_model, precision_of
-from unmask.models.provenance import versions
-from unmask.models.source import adapter_weights, lasting_name
+from unmask.models.source import adapter_weights
 from unmask.moe.experts.expert import LORA, linear_kinds
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.moe.experts.records import LessonsRecord, RunRecord, TrainingRecord, claim, finished, is_own, working_folder
+from unmask.moe.experts.records import LearningResult, LessonsRecord
 from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
 from unmask.moe.mixture.expert_folder import Expert, read_expert, write_expert
 from unmask.moe.mixture.gating import Routing
@@ -37,6 +35,7 @@ from unmask.moe.mixture.mixture_folder import (
     build_mixture,
     read_mixture_settings,
 )
+from unmask.runs import runs
 from unmask.training.lora import LoraOptions, weight_kinds
 
 if TYPE_CHECKING:
@@ -47,13 +46,14 @@ RECORD = "mixing.json"
 JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
 
 
-class MixingRecord(TrainingRecord):
-    """The content of `mixing.json`.
+class MixingSettings(Record):
+    """The settings in `mixing.json`.
 
     experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied. lora: of experts that
-    trained with their router.
+    trained with their router. order: of experts and domains; rows of the router and of each batch follow it.
     """
 
+    dtype: str
     domains: dict[str, LessonsRecord]
     routing: Routing
     learning: Learning
@@ -63,12 +63,7 @@ class MixingRecord(TrainingRecord):
     shared: str | None = None
     start_from: str | None = None
     lora: LoraOptions | None = None
-
-    def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run had the same, in the same order: rows of the router and of each batch follow it."""
-        assert isinstance(before, MixingRecord)
-        ordered = [*self.experts, *self.domains] == [*before.experts, *before.domains]
-        return ordered and super().is_same(before, folder)
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,8 +112,9 @@ def mix(
     options.check(routing, [expert.name for expert in experts], domains, learning)
     if experts:
         source = base_of_experts(experts, source)
-    record = _record(source, domains, routing, learning, options).model_copy(
+    settings = _settings(source, domains, routing, learning, options).model_copy(
         update={
+            "order": (*(expert.name for expert in experts), *domains),
             "experts": {expert.name: _factors_hash(expert.folder) for expert in experts},
             "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
             "shared": ingredients.shared and _factors_hash(ingredients.shared),
@@ -131,7 +127,7 @@ def mix(
         copied = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
         return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in copied]
 
-    return _trained(build, record, domains, folder, callbacks, lambda *_: None)
+    return _trained(build, source, settings, domains, folder, callbacks)
 
 
 def mix_jointly(
@@ -145,27 +141,25 @@ def mix_jointly(
     options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Mixed:
-    """Train new experts and their router together on the lessons of all domains (an ablation of Self-MoE, arXiv 2406.12034, table 3).
+    """Train new experts and their router together. There are as many experts as domains, but no expert belongs to a domain.
 
-    There are as many experts as domains, but no expert is tied to a domain. options: by default, the router learns at the rate of a
-    router alone. At the rate of the experts, it hardly moves. Raises UnmaskError as `mix` does.
+    options: by default, the router learns at the rate of a router alone. At the rate of the experts, it hardly moves.
+    Raises UnmaskError as `mix` does.
     """
     learning.require_first_gpu(source.device)
     options = replace(options or RouterOptions(joint=True, lr=LEARNING.lr), joint=True)
     if options.lr == learning.lr:
-        options = replace(options, lr=None)
+        options = replace(options, lr=None)  # one rate for both, however it was given
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
-    record = _record(source, domains, routing, learning, options).model_copy(update={"lora": lora})
+    settings = _settings(source, domains, routing, learning, options).model_copy(update={"lora": lora, "order": tuple(domains)})
     names = [f"expert{index}" for index in range(len(domains))]
     options.check(routing, names, domains, learning)
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         return *fresh_mixture(source, names, routing, lora, learning.seed), names
 
-    return _trained(
-        build, record, domains, folder, callbacks, lambda mixture, work: write_experts(mixture, work / EXPERTS, lora)
-    )
+    return _trained(build, source, settings, domains, folder, callbacks, lora)
 
 
 def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
@@ -207,12 +201,10 @@ def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
     return tuple(shared)
 
 
-def _record(
+def _settings(
     source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
-) -> MixingRecord:
-    return MixingRecord(
-        base=lasting_name(source.model),
-        base_weights=identity_of(source).revision,
+) -> MixingSettings:
+    return MixingSettings(
         dtype=precision_of(source),
         domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
         routing=routing,
@@ -223,33 +215,34 @@ def _record(
 
 def _trained(
     build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]],
-    record: MixingRecord,
+    source: Source,
+    settings: MixingSettings,
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
     callbacks: Sequence[Any],
-    finish: Callable[[Mixture, Path], None],
+    lora: LoraOptions | None = None,
 ) -> Mixed:
-    """Train and save a mixture, or reuse the finished one in the folder."""
-    folder = Path(os.path.realpath(folder))
-    work, learning = working_folder(folder, "mixing"), record.learning
-    with only_writer_of(folder):
-        finished_record = finished(folder, RECORD, record, "mixture")
-        if finished_record is None:
+    """Train and save a mixture, or reuse the finished one in the folder. lora: of experts that train, too."""
+    with runs.open_published(folder, settings, inputs={BASE_MODEL: identity_of(source).revision}, record=RECORD) as run:
+        if run.result is None:
             mixture, tokenizer, fresh = build()
             for lessons in domains.values():
-                tokenize_lessons(tokenizer, lessons, learning.max_length)
-            claim(work, RECORD, record)  # only now: a mixture that cannot be built or trained leaves nothing behind
+                tokenize_lessons(tokenizer, lessons, settings.learning.max_length)
             losses = train_router(
-                mixture, tokenizer, domains, work, learning=learning, options=record.options, fresh=fresh, callbacks=callbacks
+                mixture,
+                tokenizer,
+                domains,
+                run.scratch("training"),  # only now: a mixture that cannot be built or trained leaves nothing behind
+                learning=settings.learning,
+                options=settings.options,
+                fresh=fresh,
+                callbacks=callbacks,
             )
-            finish(mixture, work)
-            finished_record = record.model_copy(update={"losses": losses, "versions": versions()})
-            with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
-                mixture.write_files(scratch)
-                finished_record.write(scratch / RECORD)
-                seal(scratch)
-        remove_with_scratch(work)
-    return Mixed(folder, finished_record.losses)
+            if lora is not None:
+                write_experts(mixture, run.work / EXPERTS, lora)
+            run.publish(mixture.write_files, LearningResult.of(source, [{"loss": loss} for loss in losses]))
+        result = LearningResult.model_validate(run.result)
+    return Mixed(run.folder, result.losses)
 
 
 def _hash(file: Path) -> str:
