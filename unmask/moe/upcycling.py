@@ -50,18 +50,18 @@ class Branch:
 
 
 def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Branch:
-    """Load a branch of a dense language model. Raises UnmaskError if it has another tokenizer, or if it is no branch of this model.
+    """Load a branch of a dense language model. Raises UnmaskError if it has another tokenizer, or if it is not a branch of this model.
 
     An embedder is saved without the head that predicts tokens. If that head is not tied, the branch has that of the base.
     """
     try:
-        model, own = load_base_language_model(source)
+        model, branch_tokenizer = load_base_language_model(source)
         weights = dict(model.named_parameters())
     except HeadMissing:
-        body, own = load_decoder(source)
+        body, branch_tokenizer = load_decoder(source)
         prefix = next(path for path, module in dense.named_modules() if module is body_of(dense))
         weights = dict(dense.named_parameters()) | {f"{prefix}.{path}": weight for path, weight in body.named_parameters()}
-    if own.get_vocab() != tokenizer.get_vocab():
+    if branch_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise UnmaskError(f"Branch '{name}' has another tokenizer than the base model, so its tokens mean something else.")
     branch = Branch(name, {path: weight.detach() for path, weight in weights.items()})
     _require_branch_of(dense, branch)
@@ -90,22 +90,22 @@ def _require_branch_of(dense: PreTrainedModel, branch: Branch) -> None:
         )
 
 
-def _cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Cosine of two models as vectors of all their matrices. (Norms are near 1 in every model, so they would make all alike.)"""
-    product = squares = others = 0.0
-    for path, weight in one.items():
+def _cosine(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    """Cosine of two models as vectors of all their matrices. (Norms are near 1 in every model, so they would hide all differences.)"""
+    product = squares = rest = 0.0
+    for path, weight in first.items():
         if weight.ndim > 1:
-            a, b = weight.detach().float().flatten(), other[path].float().flatten()
-            product, squares, others = product + float(a @ b), squares + float(a @ a), others + float(b @ b)
-    return product / max(math.sqrt(squares * others), 1e-30)
+            a, b = weight.detach().float().flatten(), second[path].float().flatten()
+            product, squares, rest = product + float(a @ b), squares + float(a @ a), rest + float(b @ b)
+    return product / max(math.sqrt(squares * rest), 1e-30)
 
 
 def require_different(branches: Sequence[Branch], mlps: Sequence[str]) -> None:
     """Raise UnmaskError if two branches have equal MLPs: equal experts give a router nothing to learn."""
-    for one, other in combinations(branches, 2):
-        if all(torch.equal(one.weights[path], other.weights[path]) for path in mlps):
+    for first, second in combinations(branches, 2):
+        if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
             raise UnmaskError(
-                f"Branches '{one.name}' and '{other.name}' have equal MLPs, so a router could not tell them apart. "
+                f"Branches '{first.name}' and '{second.name}' have equal MLPs, so a router could not tell them apart. "
                 "Leave one out, or add noise."
             )
 
@@ -114,7 +114,7 @@ def require_different(branches: Sequence[Branch], mlps: Sequence[str]) -> None:
 def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequence[Branch], plan: Filled) -> None:
     """Give each expert of a mixture the MLP of its branch, and all other weights the mean over the branches, in place.
 
-    plan: the dense weights behind each weight of the mixture. Routers, which have none, stay as they are.
+    plan: the dense weights behind each weight of the mixture. Routers, which have none, are not changed.
     """
     for name, weight in sparse.named_parameters():
         if plan[name] and is_expert(name):
@@ -319,7 +319,7 @@ def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, gen
 
 
 def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
-    """The number of all parameters, and of those that one token uses."""
+    """The number of parameters, and of the parameters that one token uses."""
     total = sum(parameter.numel() for parameter in model.parameters())
     idle = 0
     for experts in _experts(model):

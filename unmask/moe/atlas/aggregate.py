@@ -1,4 +1,7 @@
-"""Packing: arrays of numbers inside the JSON of a page, short and quick to read. The page's `unpack` reads them."""
+"""Aggregate: from a routing record to the data of its page, which is small whatever the size of the record.
+
+Arrays are packed into the JSON as base64; the page's `unpack` reads them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from unmask.statistics.intervals import Bounds
 
 _KINDS = {"uint8": "u8", "uint16": "u16", "uint32": "u32", "float32": "f32"}
 NONE16, NONE32 = 2**16 - 1, 2**32 - 1
-"""Places that stand for "none"."""
+"""Markers of "none"."""
 
 
 def packed(values: NDArray[Any]) -> dict[str, str]:
@@ -50,12 +53,12 @@ def _seen(content: Any) -> Any:
 
 
 INSIDE = "·"
-"""Stands before a token that continues a word."""
+"""Precedes a token that continues a word."""
 _BLANKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "⏎"}
 
 
 def named_ids(tally: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) -> tuple[list[str], NDArray[np.int64]]:
-    """A name for each token id of a record, as it is first seen; and for each token, the place of its id in the names."""
+    """A name for each token id of a record, from its first occurrence; and the index of each token's id in the names."""
     _, first_rows, codes = np.unique(tally.ids, return_index=True, return_inverse=True)
     names = []
     for token in first_rows:
@@ -74,7 +77,7 @@ def token_name(text: str, first: int, last: int) -> str:
 
 
 def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], complete: bool) -> list[str]:
-    """A text cut at its recorded tokens: what stands before each, the token itself, and at last what follows.
+    """A text split at its recorded tokens: the text before each, the token itself, and finally the rest.
 
     A token that shares a character with the one before it (a part of an emoji, say) is empty. whole: whether the rest is shown.
     """
@@ -89,7 +92,7 @@ def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], complete: bo
 
 WORDS, PARTNERS, EXAMPLES = 6, 3, 2
 SEEN = 3
-"""A word is listed for an expert if it chose it so many times."""
+"""How often a word must choose an expert to be listed for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ class Words:
 def words(tally: Tally, names: Sequence[str], codes: NDArray[np.int64]) -> Words:
     """The token ids that choose an expert first more often than its load explains, by count x log lift. codes: of each token's id.
 
-    The lift alone would list the rarest words: a word seen once has the largest lift of all.
+    The lift alone would list the rarest words: a word seen once has the largest lift.
     """
     totals = np.bincount(codes, minlength=len(names))
     frequent = np.flatnonzero(totals >= SEEN)

@@ -1,4 +1,4 @@
-"""Measures on the page: those of `measures.json` with intervals, by layer, and with a sentence on how to read each."""
+"""Page: one HTML file with the atlas of one or two routing records. It opens from disk and makes no network requests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MeasureCell:
 
 @dataclass(frozen=True)
 class MeasureBar:
-    """A value and its interval on a scale from 0 to 100, in a row of its own if there are two records."""
+    """A value and its interval on a scale from 0 to 100, in a separate row if there are two records."""
 
     at: float
     low: float
@@ -66,7 +66,7 @@ class MeasureBar:
 
 @dataclass(frozen=True)
 class MeasureRow:
-    """A measure of all records, one cell each; None where a record lacks it."""
+    """A measure with one cell for each record; None where a record lacks it."""
 
     name: str
     how: str
@@ -115,7 +115,7 @@ def _bar(cell: MeasureCell, y: int, height: int, second: bool) -> MeasureBar:
 
 @dataclass(frozen=True)
 class MeasureGroup:
-    """Measures of one label, or of the routers as such. note: what they have to be held against."""
+    """Measures of one label, or of the routers as such. note: the baseline to compare with."""
 
     title: str
     note: str
@@ -123,7 +123,7 @@ class MeasureGroup:
 
 
 def read_measures(record: RoutingRecord) -> dict[str, Any] | None:
-    """The measures beside a record; None if there are none, or if they are of another record."""
+    """The measures of a record; None if there are none, or if they are of another record."""
     file = record.folder / MEASURES
     measures = read_sealed(file) if file.is_file() else None
     return measures if measures and measures.get("record") == record.settings.digest else None
@@ -204,7 +204,7 @@ def is_record(folder: Path) -> bool:
 def write_atlas(folders: Sequence[Path], output: Path) -> Path:
     """Write `atlas.html` into `output`, from one record or from two that stand side by side.
 
-    Raises UnmaskError for a folder without a finished record, for more than two, and where a file of somebody else would be replaced.
+    Raises UnmaskError for a folder without a finished record, for more than two, and where a foreign file would be replaced.
     """
     if len(folders) > _MOST:
         raise UnmaskError(f"An atlas shows one routing record or two side by side, not {len(folders)}. Give fewer folders.")

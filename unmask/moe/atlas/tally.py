@@ -18,7 +18,7 @@ from unmask.io.terminal import progress_bar
 from unmask.moe.routing.record import Choices, Label, RoutingRecord
 
 MOST_VALUES = 24
-"""Values of a label that are told apart. The rarest of more are one: `others`."""
+"""Most values of a label that are shown; the rarest are merged into `others`."""
 OTHERS = "(others)"
 TOP = 3
 """Experts of which the probability is kept, for each token that is shown."""

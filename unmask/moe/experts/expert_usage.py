@@ -1,6 +1,6 @@
 """Expert usage: which experts the tokens of each domain go to, and how much the expert tells about the domain.
 
-I(D; E) / H(D) is that of `unmask.moe.routing.formulas`, on first choices: at each routing point, and averaged, since routing
+I(D; E) / H(D) (`unmask.moe.routing.formulas`) is measured on first choices: at each routing point, and averaged, since routing
 points may use different experts for the same domain. Chance is taken off as for every measure of routing.
 """
 
@@ -91,7 +91,7 @@ def first_choices(
         inputs = collate([tokens[index] for index in batch])
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
-        # not `router_logits`: a base that is a mixture itself adds those of its own routers
+        # not `router_logits`: a base that is a mixture itself adds its routers' logits
         with mixture.record_logits() as recorded:
             mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
         for point, scores in enumerate(recorded):

@@ -79,7 +79,7 @@ class Ingredients:
     """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared).
 
     start_from: a mixture to start the router from. Rows of experts that both mixtures have, by name, are copied. Rows of new experts
-    start anew. Rows of experts that are not among `experts` are dropped.
+    are initialised. Rows of experts that are not among `experts` are dropped.
     """
 
     experts: tuple[Path, ...]
@@ -106,7 +106,7 @@ def mix(
     learning.require_first_gpu(source.device)
     options = options or RouterOptions()
     if options.joint:
-        raise UnmaskError("These experts stay as they are. For experts that learn with their router, use mix_jointly.")
+        raise UnmaskError("These experts are frozen. For experts that learn with their router, use mix_jointly.")
     experts = [read_expert(expert) for expert in ingredients.experts]
     shared = [read_expert(ingredients.shared)] if ingredients.shared else []
     options.check(routing, [expert.name for expert in experts], domains, learning)
@@ -151,7 +151,7 @@ def mix_jointly(
     if options.lr == learning.lr:
         options = replace(options, lr=None)  # one rate for both, however it was given
     if options.start == "prototypes":
-        raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
+        raise UnmaskError("Experts that learn jointly belong to no domain, so they cannot start from prototypes.")
     settings = _settings(source, domains, routing, learning, options).model_copy(update={"lora": lora, "order": tuple(domains)})
     names = [f"expert{index}" for index in range(len(domains))]
     options.check(routing, names, domains, learning)

@@ -162,7 +162,7 @@ class RouterOptions:
 
     train_top_k: number of experts that act on a token during training; None is all. start: from small random weights, or from the mean
     states of the domains with the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
-    lr: the learning rate of the router in joint training; None is that of the experts.
+    lr: the learning rate of the router in joint training; None is the experts' rate.
     """
 
     train_top_k: int | None = None
@@ -177,7 +177,7 @@ class RouterOptions:
             return
         if not self.joint:
             raise UnmaskError(
-                "A router has a learning rate of its own (lr of its options) only in joint training. Set joint=True, or set the rate of "
+                "A router has a separate learning rate (lr of its options) only in joint training. Set joint=True, or set the rate of "
                 "the whole training instead."
             )
         if not 0 < self.lr <= MOST_RATE:

@@ -29,7 +29,7 @@ UNREADABLE = {
     "use_dora": "DoRA",
     "rank_pattern": "a rank for each module",
     "alpha_pattern": "a scale for each module",
-    "modules_to_save": "whole modules beside the LoRA",
+    "modules_to_save": "full modules in addition to the LoRA",
     "target_parameters": "experts of a mixture of experts",
     "trainable_token_indices": "embeddings",
     "lora_bias": "biases",
@@ -53,7 +53,7 @@ class Expert:
 
     scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
     in the causal language model; the scale is in the second one. base_weights: of the base by their content, if the folder says it.
-    content: of the files as they were read, None if the factors are not from there.
+    content: a hash of the files that were read; None if the factors do not come from files.
     """
 
     name: str
@@ -67,16 +67,16 @@ class Expert:
 
 
 def read_expert(folder: Path, name: str | None = None) -> Expert:
-    """Read a PEFT folder. Raises UnmaskError for a folder that is no plain LoRA."""
+    """Read a PEFT folder. Raises UnmaskError for anything but a plain LoRA."""
     if not (folder / "adapter_config.json").is_file():
-        raise UnmaskError(f"'{folder}' is no expert: it has no adapter_config.json. An expert is a folder with a LoRA adapter.")
+        raise UnmaskError(f"'{folder}' is not an expert adapter: adapter_config.json is missing.")
     check_seal(folder)
     if adapter_weights(folder) is None:
-        raise UnmaskError(f"'{folder}' is no expert: it has no weights (adapter_model.safetensors).")
+        raise UnmaskError(f"'{folder}' is not an expert adapter: its weights are missing (adapter_model.safetensors).")
     content = content_of(folder)  # first: files that change while they are read are noticed later
     config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
-        raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
+        raise UnmaskError(f"'{folder}' is not an expert adapter: its type is {config.get('peft_type')}, not LORA.")
     trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if config.get(key)]
     if config.get("bias", "none") != "none":
         trained.append("biases")

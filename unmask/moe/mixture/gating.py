@@ -31,7 +31,7 @@ class Routing:
     decides once for the whole model, by the last state of a first pass without experts, as X-LoRA does.
     level: "token" routes each token by itself. "sequence" routes by the mean of the logits up to that token, which keeps the model causal.
     span: number of layers that share a decision, which the first of them makes by its input; 0 lets each block decide.
-    from_layer: the first layer with experts. The layers below it are those of the base.
+    from_layer: the first layer with experts. Lower layers stay as in the base.
     top_k: number of experts that act on a token. renormalise: make their gates sum to 1. Use it for evaluation: it separates which
     expert is chosen from how strongly it acts. Raises UnmaskError for a top_k below 1 and for settings that contradict each other.
     """
@@ -86,8 +86,8 @@ class Control:
 
     gate_function: computes the gates in place of the routing (an oracle, chance). override: a name that only this use of a gate function
     has. off: the base model alone. decided: logits of a first pass (router "final"). scale: what the factors of the experts lack while
-    they train, alpha / r. recorded: a list that takes the logits of every routing point, in order. so_far: turns the logits of single
-    tokens into those of the text up to each token.
+    they train, alpha / r. recorded: a list that takes the logits of every routing point, in order. so_far: averages the logits of
+    tokens over the text up to each token.
     """
 
     def __init__(self, routing: Routing) -> None:
@@ -204,7 +204,7 @@ class RoutingPoint(nn.Module):
         self.shared_down = torch.cat([stack.down for stack in stacks]).detach()
 
     def refresh(self) -> None:
-        """Take over the factors as they are now: their precision has changed."""
+        """Reread the factors after their precision has changed."""
         self._by_expert = None
         if self._sharing:
             self.share(list(self._sharing))
@@ -280,7 +280,7 @@ class ExpertLinear(nn.Module):
     def few(self, name: str) -> Float[Tensor, "rank _"]:
         """A, or B transposed, with a row for each rank, in fp32: a small product on a CPU takes 15 us in bf16 and 3 us in fp32.
 
-        Such products are most of what experts add to a generated token.
+        Such products are most of the experts' cost per generated token.
         """
         if name not in self._few:
             factor: Tensor = getattr(self, name).detach().float()

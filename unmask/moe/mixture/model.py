@@ -2,6 +2,19 @@
 
 Experts are put into the loaded model in place. Its decoder then declares the routing points as the mixtures of transformers declare their
 routers. So `output_router_logits=True` works, and so does everything that reads routing weights.
+
+`override_routing` evaluates a mixture under another routing, to show what its routing is worth:
+
+| name | gates |
+|---|---|
+| learned | as the mixture was saved |
+| top-K | the K best experts of the router, not renormalised |
+| top-K renormalised | the same, with gates that sum to 1 |
+| all | every expert, with the router's probabilities as gates ("soft") |
+| renormalised | as saved, and made to sum to 1: keeps which expert acts, drops how strongly |
+| random | as saved, shuffled among the experts for each token and block: the same strength, another expert |
+| uniform | 1 / n for each expert |
+| NAME | one expert alone at full strength (the oracle, if it is the expert of the domain) |
 """
 
 from __future__ import annotations
@@ -78,7 +91,7 @@ class MixtureModel:
         if self.routing.level == "sequence":
             RunningMean(self.body, self._control).attach()
         declare(self.body)
-        # A base that is a mixture itself may ask transformers for the balance loss of its own routers. That loss would read ours, too.
+        # A base that is a mixture itself may ask for the balance loss of its routers, which would read our routing points, too.
         if getattr(model.config, "output_router_logits", False):
             model.config.output_router_logits = False
         forget_recording(model)  # transformers looks for routers only once, and this model may have recorded before
@@ -94,8 +107,8 @@ class MixtureModel:
     @routing.setter
     def routing(self, routing: Routing) -> None:
         for name, current in self.routing.made_for.items():
-            if (wanted := routing.made_for[name]) != current:
-                raise UnmaskError(f"The routers of this mixture were made for {name}={current}, not {wanted}.")
+            if (requested := routing.made_for[name]) != current:
+                raise UnmaskError(f"The routers of this mixture were made for {name}={current}, not {requested}.")
         self._control.routing = routing
 
     @property
@@ -132,7 +145,7 @@ class MixtureModel:
         return [weight for stack in self.stacks.values() for weight in (stack.down, stack.up)]
 
     def refresh(self) -> None:
-        """Take over the factors of the experts as they are now: their precision has changed."""
+        """Reread the factors of the experts after their precision has changed."""
         for stack in self.stacks.values():
             stack.refresh()
         for point in self.points.values():
@@ -225,7 +238,7 @@ class MixtureModel:
             if block not in points:
                 leader = leaders.get(group := (self._layer(name) - from_layer) // span if span else len(points))
                 if shared is None or (self.routing.router == "layer" and leader is None):
-                    # fp32 beside weights of any precision: the router trains, and is small
+                    # fp32 whatever the precision of the model: the router trains, and is small
                     size = self.body.config.get_text_config(decoder=True).hidden_size
                     shared = nn.Linear(size, len(self.experts), bias=False, device=weight.device, dtype=torch.float32)
                 always = first.rank if self.shared else 0

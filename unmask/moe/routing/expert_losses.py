@@ -1,7 +1,7 @@
-"""Ablation: what an expert is for, by the loss of texts when it is removed.
+"""Expert losses: what texts lose without each expert (ablation), and how different the experts are. Saved as `experts.json`.
 
-A removed expert is replaced for each token that it would act on: the best expert that was not chosen takes its place, with its gate. If all
-experts act, the gates of the others grow so that their sum stays. So the strength of the experts is as before, and only who acts changes.
+A removed expert is replaced for each token that it would act on: the best expert that was not chosen takes over its gate. If all experts
+act, the gates of the others grow so that their sum stays the same. So only the choice of experts changes.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _hook(router: Router, expert: int) -> Any:
 
 
 def _without(weights: Tensor, removed: Tensor) -> Tensor:
-    """Gates of all experts without some, with the sum that they had."""
+    """Gates without the removed experts, with the same sum."""
     rest = weights.masked_fill(removed, 0)
     return rest * (weights.sum(dim=-1, keepdim=True) / rest.sum(dim=-1, keepdim=True).clamp_min(1e-12))
 
@@ -299,7 +299,7 @@ def factor_overlaps(experts: Sequence[Expert]) -> dict[str, float]:
 def _experts_beside(model: nn.Module, router: str) -> nn.Module:
     experts = getattr(model.get_submodule(router.rpartition(".")[0]), "experts", None)
     if not isinstance(experts, nn.Module):
-        raise UnmaskError(f"'{router}' has no module of experts beside it, so their outputs cannot be compared.")
+        raise UnmaskError(f"'{router}' has no sibling module of experts, so their outputs cannot be compared.")
     return experts
 
 
@@ -372,7 +372,7 @@ def measure_experts(
 ) -> ExpertLosses:
     """Remove each expert in turn, compare the experts, and write `experts.json` into a folder. together: see `ablate_experts`.
 
-    Labels of words are left out: the loss is that of a text. Raises UnmaskError for a dense model, for a folder of somebody else, and if no
+    Labels of words are left out: a loss belongs to a text. Raises UnmaskError for a dense model, for a folder with foreign files, and if no
     text has two tokens.
     """
     weights = str(model.provenance["weights"])
@@ -431,7 +431,7 @@ def _with_loss(
 
 
 def _few(texts: Sequence[str], tokens: Sequence[int], seed: int) -> list[str]:
-    """Texts drawn by the seed, up to so many tokens that the outputs of all experts fit in memory; one text at least.
+    """Texts drawn by the seed, at most as many tokens as fit in memory with the outputs of all experts; one text at least.
 
     They are drawn, since files are often sorted by source or label.
     """

@@ -1,15 +1,38 @@
-"""Load: how sure a router is of single tokens, and how evenly it uses its experts over all of them.
+"""Formulas of routing statistics: arrays of choices and probabilities in, numbers out. docs/routers.md explains how to read them.
 
 | measure | formula | range |
 |---|---|---|
 | confidence | mean over tokens of the largest p | 1/n to 1 |
 | uncertainty | mean over tokens of H(p) / log n | 0 to 1 |
-| balance | H(mean over tokens of p) / log n | 0 (one expert) to 1 (all alike) |
-| distinctness | balance - uncertainty: I(token; expert) / log n | 0 (all tokens are treated alike) to 1 |
+| balance | H(mean over tokens of p) / log n | 0 (one expert) to 1 (even) |
+| distinctness | balance - uncertainty: I(token; expert) / log n | 0 (all tokens are routed in the same way) to 1 |
 | max violation | largest load / mean load - 1 (MaxVio, arXiv 2408.15664) | 0 to n/k - 1 |
 | squared variation | variance of load / mean load squared (CV^2, Shazeer 2017, arXiv 1701.06538) | 0 to n/k - 1 |
+| vocabulary specialisation | mean over tokens of max over e of p(e given token id), ids seen ten times or more | chance to 1 |
+| repetition | (r - c) / (1 - c): r = P(same first choice as the previous token), c = sum over e of p(e)^2 | below 0 to 1 |
+| layer agreement | I(E; E') / sqrt(H(E) H(E')) of first choices at two routing points | 0 to 1 |
+| co-activation | mean over e of max over e' of p(e' chosen given e chosen), for k of 2 or more | chance to 1 |
+| information | I(L; E) / H(L), I = sum p(l, e) log p(l, e) / (p(l) p(e)) | 0 (independent) to 1 (the expert determines the label) |
+| specialisation | mean over labels of 1/2 sum over e of abs(p(e given l) - p(e)) | 0 (same experts for all labels) to 1 - 1/L |
+| kappa | (a - c) / (1 - c): agreement a of first choices, experts matched one to one, c from the loads | about 0 (chance) to 1 |
+| AMI | (I - E[I]) / (mean entropy - E[I]) of first choices (Vinh et al., 2010) | about 0 (chance) to 1 |
+| saturation | mean over tokens of the share of the last checkpoint's chosen experts that were chosen before | 0 to 1 |
+| output cosine | mean over tokens and pairs of experts of cos(y_e, y_e') | -1 to 1; 1: copies |
+| output CKA | mean over pairs of HSIC(e, e') / sqrt(HSIC(e, e) HSIC(e', e')) | about 0 to 1; 1: equal up to rotation and scale |
+| subspace overlap | mean over pairs of mean cos^2 of the principal angles of their column spaces | 0 to 1; chance: r / dim |
 
-p are the router's probabilities over n experts. Load counts the tokens that chose an expert among their k.
+p are the router's probabilities over n experts. Load counts the tokens that chose an expert among their k. Vocabulary specialisation,
+co-activation, saturation and p(e given l) are OLMoE's (arXiv 2409.02060, section 5), with the largest value as the summary of each row.
+Repetition is table 5 of Mixtral (arXiv 2401.04088), with chance from the loads instead of 1/n.
+
+Every label of texts has the same weight, and so has every text of a label: a large domain or a long text counts no more than others.
+Labels of tokens (tags) weigh as much as they occur. Experts of two runs have no common names, so they are matched (Hungarian method)
+before kappa; this makes the best of chance, so kappa of unrelated runs is slightly above 0. AMI needs no matching.
+
+CKA follows Kornblith et al. (arXiv 1905.00414). HSIC(e, e') is the covariance of k_e(i, j) and k_e'(i, j) over pairs of tokens i, j of
+different texts; k_e(i, j) is the inner product of the centred outputs of expert e. A token paired with itself would raise CKA, more so with
+few tokens and many dimensions. It is left out as in the debiased HSIC (Song et al., JMLR 13, 2012; for CKA: Nguyen et al.,
+arXiv 2010.15327). So are pairs of tokens of one text, which resemble each other.
 """
 
 from __future__ import annotations
@@ -74,7 +97,7 @@ def frequent(ids: Int[NDArray[Any], " token"]) -> Int[NDArray[np.int64], " token
 
 
 def follows(texts: Int[NDArray[Any], " token"], positions: Int[NDArray[Any], " token"]) -> Bool[NDArray[np.bool_], " token"]:
-    """Whether the token before is that of the position before in the same text."""
+    """Whether the previous token is the neighbour in the same text."""
     same = np.zeros(len(texts), bool)
     same[1:] = (texts[1:] == texts[:-1]) & (positions[1:] == positions[:-1] + 1)
     return same
@@ -116,7 +139,7 @@ def strongest_partner(pairs: Float[NDArray[Any], "*batch expert expert"]) -> Flo
 def pair_codes(
     chosen: Int[NDArray[Any], "token k"], experts: int
 ) -> tuple[Int[NDArray[np.int64], " pair"], Int[NDArray[np.int64], " pair"]]:
-    """Every two experts that act together, as one x experts + other, and the token of each. -1 in `chosen` stands for no choice.
+    """Every two experts that act together, as one x experts + other, and the token of each. -1 in `chosen` means no choice.
 
     Each token has a pair of an expert with itself, too: on the diagonal of a table, how often an expert acts.
     """
@@ -164,7 +187,7 @@ def normalised_information(joint: Joint) -> Float[NDArray[np.float64], "*batch"]
 
 
 def specialisation(joint: Joint) -> Float[NDArray[np.float64], "*batch"]:
-    """How far the experts of one label differ from those of all labels: total variation, the mean over labels by their weight."""
+    """How far the experts of one label differ from the average: total variation, the mean over labels by their weight."""
     label = joint.sum(axis=-1, keepdims=True)
     independent = label * joint.sum(axis=-2, keepdims=True)
     return np.asarray(np.abs(joint - independent).sum(axis=(-2, -1)) / 2)
@@ -181,7 +204,7 @@ Table = Real[NDArray[Any], "expert other"]
 
 
 def match(table: Table) -> Int[NDArray[np.int64], " expert"]:
-    """For each expert of the first run, the expert of the second that stands for it. Both runs have as many experts."""
+    """For each expert of the first run, its match in the second. Both runs have as many experts."""
     from scipy.optimize import linear_sum_assignment
 
     return np.asarray(linear_sum_assignment(table, maximize=True)[1], np.int64)
@@ -196,7 +219,7 @@ def kappa(table: Table) -> float:
 
 
 def overlap(chosen: Int[NDArray[Any], "token k"], last: Int[NDArray[Any], "token k"]) -> Float[NDArray[np.float64], " token"]:
-    """For each token, the share of the experts in `last` that are in `chosen` too. -1 stands for no choice."""
+    """For each token, the share of the experts in `last` that are in `chosen` too. -1 means no choice."""
     shared = ((last[:, :, None] == chosen[:, None, :]) & (last >= 0)[:, :, None]).any(axis=2).sum(axis=1)
     return np.asarray(shared / np.maximum((last >= 0).sum(axis=1), 1), np.float64)
 
@@ -222,11 +245,11 @@ def output_cka(outputs: Outputs, lengths: Int[NDArray[Any], " text"]) -> tuple[f
     centred = outputs - outputs.mean(axis=1, keepdims=True)
     starts = np.cumsum(lengths) - lengths
     products = np.stack([_with_others(centred, start, start + length) for start, length in zip(starts, lengths, strict=True)])
-    # all kernels of a centred output sum to 0: those of a text with the others to minus those of the text with itself
+    # the kernels of a centred output sum to 0, so a text's kernels with other texts are minus its kernels with itself
     kernels = -np.square(np.add.reduceat(centred, starts, axis=1, dtype=np.float64)).sum(axis=2).T
     pairs = lengths * (lengths.sum() - lengths)
     totals = [sums.sum(axis=0) for sums in (products, kernels, pairs)]
-    # the centre stays that of all texts: to move it with each text would change HSIC by the square of the move only
+    # the centre is kept: to move it with each text would change HSIC by the square of the move only
     without = [total - 2 * sums for total, sums in zip(totals, (products, kernels, pairs), strict=True)]
     return _mean_cka(*totals), np.array([_mean_cka(*sums) for sums in zip(*without, strict=True)])
 
@@ -242,7 +265,7 @@ def subspace_overlap(matrices: Sequence[Float[NDArray[Any], "dim rank"]]) -> flo
 
 
 def _with_others(centred: Outputs, start: int, end: int) -> Float[NDArray[np.float64], "expert expert"]:
-    """For every two experts, the sum of k_e(i, j) k_e'(i, j) over the tokens i of one text and the tokens j of all others."""
+    """For every two experts, the sum of k_e(i, j) k_e'(i, j) over the tokens i of one text and the tokens j of the other texts."""
     rest = np.concatenate([centred[:, :start], centred[:, end:]], axis=1)
     kernel = (centred[:, start:end] @ rest.transpose(0, 2, 1)).reshape(len(centred), -1)
     return np.asarray(kernel @ kernel.T, np.float64)

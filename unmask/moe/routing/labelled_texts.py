@@ -44,7 +44,7 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """All texts, in order. labels: the names of what their `values` say; token_labels: of what their `tags` say."""
+    """All texts, in order. labels: the names of their `values`; token_labels: the names of their `tags`."""
 
     texts: tuple[LabelledText, ...]
     labels: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class LabelledTexts:
 def read_labelled(
     sources: Sequence[str], labels: Sequence[str] = (), columns: Sequence[str] = ("text",), seed: int = 0
 ) -> LabelledTexts:
-    """The texts of files and task folders (`PATH`, or `PATH#100` for so many texts, drawn by the seed).
+    """The texts of files and task folders (`PATH`, or `PATH#100` for 100 texts drawn by the seed).
 
     labels: columns that hold a label for each text, or a list with a label for each word. columns: the text is in the first of these that a
     row has. Raises UnmaskError for rows without text or label, and for a label with one value only or with too many.

@@ -1,8 +1,9 @@
-"""Point measures: what one routing point does, from the choices of all its tokens, with resamples of texts.
+"""Measures of a record: how sure, even and specialised its routers are, for each label and as the mean over routing points.
 
-Each measure comes as its value, its resamples and what chance gives, so that means over routing points keep the resamples together.
-Texts that are labelled get labels dealt out anew for chance. Tokens have an order, so chance moves one series along the other by a random
-number of tokens: this breaks what goes with what, and keeps how a series goes with itself.
+One routing point is in memory at a time. Each measure of a point is a series: its value, its resamples of texts and its expected value by
+chance, so that means over routing points keep the resamples together. For labels of texts, chance is measured with permuted labels.
+Tokens are ordered, so there one series is shifted along the other by a random number of tokens: this breaks the relation between the two,
+and keeps the autocorrelation of each.
 """
 
 from __future__ import annotations
@@ -157,12 +158,12 @@ def text_label_series(point: PointChoices, labels: NDArray[np.int64], draws: Dra
 
 def token_label_series(point: PointChoices, tags: NDArray[np.int16], values: int, draws: Draws) -> dict[str, Series]:
     """How much experts tell about a label of tokens. Tokens without a label (-1) are left out."""
-    known = tags >= 0
-    codes, first = tags[known].astype(np.int64), point.first[known]
-    probabilities = point.probabilities[known].astype(np.float32)
+    tagged = tags >= 0
+    codes, first = tags[tagged].astype(np.int64), point.first[tagged]
+    probabilities = point.probabilities[tagged].astype(np.float32)
     groups = min(point.number, max(2, _TABLE // (values * point.experts)))
-    drawn = np.random.default_rng(draws.seed).permutation(point.number) % groups
-    owners = drawn[point.texts[known]]
+    sample = np.random.default_rng(draws.seed).permutation(point.number) % groups
+    owners = sample[point.texts[tagged]]
     counts = np.bincount((owners * values + codes) * point.experts + first, minlength=groups * values * point.experts)
     sums = _sums_by(owners * values + codes, probabilities, groups * values)
     tables = [table.reshape(groups, values, point.experts).astype(np.float64) for table in (counts, sums)]
@@ -171,9 +172,9 @@ def token_label_series(point: PointChoices, tags: NDArray[np.int16], values: int
         return _of_joint(np.stack([joint_of_tokens(table, weights) for table in tables], axis=1))
 
     def moved(by: int) -> NDArray[np.float64]:
-        other = np.roll(codes, by)
-        counts = np.bincount(other * point.experts + first, minlength=values * point.experts).astype(np.float64)
-        sums = _sums_by(other, probabilities, values)
+        shifted = np.roll(codes, by)
+        counts = np.bincount(shifted * point.experts + first, minlength=values * point.experts).astype(np.float64)
+        sums = _sums_by(shifted, probabilities, values)
         once = np.ones((1, 1))
         return np.asarray(statistic(once, [table.reshape(1, values, point.experts) for table in (counts, sums)])[0])
 
@@ -235,7 +236,7 @@ def _of_tables(
     chance: Iterable[NDArray[np.int64]],
     draws: Draws,
 ) -> Series:
-    """A measure of how often each code occurs. chance: other codes of the same tokens. A large table is counted anew for each resample."""
+    """A measure of how often each code occurs. chance: other codes of the same tokens. A large table is recounted for each resample."""
     if not len(codes):
         return float("nan"), np.zeros(0), 0.0
     dense = text_counts(codes, texts, number, size) if number * size <= _DENSE else None

@@ -90,7 +90,7 @@ def _mean(values: NDArray[np.float64], draws: Draws) -> Measured:
 
 
 def _agreement(groups: NDArray[np.int64], labels: NDArray[np.int64], draws: Draws) -> Measured:
-    """AMI, and its resamples with the clusters as they are."""
+    """AMI, and its resamples with fixed clusters."""
     size = int(max(groups.max(), labels.max())) + 1
 
     def statistic(weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ MEASURES, EXPERTS = "measures.json", "experts.json"
 
 
 class Point(BaseModel):
-    """A routing point. name: of the router's module. layer: 1..L. experts: so many; chosen: so many of them act on a token."""
+    """A routing point. name: of the router's module. layer: 1..L. experts: their number; chosen: how many of them act on a token."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,7 +48,7 @@ class Point(BaseModel):
 
 
 class Label(BaseModel):
-    """A label of texts or of tokens. In the files it is the place of its value in `values`, and -1 for a token without one."""
+    """A label of texts or of tokens. In the files it is the index of its value in `values`, and -1 for a token without one."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -99,7 +99,7 @@ class RecordSettings(Record):
 class Choices:
     """What routers did with some tokens, token by token, texts one behind the other. The lists have an entry for each routing point read.
 
-    texts: the number of the text. positions: in the text, from 0, with what stands before it. ids: token ids. tags: labels
+    texts: the number of the text. positions: in the text, from 0, special tokens before it included. ids: token ids. tags: labels
     of tokens. probabilities: of all experts, the softmax of the router's scores. chosen: the experts that act, strongest
     first; -1 for none. gates: how strongly these act.
     """
@@ -115,7 +115,7 @@ class Choices:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """The texts of a record. tokens: so many of each are recorded. labels: for each label of texts, the place of its value."""
+    """The texts of a record. tokens: recorded tokens of each. labels: for each label of texts, the index of its value."""
 
     texts: list[str]
     tokens: Int[NDArray[Any], " text"]
@@ -138,7 +138,7 @@ class RoutingRecord:
         return next(label for label in self.settings.labels if label.name == name)
 
     def batches(self, points: Sequence[int] | None = None) -> Iterator[Choices]:
-        """The choices part by part, of some routing points only (by their place) or of all. A part fits in memory."""
+        """The choices part by part, of some routing points only (by index) or of all. A part fits in memory."""
         for part in range(self.settings.parts):
             yield self._read(part, range(len(self.points)) if points is None else points)
 
@@ -185,15 +185,15 @@ class RoutingRecord:
 
         of_tokens = [label.name for label in self.settings.labels if label.of == "token"]
         lists = [[f"{kind}_{point}" for point in points] for kind in ("probabilities", "chosen", "gates")]
-        wanted = [
+        columns = [
             "text",
             "position",
             "token",
             *(f"label_{name}" for name in of_tokens),
-            *(name for some in lists for name in some),
+            *(name for names in lists for name in names),
         ]
-        table = pq.read_table(part_folder(self.folder, part) / TOKENS, columns=wanted)
-        arrays = [[_rows(table, name) for name in some] for some in lists]
+        table = pq.read_table(part_folder(self.folder, part) / TOKENS, columns=columns)
+        arrays = [[_rows(table, name) for name in names] for names in lists]
         tags = {name: _numbers(table, f"label_{name}") for name in of_tokens}
         return Choices(_numbers(table, "text"), _numbers(table, "position"), _numbers(table, "token"), tags, *arrays)
 
@@ -247,7 +247,7 @@ def write_part(
     hidden: Float[NDArray[np.float32], "text dim"],
     choices: Choices,
 ) -> None:
-    """Write the two tables of a part into a folder. spans: where each token of each text stands in it."""
+    """Write the two tables of a part into a folder. spans: the characters of each token of each text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -260,19 +260,21 @@ def write_part(
     tags = {f"label_{name}": pa.array(values) for name, values in choices.tags.items()}
     tokens = pa.table({**{name: pa.array(values) for name, values in plain.items()}, **tags, **lists})
     metadata = {b"unmask": settings.digest.encode()}
-    places = range(len(settings.points))
+    point_indices = range(len(settings.points))
     pq.write_table(
         tokens.replace_schema_metadata(metadata),
         scratch / TOKENS,
         compression="zstd",
-        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in places)],
-        use_byte_stream_split=[f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in places],
+        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in point_indices)],
+        use_byte_stream_split=[
+            f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in point_indices
+        ],
     )
     labels = {f"label_{name}": pa.array(values) for name, values in texts.labels.items()}
     number = np.arange(first_text, first_text + len(texts.texts), dtype=np.int32)
     columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}
-    places = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
-    table = pa.table({**columns, "spans": places, **labels, "hidden": _list_column(hidden)})
+    span_column = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
+    table = pa.table({**columns, "spans": span_column, **labels, "hidden": _list_column(hidden)})
     pq.write_table(table.replace_schema_metadata(metadata), scratch / TEXTS, compression="zstd")
 
 

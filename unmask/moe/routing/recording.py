@@ -51,7 +51,7 @@ from unmask.moe.routing.record import (
 from unmask.probing.word_probe import assign_words
 
 _PART_VALUES, _MOST, _LEAST = 2**22, 8192, 256
-"""A part has at most so many probabilities, and between so many tokens."""
+"""Most probabilities of a part, and bounds of its tokens."""
 _PROMPT = "plain"
 _GIVEN = {
     "weights": "weights",
@@ -92,7 +92,7 @@ def record_routing(
 ) -> RoutingRecord:
     """Record what the routers of a model do with texts; what is recorded already stays.
 
-    sample: record so many tokens, drawn from all. Every token is computed all the same, since later tokens see it. Tokens before the text
+    sample: number of tokens to record, drawn from all. Every token is computed, since later tokens see it. Tokens before the text
     (BOS) are not recorded. Raises UnmaskError for a dense model, and for a folder that holds another record.
     """
     backbone = model.backbone
@@ -251,7 +251,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _claim(folder: Path, settings: RecordSettings) -> RecordSettings:
-    """Write the settings of a record, or read those of one that was begun. Raises UnmaskError if that is another record."""
+    """Write the settings of a record, or read those of a started one. Raises UnmaskError if that is another record."""
     check_folder(folder)
     before = RecordSettings.read(folder / RECORD)
     if before is None:

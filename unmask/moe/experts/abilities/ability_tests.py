@@ -1,20 +1,20 @@
-"""Tests of ability: those of the Self-MoE paper. The harness fetches their data by name, or they are read from local files.
+"""Ability tests of the Self-MoE paper. lm-eval downloads them by name; here they are read from local files, which its tasks do not accept.
 
-| test | shots | what counts | columns of a local file |
+| test | shots | scored | columns of a local file |
 |---|---|---|---|
 | mmlu | 0 | likeliest letter | subject, question, choices, answer |
-| bbh | 3, chain of thought | text after "the answer is" | task, input, target; cot_prompts.jsonl beside it |
-| gsm8k | 8 | number behind #### | question, answer; train.jsonl beside it |
+| bbh | 3, chain of thought | text after "the answer is" | task, input, target; with cot_prompts.jsonl |
+| gsm8k | 8 | number behind #### | question, answer; with train.jsonl |
 | humaneval | 0 | code passes the tests | prompt, test, entry_point |
 | mbpp | 3: tasks 2, 3, 4 | code passes the tests | task_id, text, code, test_list; tasks 11 to 510 are the test |
 | hellaswag, piqa | 0 | likeliest ending, per character | context, endings, label; goal, sol1, sol2, label |
 | truthfulqa * | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
-| math | 4 | content of the last \\boxed{} | problem, solution; train.jsonl beside it |
-| triviaqa *, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); train.jsonl beside it |
+| math | 4 | content of the last \\boxed{} | problem, solution; with train.jsonl |
+| triviaqa *, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); with train.jsonl |
 
-mmlu, bbh, gsm8k and humaneval have the paper's number of shots (Self-MoE, arXiv 2406.12034, section 3.1), the others the harness's.
-* With a local file, the prompt is not the harness's. For truthfulqa, the harness puts six questions with answers first. For triviaqa, it
-adds a question mark to each question. Scores of the two prompts cannot be compared.
+mmlu, bbh, gsm8k and humaneval use the paper's number of shots (Self-MoE, arXiv 2406.12034, section 3.1), the others lm-eval's.
+* With a local file, the prompt differs from lm-eval's. For truthfulqa, lm-eval prepends six questions with answers. For triviaqa, it
+appends a question mark to each question. Scores of the two prompts cannot be compared.
 """
 
 from __future__ import annotations

@@ -1,14 +1,29 @@
-"""Answer likelihood: how well a model foresees the right answers of ability tests, in nats per token. Lower is better.
+"""Answer likelihood: how well a model predicts the right answers of ability tests, in nats per token. Lower is better.
 
 Small models answer most tests at chance, so their accuracies do not differ. A continuous measure of the same items differs long before
-(Schaeffer et al., 2023, arXiv 2304.15004). With n(x) the negative log-likelihood of a continuation x of the prompt, the mean over its
-tokens (Brown et al., 2020, arXiv 2005.14165, section 2.4, compare choices by it):
+(Schaeffer et al., 2023, arXiv 2304.15004). lm-eval has accuracies of likelihoods only, reads the prompt again for each choice, and has no
+such choices for tests that ask for written answers. With n(x) the negative log-likelihood of a continuation x of the prompt, the mean over
+its tokens (Brown et al., 2020, arXiv 2005.14165, section 2.4):
 
-- An item with choices has n(right choice) - min n(wrong choice). This is minus the margin of the right choice. It is below 0 exactly if
-  the right choice is the likeliest. What makes all choices less likely, such as another style, cancels: style is not an ability. The mean
-  over tokens keeps long choices from deciding, and gives all tests one unit. A probability normalised over choices would be close to
-  0 or 1 for long choices, and its logarithm would then depend on a few items.
+- An item with choices has n(right choice) - min n(wrong choice), which is minus the margin of the right choice. It is below 0 exactly if
+  the right choice is the most likely. What makes all choices less likely, such as another style, cancels. The mean over tokens keeps long
+  choices from deciding, and gives all tests one unit.
 - Any other item has n(reference answer). There is nothing to compare with, so style counts here.
+
+A small model writes hardly any right answer of tests that ask for written answers, but it may still prefer the right one among several:
+
+| test | the model reads | and chooses between |
+|---|---|---|
+| mmlu | the question, without its choices | the texts of its choices |
+| bbh | the question | the options of the question, or the two answers of its task |
+| gsm8k | the question, and the human solution up to its last result | that result, and the answers of three other problems |
+| mbpp, humaneval | the task | its program, and the programs of three other tasks, under its name |
+
+The wrong answers are right answers of other questions, so both kinds come from one source, and a model that does not read the question is
+right in 1 of 4. Answers of other questions have the same form: a number is as long, a program has as many parameters and about the same
+length. No question and no wrong answer belongs to a lesson, since an expert would find a program likely that it has learned. Questions
+that are nearly the same share no answers (ROUGE-L above 0.7, as for lessons). BBH uses the answers that its questions name, so chance
+differs between tasks; a task without such answers is left out.
 """
 
 from __future__ import annotations
@@ -71,7 +86,7 @@ def answer_nats(
 ) -> list[NDArray[np.float64]]:
     """n(x) of every choice of an item, shape (choice,), or of its reference answer, shape (1,), for each item.
 
-    The prompt of an item is read once for all of its choices, if the model can go on from it (`can_repeat`).
+    The prompt of an item is read once for all of its choices, if its cache can be repeated (`can_repeat`).
     """
     answers = [item.choices or (item.reference,) for item in items]
     pairs = [(item.prompt, answer) for item, choices in zip(items, answers, strict=True) for answer in choices]
@@ -133,7 +148,7 @@ def _shortened(ids: Sequence[int], start: int, max_length: int) -> LessonTokens:
 
 
 WRONG: Final = 3
-# programs are sorted by length, and so many beside each other share their answers. The nearest in length would not do: there are more short
+# programs are sorted by length, and groups of this size share their answers. The nearest in length would not do: there are more short
 # programs than long ones, so most of the nearest ones are shorter than the right one, which would tell it
 _TOGETHER: Final = 20
 _OPTION: Final = re.compile(r"^(\([A-Z]\)) ", re.MULTILINE)
@@ -242,7 +257,7 @@ def _mmlu(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
 
 
 def _bbh(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
-    """Questions that name their options by letters, and those of tasks with two answers."""
+    """Questions that name their options by letters, or whose task has two answers."""
     of_task: dict[str, set[str]] = defaultdict(set)
     for line, row in rows:
         of_task[str(row["task"])].add(field(file, line, row, "target").strip())

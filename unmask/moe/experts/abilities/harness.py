@@ -1,6 +1,7 @@
-"""Harness: runs lm-evaluation-harness on a model in memory. It keeps the result of each item, so two models can be compared item by item.
+"""Harness: runs lm-evaluation-harness on a model in memory, and keeps the result of each item, so that models are compared item by item.
 
-Only our sandbox runs code that a model writes. For tests of code, the harness provides neither data nor metric.
+What lm-eval does not do: leave out items that a model has learned, read local files, and run code of models in a sandbox. So for tests of
+code, it provides neither data nor metric here.
 """
 
 from __future__ import annotations
@@ -101,14 +102,14 @@ def accuracy(
     the model writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code
     that may not be run, and if the harness is not installed.
     """
-    given = {"run_code": run_code, "unsandboxed": unsandboxed}
-    return accuracies(model, tokenizer, {name: items}, limit=limit, batch=batch, **given)[name]
+    permissions = {"run_code": run_code, "unsandboxed": unsandboxed}
+    return accuracies(model, tokenizer, {name: items}, limit=limit, batch=batch, **permissions)[name]
 
 
 def accuracies(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    asked: Mapping[str, Items],
+    requested: Mapping[str, Items],
     *,
     run_code: bool = False,
     unsandboxed: bool = False,
@@ -116,20 +117,20 @@ def accuracies(
     batch: int = 8,
 ) -> dict[str, NDArray[np.float64]]:
     """`accuracy` for several tests. It raises the same errors, before anything is measured."""
-    require_code_to_run(asked, run_code, unsandboxed)
-    tests = {name: find_test(name) for name in asked}
-    given = {
+    require_code_to_run(requested, run_code, unsandboxed)
+    tests = {name: find_test(name) for name in requested}
+    items_of = {
         name: _fetched(name, tests[name], limit, items or Fetched())
         if tests[name].asked == "code" and (items is None or isinstance(items, Fetched))
         else items
-        for name, items in asked.items()
+        for name, items in requested.items()
     }
     lm, judged = _language_model(model, tokenizer, batch), partial(passes, unsandboxed=unsandboxed)
     return {
         name: _by_name(lm, tests[name], limit, items or Fetched())
         if items is None or isinstance(items, Fetched)
         else _scores(lm, tests[name], name, items, judged)
-        for name, items in given.items()
+        for name, items in items_of.items()
     }
 
 
@@ -174,21 +175,21 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
         def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
             likelihoods = np.array([likelihood for likelihood, _ in results])
             if test.by_length:
-                likelihoods = likelihoods / [len(choice.strip()) for choice in items[doc["place"]].choices]
-            return {"acc": float(likelihoods.argmax() == items[doc["place"]].target)}
+                likelihoods = likelihoods / [len(choice.strip()) for choice in items[doc["index"]].choices]
+            return {"acc": float(likelihoods.argmax() == items[doc["index"]].target)}
 
     else:
 
         def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
-            item, written = items[doc["place"]], str(results[0])
+            item, completion = items[doc["index"]], str(results[0])
             if item.program is not None:
-                return {"acc": float(judged(item.program(written)))}
-            return {"acc": float(is_right(test, written, item.target))}
+                return {"acc": float(judged(item.program(completion)))}
+            return {"acc": float(is_right(test, completion, item.target))}
 
-    asked = Dataset.from_list([{"place": place, "prompt": item.prompt} for place, item in enumerate(items)])
+    dataset = Dataset.from_list([{"index": index, "prompt": item.prompt} for index, item in enumerate(items)])
     config: dict[str, Any] = {
         "task": name,
-        "custom_dataset": lambda **_: {"test": asked},
+        "custom_dataset": lambda **_: {"test": dataset},
         "test_split": "test",
         "doc_to_text": lambda doc: doc["prompt"],
         "num_fewshot": 0,  # the prompt has the shots already
@@ -199,8 +200,8 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
     if test.asked == "choice":
         config |= {
             "output_type": "multiple_choice",
-            "doc_to_choice": lambda doc: list(items[doc["place"]].choices),
-            "doc_to_target": lambda doc: items[doc["place"]].target,
+            "doc_to_choice": lambda doc: list(items[doc["index"]].choices),
+            "doc_to_target": lambda doc: items[doc["index"]].target,
         }
     else:
         room = min(test.max_new_tokens, lm.max_length // 2)

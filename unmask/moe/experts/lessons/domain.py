@@ -1,8 +1,8 @@
-"""Domain: the topic of lessons, and the prompts with which a base model writes them.
+"""Domain: the topic of lessons, the prompts with which a base model writes them, and the filters that drop bad ones.
 
 A base model follows examples, not orders. So the prompt for an instruction shows a list of requirements and three seed lessons. The prompt
 for a response shows the role of an expert and five seed lessons with their responses (Self-MoE, arXiv 2406.12034, section 2.1). The
-wording is our own.
+wording is our own. The filters follow Self-Instruct (arXiv 2212.10560).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unmask.io.paths import expanded
 from unmask.moe.experts.lessons.lessons import SIMILAR, Lesson, Novelty, words
 
 _SHIPPED = Path(__file__).parent / "domains"
-STOP = "\n\nTask"  # what a base model writes when it goes on to the next task
+STOP = "\n\nTask"  # what a base model writes when it continues with the next task
 BLANK = "\n\n"  # the end of an instruction
 
 

@@ -52,7 +52,7 @@ class GenerationJob:
     seed: int
 
 
-_STRETCH = 16  # finished rows are removed after so many new tokens
+_STRETCH = 16  # new tokens after which finished rows are removed
 
 
 class Writers(Protocol):
@@ -244,7 +244,7 @@ def can_repeat(model: Any) -> bool:
 
 
 def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
-    """Leave these rows of a cache, and of the sums that a mixture keeps beside it (`RunningMean`)."""
+    """Keep only these rows of a cache, and of the sums that a mixture attaches to it (`RunningMean`)."""
     index = torch.tensor(rows, device=device)
     cache.batch_select_indices(index)
     if sums := getattr(cache, "routed_so_far", {}):
@@ -252,7 +252,7 @@ def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
 
 
 def repeated_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
-    """The key-value cache of a prefix (its token ids) for this number of texts that go on from it."""
+    """The key-value cache of a prefix (its token ids) repeated for this number of texts."""
     from transformers import DynamicCache
 
     cache = DynamicCache(config=model.config)

@@ -1,6 +1,15 @@
-"""Lessons: an instruction, optionally with an input, and the response that an expert learns.
+"""Lessons: an instruction, optionally with an input, and the response that an expert learns; and seed lessons of public task sets.
 
-Only the response is learned. The prompt is Alpaca's template, as in Self-MoE (arXiv 2406.12034, section 2.1).
+Only the response is learned. The prompt is Alpaca's template, as in Self-MoE (arXiv 2406.12034, section 2.1). Seeds are recognised by their
+columns:
+
+| columns | set | lesson |
+|---|---|---|
+| instruction, output (input) | lessons, Alpaca, Self-Instruct | the same |
+| subject, question, choices, answer | MMLU | question with choices A to D; letter and choice |
+| task, input, target | BIG-Bench Hard | the input of a task; its target |
+| question, answer | GSM8K | question; solution without the calculator's marks |
+| text, code | MBPP | the task with its first test; the function |
 """
 
 from __future__ import annotations
@@ -101,7 +110,7 @@ def tokenize_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesso
 
 
 def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[int, ...], int]]:
-    """The token ids of each text with what follows it, and the place where that begins; without special tokens at the end.
+    """The token ids of each text with its continuation, and the index at which that begins; without special tokens at the end.
 
     Both are tokenized together. A token across the border counts as what follows.
     """
@@ -187,7 +196,7 @@ def split_apart(
 ) -> dict[str, tuple[list[Lesson], list[Lesson]]]:
     """As `split` for each domain, and no lesson of the first parts is near one of the second parts (ROUGE-L above 0.7).
 
-    So a held-out lesson is no copy of a learned one with other numbers. Raises UnmaskError if there are too few.
+    So a held-out lesson is never a learned one with other numbers. Raises UnmaskError if there are too few.
     """
     shuffled = {name: _shuffled(lessons, seed) for name, lessons in domains.items()}
     held_out = {name: lessons[:test] for name, lessons in shuffled.items()}
@@ -199,7 +208,7 @@ def split_apart(
         if len(held_out[name]) < test or len(learned) < train:
             raise UnmaskError(
                 f"{name}: {train} + {test} lessons were asked for. {len(lessons)} are different, and {len(learned)} of them can be learned "
-                "beside the others: a lesson that is near a held-out one is left out."
+                "then: a lesson that is near a held-out one is left out."
             )
         parts[name] = (learned, held_out[name])
     return parts
@@ -225,7 +234,7 @@ def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:
 
 
 def keep_lessons(lessons: Sequence[Lesson], file: Path) -> list[Lesson]:
-    """Write lessons, or check that the file of an earlier run has the same; as they are read back. Raises UnmaskError if it has others."""
+    """Write lessons, or check that an earlier run's file has the same. Returns them as read back. Raises UnmaskError if they differ."""
     if not file.is_file():
         write_lessons(lessons, file)
     saved = read_lessons(file)

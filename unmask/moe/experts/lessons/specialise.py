@@ -136,10 +136,12 @@ def specialise(
         record.write(folder / RECORD)
         batches = Batches(folder, record.run)
         dropped: Counter[str] = Counter()
-        instructions, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
+        instructions, texts_written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
         lessons = _responses(writer, domain, seeds, instructions, batches, plan, dropped)
         write_lessons(lessons, folder / LESSONS)
-        outcome = Yield(written, len(instructions), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
+        outcome = Yield(
+            texts_written, len(instructions), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons)
+        )
         write_json(
             folder / REPORT, {**record.as_json(), **outcome.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]}
         )
@@ -182,7 +184,7 @@ def check_run(folder: Path, record: SpecialiseRecord) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise UnmaskError if a file of somebody else stands where a run would write its own. Batches show a run that lost its record."""
+    """Raise UnmaskError if a run would overwrite a foreign file. Batches show a run that lost its record."""
     for name in (INSTRUCTIONS, RESPONSES):
         refuse_foreign(folder / name, [CHECKSUM])
     if not (folder / INSTRUCTIONS).is_file():
@@ -198,7 +200,7 @@ class Batches:
     run: str
 
     def read(self, name: str, answered: str = "", repair: bool = True) -> Iterator[Sequence[Text]]:
-        """The complete batches. A damaged batch and those after it are removed, to be written anew.
+        """The complete batches. A damaged batch is removed with all later ones, to be written again.
 
         answered: identifies the instructions that the batches respond to. Responses to other instructions are removed as well. Raises
         UnmaskError for batches of another run.
@@ -210,7 +212,9 @@ class Batches:
                 texts = self._texts(line, answered)
             except Damaged as error:
                 if repair:
-                    warnings.warn(f"'{file}', line {number + 1}: {error}. It is written anew, with what follows.", stacklevel=2)
+                    warnings.warn(
+                        f"'{file}', line {number + 1}: {error}. It is written again, with all later ones.", stacklevel=2
+                    )
                     with atomic(file) as scratch:
                         scratch.write_bytes(b"".join(intact + b"\n" for intact in lines[:number]))
                 return
