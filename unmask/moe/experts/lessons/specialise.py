@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import append_line, atomic, only_run_in, refuse_foreign, write_json
@@ -139,9 +139,8 @@ def specialise(
         instructions, texts_written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
         lessons = _responses(writer, domain, seeds, instructions, batches, plan, dropped)
         write_lessons(lessons, folder / LESSONS)
-        outcome = Yield(
-            texts_written, len(instructions), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons)
-        )
+        words = sum(len(lesson.output.split()) for lesson in lessons) / len(lessons) if lessons else 0.0
+        outcome = Yield(texts_written, len(instructions), len(lessons), dict(dropped), _spread(lessons, seeds), words)
         write_json(
             folder / REPORT, {**record.as_json(), **outcome.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]}
         )
@@ -227,8 +226,6 @@ class Batches:
 
     def _texts(self, line: bytes, answered: str) -> Sequence[Text]:
         try:
-            if line.startswith(b"["):  # of an older version, which wrote the texts alone
-                return TypeAdapter(tuple[Text, ...]).validate_json(line)
             batch = BatchRecord.model_validate(open_line(line))
         except ValidationError as error:
             raise Damaged(f"it is damaged ({first_problem(error)})") from error
@@ -309,7 +306,11 @@ def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, b
     # the last word goes to the rows: the prefix is shared, and no row may be empty
     rows = ("Instruction:",) * plan.batch
     return GenerationJob(
-        prompt.removesuffix("Instruction:"), rows, sampling, BLANK, _number(plan.seed, domain.name, "instructions", batch)
+        prompt.removesuffix("Instruction:"),
+        rows,
+        sampling,
+        BLANK,
+        zlib.crc32(f"{plan.seed}:{(domain.name, 'instructions', batch)}".encode()),
     )
 
 
@@ -330,10 +331,6 @@ def _draw(seeds: Sequence[Lesson], number: int, seed: int, stage: str, batch: in
     return random.Random(f"{seed}:{stage}:{batch}").sample(list(seeds), number)
 
 
-def _number(seed: int, *parts: object) -> int:
-    return zlib.crc32(f"{seed}:{parts}".encode())
-
-
 def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
     texts = [lesson.question for lesson in lessons]
     near = [
@@ -341,7 +338,3 @@ def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
         for index, text in enumerate(texts[:_COMPARED])
     ]
     return sum(near) / len(near) if near else 0.0
-
-
-def _length(lessons: Sequence[Lesson]) -> float:
-    return sum(len(lesson.output.split()) for lesson in lessons) / len(lessons) if lessons else 0.0
