@@ -223,9 +223,22 @@ class _Counts:
         """The whole tally."""
         texts, ids, positions, first = (np.concatenate(arrays) for arrays in zip(*self.plain, strict=True))
         return Tally(
-            self.record, self.starts, texts, ids, positions, first, self.shares[0], self.shares[1:], self.pairs,
-            dict(sorted(self.rows.items())), self.shown_positions, self.top, self.probabilities, self.mapped, self.routing,
-        )  # fmt: skip
+            record=self.record,
+            starts=self.starts,
+            texts=texts,
+            ids=ids,
+            positions=positions,
+            first=first,
+            everything=self.shares[0],
+            groups=self.shares[1:],
+            pairs=self.pairs,
+            shown=dict(sorted(self.rows.items())),
+            shown_positions=self.shown_positions,
+            top=self.top,
+            probabilities=self.probabilities,
+            mapped=self.mapped,
+            routing=self.routing,
+        )
 
 
 def _empty(grouping: Grouping, slots: int) -> Shares:

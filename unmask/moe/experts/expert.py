@@ -80,10 +80,12 @@ def train_expert(
                 model,
                 {"lessons": tokens},
                 learning,
-                pad_id_of(tokenizer, model),
-                run.scratch("training"),  # only now: a run that cannot train leaves nothing behind
-                nullcontext if model.dtype == torch.float32 else lambda: torch.autocast(model.device.type, model.dtype),
-                callbacks,
+                pad_id=pad_id_of(tokenizer, model),
+                folder=run.scratch("training"),  # only now: a run that cannot train leaves nothing behind
+                computing=nullcontext
+                if model.dtype == torch.float32
+                else lambda: torch.autocast(model.device.type, model.dtype),
+                callbacks=callbacks,
             )
             base = pinned(source, adapter)
             config = adapter.peft_config["default"]

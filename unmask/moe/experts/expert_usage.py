@@ -128,18 +128,18 @@ def measure_usage(
     names = [expert.name for expert in mixture.experts]
     named_domains = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
     return Usage(
-        tuple(domains),
-        tuple(names),
-        tuple(tuple(row) for row in load.tolist()),
-        strength,
-        float(by_point.mean()),
-        (float(low), float(high)),
-        _by_chance(counts, labels, seed),
-        tuple(by_point.tolist()),
-        float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
-        float(information(answering, labels).mean()),
-        _by_chance(answering, labels, seed),
-        float(np.mean([load[row].argmax() == index for row, index in named_domains])) if named_domains else None,
+        domains=tuple(domains),
+        experts=tuple(names),
+        load=tuple(tuple(row) for row in load.tolist()),
+        strength=strength,
+        information=float(by_point.mean()),
+        interval=(float(low), float(high)),
+        shuffled=_by_chance(counts, labels, seed),
+        by_point=tuple(by_point.tolist()),
+        pooled=float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
+        responses=float(information(answering, labels).mean()),
+        responses_shuffled=_by_chance(answering, labels, seed),
+        own=float(np.mean([load[row].argmax() == index for row, index in named_domains])) if named_domains else None,
     )
 
 

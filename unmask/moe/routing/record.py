@@ -299,13 +299,13 @@ def _joined(parts: Sequence[Choices]) -> Choices:
         return [np.concatenate(arrays) for arrays in zip(*(getattr(part, kind) for part in parts), strict=True)]
 
     return Choices(
-        np.concatenate([part.texts for part in parts]),
-        np.concatenate([part.positions for part in parts]),
-        np.concatenate([part.ids for part in parts]),
-        {name: np.concatenate([part.tags[name] for part in parts]) for name in parts[0].tags},
-        points("probabilities"),
-        points("chosen"),
-        points("gates"),
+        texts=np.concatenate([part.texts for part in parts]),
+        positions=np.concatenate([part.positions for part in parts]),
+        ids=np.concatenate([part.ids for part in parts]),
+        tags={name: np.concatenate([part.tags[name] for part in parts]) for name in parts[0].tags},
+        probabilities=points("probabilities"),
+        chosen=points("chosen"),
+        gates=points("gates"),
     )
 
 

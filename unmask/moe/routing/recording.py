@@ -289,13 +289,13 @@ def _record_part(
     tags = np.concatenate([tokenized.tags[number][:, mask] for number, mask in zip(numbers, masks, strict=True)], axis=1)
     of_tokens = [label.name for label in settings.labels if label.of == "token"]
     choices = Choices(
-        np.repeat(np.arange(numbers.start, numbers.stop, dtype=np.int32), ends - starts),
-        np.concatenate([np.flatnonzero(mask) for mask in masks]).astype(np.int32),
-        np.concatenate([np.asarray(text.ids, np.int32)[mask] for text, mask in zip(part_texts, masks, strict=True)]),
-        dict(zip(of_tokens, tags, strict=True)),
-        probabilities,
-        chosen,
-        gates,
+        texts=np.repeat(np.arange(numbers.start, numbers.stop, dtype=np.int32), ends - starts),
+        positions=np.concatenate([np.flatnonzero(mask) for mask in masks]).astype(np.int32),
+        ids=np.concatenate([np.asarray(text.ids, np.int32)[mask] for text, mask in zip(part_texts, masks, strict=True)]),
+        tags=dict(zip(of_tokens, tags, strict=True)),
+        probabilities=probabilities,
+        chosen=chosen,
+        gates=gates,
     )
     texts_written = [encodable(texts.texts[number].text) for number in numbers]
     spans = [tokenized.spans[number] for number in numbers]
@@ -304,7 +304,13 @@ def _record_part(
         code_of = {value: number for number, value in enumerate(label.values)}
         labels[label.name] = np.array([code_of[texts.texts[number].values[label_index]] for number in numbers], np.int16)
     write_part(
-        scratch, settings, numbers.start, Texts(texts_written, (ends - starts).astype(np.int32), labels), spans, hidden, choices
+        scratch,
+        settings,
+        first_text=numbers.start,
+        texts=Texts(texts_written, (ends - starts).astype(np.int32), labels),
+        spans=spans,
+        hidden=hidden,
+        choices=choices,
     )
 
 
