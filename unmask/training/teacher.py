@@ -65,8 +65,8 @@ def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
 
     def vectors(texts: list[str]) -> Tensor:
         readable = [without_surrogates(text) for text in texts]
-        found: Tensor = model.encode(readable, convert_to_tensor=True, show_progress_bar=False)
-        return found.float().clone()  # what inference mode returns cannot take part in a backward pass
+        encoded: Tensor = model.encode(readable, convert_to_tensor=True, show_progress_bar=False)
+        return encoded.float().clone()  # what inference mode returns cannot take part in a backward pass
 
     return vectors
 
