@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import make_tokenizer
-from tests.encoding.test_encode import CASES
+from tests.encoding.test_encoder import CASES
 from tests.families import FAMILIES
 from tests.proofs import ALL
 from unmask.designs.prompts import PROMPTS

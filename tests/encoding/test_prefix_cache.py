@@ -124,7 +124,7 @@ def test_a_large_dimension_hides_no_wrong_keys(
 def test_texts_beyond_a_border_of_longrope_do_not_go_on_from_before_it() -> None:
     """There, all tokens of a text are rotated by other frequencies."""
     ids = tuple(torch.randint(3, 512, (1030,), generator=torch.Generator().manual_seed(0)).tolist())
-    backbone, read = with_longrope(), lambda texts, _: [torch.ones(len(texts), 4)]
+    backbone, read = with_longrope().backbone, lambda texts, _: [torch.ones(len(texts), 4)]
     for longest, shared in ((1024, True), (1030, False)):
         texts = [TokenizedText(ids[: longest - place], 900) for place in range(8)]
         assert (find_prefix(backbone, texts, read) is not None) is shared

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from transformers import AutoModel, AutoModelForCausalLM
 
 from tests.conftest import TEXTS, make_tokenizer
-from tests.encoding.test_encode import with_longrope
+from tests.encoding.test_encoder import with_longrope
 from tests.families import FAMILIES
 from tests.moe.mixture.models import saved_experts
 from tests.proofs import ALL
@@ -298,7 +298,7 @@ def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs(d
 
     from unmask.sentence_transformers_module import UnmaskModule
 
-    embedder = Embedder.from_model(with_longrope().model, tokenizer_of(False), design, max_length=4096)
+    embedder = Embedder.from_model(with_longrope().backbone.model, tokenizer_of(False), design, max_length=4096)
     texts = ["a b" * length for length in (1019, 1029)]
     short, long = (text.lengths for text in embedder.prompts.tokenize(texts))
     assert min(short) <= 1024 < min(long)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.conftest import TEXTS
-from tests.encoding.test_encode import with_longrope
+from tests.encoding.test_encoder import with_longrope
 from unmask.embedder import Embedder
 from unmask.encoding import replicas
 from unmask.encoding.tokenization import decode_ids
@@ -151,7 +151,7 @@ def test_workers_with_a_core_each_compute_what_one_computes(
 def test_the_border_of_longrope_counts_in_every_prompt(tokenizer: Any) -> None:
     """In the longer prompt both texts are beyond it, in the shorter one only the second."""
     embedder = Embedder.from_model(
-        with_longrope().model, tokenizer, "causal/eol+plain/last", max_length=4096, batch_tokens=8192
+        with_longrope().backbone.model, tokenizer, "causal/eol+plain/last", max_length=4096, batch_tokens=8192
     )
     models = ServedModels({"both": embedder})
     texts = [(embedder.design, text) for text in embedder.prompts.tokenize(["a b" * length for length in (1019, 1029)])]
