@@ -89,7 +89,7 @@ class _OneProcess:
 class Run:
     """An open run.
 
-    result: of an earlier run that was finished and is intact, else None. inputs: digests by name, those of earlier runs included.
+    result: of an earlier run that was finished and is intact, else None. inputs: digests by name, also from earlier runs.
     """
 
     result: dict[str, Any] | None = None
@@ -125,7 +125,7 @@ class Run:
         return self._record is not None
 
     def check(self, inputs: Mapping[str, str | None]) -> None:
-        """Compare digests of more inputs with those of the record, and record those that are new. None: not available, not compared.
+        """Compare digests of more inputs with the record, and record those that are new. None: not available, not compared.
 
         Raises UnmaskError.
         """
