@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
+from unmask.statistics.intervals import jackknife_interval, ratio_left_out
 
 VALUES = np.random.default_rng(0).normal(size=40)
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from unmask.io.array_types import NDArray
 from unmask.statistics.intervals import Bounds
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 NEIGHBOURS = 10
 Nearest = Int[NDArray[np.int64], "text neighbour"]

@@ -17,7 +17,7 @@ from unmask.models.routers import why_no_routers
 from unmask.moe.routing.expert_record import LayerDifference, OutputDifferences
 from unmask.moe.routing.statistics.distinctness import output_cka, output_cosine, subspace_overlap
 from unmask.moe.routing.statistics.text_bootstrap import Measured, bootstrap_texts, mean_of
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 if TYPE_CHECKING:
     from unmask.moe.mixture.expert_folder import Expert

@@ -20,7 +20,7 @@ from unmask.evaluation.results import ResultStore
 from unmask.io.array_types import NDArray
 from unmask.statistics.bootstrap import METRICS, Items, each_replicate
 from unmask.statistics.correlations import codes_of, correlations, ranks_of
-from unmask.statistics.jackknife import jackknife_variance
+from unmask.statistics.intervals import jackknife_variance
 from unmask.statistics.paired import PairedTest
 from unmask.statistics.variance_sources import t_of_sources
 from unmask.studies.claims.claim import Agreement
