@@ -16,7 +16,7 @@ from tools.kept_studies import kept_report
 from unmask.designs.prompts import PROMPTS
 from unmask.moe.mixture.gating import Routing
 from unmask.studies.claims.claim import Claim, Finding
-from unmask.studies.embedders.plan import load_plan
+from unmask.studies.engine import load_plan
 from unmask.studies.results import StudyResults
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.self_moe.plan import VARIANTS

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from unmask.evaluation.racing import FIRST
 
 from tests.evaluation.made_results import add, grid
 from tests.evaluation.test_compare import plan_of, task_in
@@ -20,7 +21,6 @@ from unmask.errors import UnmaskError
 from unmask.evaluation import racing as module
 from unmask.evaluation import recommend as of_winner
 from unmask.evaluation.compare import ComparisonPlan, compare
-from unmask.evaluation.racing import FIRST
 from unmask.evaluation.recommend import Recommendation, recommend
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.models.loading import Source

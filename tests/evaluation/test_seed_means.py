@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from unmask.statistics.training_seeds import seed_test
+from unmask.statistics.variance_sources import items_and_seeds_test
 
 from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
@@ -30,8 +32,6 @@ from unmask.evaluation.seed_means import (
 from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked
 from unmask.statistics.bootstrap import Items, score
 from unmask.statistics.paired import bootstrap_tasks, wilcoxon
-from unmask.statistics.training_seeds import seed_test
-from unmask.statistics.variance_sources import items_and_seeds_test
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
 TASKS = [f"t{number}" for number in range(8)]

@@ -5,13 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy import stats
+from unmask.statistics.training_seeds import seed_test
+from unmask.statistics.variance_sources import t_of_sources
 
 from tests.proofs import ALL
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest, better_side, paired_bootstrap, wilcoxon, with_holm
 from unmask.statistics.power import MOST_TASKS, detectable, power_statement
-from unmask.statistics.training_seeds import seed_test
-from unmask.statistics.variance_sources import t_of_sources
 
 
 def scores(effect: float, n: int = 12, deviation: float = 0.02) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-
 from unmask.statistics.rank_correlation import rank_correlation
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from scipy import stats
+from unmask.statistics.training_seeds import seed_test
 
 from tests.proofs import ALL
 from unmask.statistics.paired import wilcoxon
-from unmask.statistics.training_seeds import seed_test
 
 Scores = np.ndarray
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from scipy import stats
-
 from unmask.statistics.variance_sources import items_and_seeds_test, t_of_sources
 
 

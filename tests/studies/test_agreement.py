@@ -17,8 +17,7 @@ from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Agreement, Claim, check_names
 from unmask.studies.embedders import agreement
-from unmask.studies.embedders.agreement import OnTask, agreement_test, agreements
-from unmask.studies.embedders.contrast import Scored
+from unmask.studies.embedders.comparison import OnTask, Scored, agreement_test, agreements
 from unmask.studies.embedders.plan import load_plan
 
 N = 120

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from scipy.stats import norm
+from unmask.statistics.variance_sources import t_of_sources
 
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest, paired_bootstrap, wilcoxon
-from unmask.statistics.variance_sources import t_of_sources
 from unmask.studies.claims.claim import Claim, Finding, check_names, with_here
 from unmask.studies.claims.claim import findings as findings_in
-from unmask.studies.claims.page import HERE, claims_sheet, name_of_test, short_sheet, summary
+from unmask.studies.claims.tables import HERE, claims_sheet, name_of_test, short_sheet, summary
 from unmask.studies.embedders.plan import STUDIES, load_plan
 from unmask.studies.routers.plan import load_plan as load_routers
 from unmask.studies.self_moe.plan import load_plan as load_self_moe

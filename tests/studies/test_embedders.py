@@ -28,8 +28,8 @@ from unmask.evaluation.compare import compare
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest, better_side, with_holm
-from unmask.studies.embedders.builder import _start
-from unmask.studies.embedders.contrast import Scored, contrasts
+from unmask.studies.embedders.comparison import Scored, contrasts
+from unmask.studies.embedders.models import _start
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
 from unmask.studies.embedders.run import EmbeddersRecord, _require_held_out
 from unmask.studies.results import read_results
@@ -441,7 +441,7 @@ def test_a_model_may_be_removed_once_it_is_scored(
     def refuse(*given: object, **options: object) -> None:
         raise AssertionError("a model is trained again")
 
-    monkeypatch.setattr("unmask.studies.embedders.builder.run_recipe", refuse)
+    monkeypatch.setattr("unmask.studies.embedders.models.run_recipe", refuse)
     before = (folder / "pico" / "results.json").read_bytes()
     with sketching():
         assert CliRunner().invoke(app, of_copy, catch_exceptions=False).exit_code == 0
@@ -453,7 +453,7 @@ def test_a_model_may_be_removed_once_it_is_scored(
     def changed(*given: Any) -> list[DataSet]:
         return [replace(one, revision="changed") for one in rows(*given)]
 
-    monkeypatch.setattr("unmask.studies.embedders.builder.read_sets", changed)
+    monkeypatch.setattr("unmask.studies.embedders.models.read_sets", changed)
     with pytest.raises(AssertionError, match="trained again"):
         CliRunner().invoke(app, of_copy, catch_exceptions=False)
 

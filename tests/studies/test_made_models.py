@@ -16,7 +16,7 @@ from unmask.models.loading import Source
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import Items
 from unmask.studies.embedders import run
-from unmask.studies.embedders.made import Made
+from unmask.studies.embedders.models import Made
 from unmask.tasks.find import resolve_tasks
 
 TASKS = resolve_tasks(["starter:sts"])

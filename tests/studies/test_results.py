@@ -17,13 +17,13 @@ from unmask.studies.results import (
     RECORD,
     REPORT,
     RESULTS,
+    ResultsFile,
     StudyResults,
     is_study,
     read_results,
     refuse_foreign_files,
     refuse_several,
 )
-from unmask.studies.results_file import ResultsFile
 from unmask.studies.sheet import Sheet
 
 TABLE = Sheet("Scores", ("", "sts"), (("a", "1.0"),), "A note.")

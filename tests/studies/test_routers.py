@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
+from unmask.studies.routers.report import _MEASURES, conclusion, measures, routing_and_prediction
 
 from tests.moe.mixture.models import language_model
 from tests.moe.routing.recorded import ours
@@ -35,20 +36,24 @@ from unmask.studies.results import read_results
 from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
 from unmask.studies.routers import run as running
-from unmask.studies.routers.analysis import best_information, distinct_and_good, information, noise_of, rows_of
-from unmask.studies.routers.anchor import prototype_accuracy
-from unmask.studies.routers.cell import Cell, CellRecord, Measuring
-from unmask.studies.routers.conclusion import conclusion
+from unmask.studies.routers.analysis import (
+    Contest,
+    Contrast,
+    best_information,
+    decide,
+    distinct_and_good,
+    information,
+    most_distinct,
+    noise_of,
+    of_items,
+    rows_of,
+    seed_noise,
+    verdicts,
+)
+from unmask.studies.routers.cells import Cell, CellRecord, Measuring, SameExperts, prototype_accuracy, responses
 from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, reference_of
-from unmask.studies.routers.contest import Contest, decide, most_distinct
-from unmask.studies.routers.contrast import Contrast, of_items, seed_noise
-from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
-from unmask.studies.routers.paper_claims import verdicts
-from unmask.studies.routers.plan import LessonSource, load_plan, scales
-from unmask.studies.routers.recorded import responses
+from unmask.studies.routers.plan import LessonSet, LessonSource, draw, lessons_of, load_plan, scales
 from unmask.studies.routers.run import RoutersRecord, _require_training, study
-from unmask.studies.routers.same_experts import SameExperts
-from unmask.studies.routers.tables import _MEASURES, measures, routing_and_prediction
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from typer.testing import CliRunner
+from unmask.studies.self_moe.paper_claims import verdicts
+from unmask.studies.self_moe.tables import sheets
 
 from tests.messages import heard
 from tests.studies.smoke import SETTINGS, command
@@ -23,18 +25,16 @@ from unmask.moe.experts.likelihood import response_likelihood
 from unmask.starter import starter_lessons
 from unmask.studies.claims.claim import Claim
 from unmask.studies.results import read_results
+from unmask.studies.self_moe.data import StudyData
 from unmask.studies.self_moe.measurements import Measurements, Values
-from unmask.studies.self_moe.paper_claims import verdicts
-from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
+from unmask.studies.self_moe.plan import MIXSE, VARIANTS, SelfMoEPlan, load_plan, scales
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, _require_lessons, is_complete, rows_of, study
-from unmask.studies.self_moe.study_data import StudyData
-from unmask.studies.self_moe.tables import sheets
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 *LITTLE, ABLATIONS = SETTINGS["self-moe"]
 
 
-def run(plan: StudyPlan, folder: Path, *callbacks: Any) -> Findings:
+def run(plan: SelfMoEPlan, folder: Path, *callbacks: Any) -> Findings:
     source = Source("pico", dtype="float32")
     return study(plan, source, Path(), folder, lambda *_: [], callbacks)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from unmask.studies.self_moe.paper_claims import verdicts
+from unmask.studies.self_moe.report import write_report
 
 from tests.messages import heard
 from tests.sketches import sketching
@@ -28,9 +30,7 @@ from unmask.moe.mixture.mixture_folder import load_mixture
 from unmask.moe.mixture.overrides import override_routing
 from unmask.studies.self_moe import written_lessons
 from unmask.studies.self_moe.measurements import Choices
-from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import MIXSE, load_plan
-from unmask.studies.self_moe.report import write_report
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, study
 
 PICO = Source("pico", dtype="float32")
@@ -238,7 +238,7 @@ class Scripted(Writer):
 @pytest.fixture
 def writing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written_lessons, "Writer", Scripted)
-    monkeypatch.setattr("unmask.studies.self_moe.study_data._SPARE", 2)
+    monkeypatch.setattr("unmask.studies.self_moe.data._SPARE", 2)
     monkeypatch.setattr(Scripted, "batches", 0)
     monkeypatch.setattr(Scripted, "left", 10**9)
 
@@ -347,7 +347,7 @@ def test_a_model_that_writes_too_little_learns_from_what_there_is(standing: Path
     assert "## What the model wrote" in (standing / "report.md").read_text()
 
     monkeypatch.setitem(RESPONSES, "A programmer", "def f(x):\n    return x")
-    monkeypatch.setattr("unmask.studies.self_moe.study_data._SPARE", 1)
+    monkeypatch.setattr("unmask.studies.self_moe.data._SPARE", 1)
     found, _ = run(standing, "written=3")
     assert {one.kept for one in found.yields.values()} == {2}
     record = json.loads((standing / "experts-2/math/expert.json").read_text())
@@ -360,7 +360,7 @@ def test_a_model_that_writes_too_little_learns_from_what_there_is(standing: Path
 def test_a_domain_with_few_written_lessons_leaves_the_others_theirs(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Experts of both arms learn as many lessons of a domain as were written of it, for as many steps."""
     monkeypatch.setattr(Scripted, "weak", "A programmer")
-    monkeypatch.setattr("unmask.studies.self_moe.study_data._SPARE", 1)
+    monkeypatch.setattr("unmask.studies.self_moe.data._SPARE", 1)
     found, said = run(standing, "written=3")
     numbers = {name: 1 if name == "coding" else 2 for name in DOMAINS}
     assert {name: one.kept for name, one in found.yields.items()} == numbers

@@ -9,7 +9,7 @@ from pydantic import create_model
 
 from unmask.moe.experts.router import RouterOptions
 from unmask.moe.mixture.gating import Routing
-from unmask.studies.settings_digests import digest_of
+from unmask.studies.plan import digest_of
 
 TABLE = {"lr": 0.1, "steps": 0, "on": True, "parts": [{"a": 1}, {}]}
 

@@ -266,7 +266,9 @@ def _standings(results: Sequence[Result], tests: Sequence[Comparison]) -> list[R
             standings.append(RoundScore(labels[system], score, best - score))
             continue
         outcome = test.seen_from(leader)
-        standings.append(RoundScore(labels[system], score, best - score, outcome.interval, outcome.corrected_p, worse=test.winner == leader))
+        standings.append(
+            RoundScore(labels[system], score, best - score, outcome.interval, outcome.corrected_p, worse=test.winner == leader)
+        )
     return standings
 
 

@@ -18,8 +18,7 @@ from unmask.encoding.heads import LayerAttention
 from unmask.encoding.loaded_model import provenance
 from unmask.errors import UnmaskError
 from unmask.models.provenance import fingerprint_of
-from unmask.statistics.intervals import Bounds
-from unmask.statistics.intervals import jackknife_interval, ratio_left_out
+from unmask.statistics.intervals import Bounds, jackknife_interval, ratio_left_out
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import unit
 from unmask.probing.topics import top_words
 from unmask.statistics.information import adjusted_mutual_information, entropy, mutual_information
-from unmask.statistics.intervals import Bounds
-from unmask.statistics.intervals import jackknife_interval
+from unmask.statistics.intervals import Bounds, jackknife_interval
 from unmask.tasks.sampling import random_subset
 
 SEEDS = 5

@@ -27,8 +27,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
-from unmask.statistics.intervals import Bounds
-from unmask.statistics.intervals import jackknife_interval, ratio_left_out
+from unmask.statistics.intervals import Bounds, jackknife_interval, ratio_left_out
 from unmask.tasks.sampling import random_subset
 
 POSITIVE = 4.0

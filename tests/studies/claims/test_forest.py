@@ -6,7 +6,7 @@ import pytest
 
 from tests.studies.claims.made import CLAIMS, made_findings, paired
 from unmask.studies.claims.claim import Claim, Finding, findings
-from unmask.studies.claims.forest import Axis, Plot, plots, signed
+from unmask.studies.claims.page import Axis, Plot, plots, signed
 
 
 def drawn(*differences: float, noise: float = 0.1, within: float | None = None) -> list[Plot]:

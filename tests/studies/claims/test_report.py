@@ -23,8 +23,8 @@ from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.io.terminal import visible
 from unmask.reporting import template
-from unmask.studies.claims.page import MEANINGS, NOTE, compared, counts, difference, size
-from unmask.studies.claims.report import minus, write_claims
+from unmask.studies.claims.page import minus, write_claims
+from unmask.studies.claims.tables import MEANINGS, NOTE, compared, counts, difference, size
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -236,7 +236,7 @@ def test_the_head_is_that_of_all_pages_and_allows_no_script(tmp_path: Path) -> N
 
 def test_the_page_of_a_study_needs_no_model(tmp_path: Path) -> None:
     written(tmp_path)
-    code = "from unmask.studies.claims.report import write_claims; write_claims(given[0], given[0] / 'out')"
+    code = "from unmask.studies.claims.page import write_claims; write_claims(given[0], given[0] / 'out')"
     assert loaded_by(code, tmp_path) == set()
 
 

@@ -1,4 +1,4 @@
-"""Data of the study: lessons to learn, held-out lessons, and items of ability tests. They are drawn once and kept with the results."""
+"""Data of the study: lessons to learn, held-out lessons, written lessons, and items of ability tests."""
 
 from __future__ import annotations
 
@@ -9,36 +9,41 @@ from pathlib import Path
 
 from unmask.errors import UnmaskError
 from unmask.io.files import inside
-from unmask.models.loading import Source
+from unmask.io.terminal import counted, say
+from unmask.models.identity import identity_of
+from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item
 from unmask.moe.experts.abilities.answer_likelihood import require_answers
 from unmask.moe.experts.abilities.harness import Items, draw_items, draw_tests, find_test, learned_of, require_code_to_run
 from unmask.moe.experts.abilities.multiple_choice import Choice, draw_choices, require_multiple_choice
-from unmask.moe.experts.lessons.lessons import Lesson
+from unmask.moe.experts.lessons.domain import load_domain
+from unmask.moe.experts.lessons.generation import Writer
+from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
 from unmask.moe.experts.lessons.seed_lessons import keep_lessons, read_seeds, split_apart
-from unmask.moe.experts.lessons.specialise import SpecialisePlan, Yield
+from unmask.moe.experts.lessons.specialise import LESSONS, SpecialisePlan, Yield, specialise
 from unmask.starter import lessons_file
-from unmask.studies.self_moe.plan import StudyPlan
-from unmask.studies.self_moe.written_lessons import SEEDS, write
+from unmask.studies.self_moe.plan import SelfMoEPlan
 
 Lessons = Mapping[str, list[Lesson]]
 Number = int | Mapping[str, int]
 """A number of lessons: the same of each domain, or one by domain."""
-_SPARE = 1.5  # instructions for each lesson that is wanted: of SmolLM2-135M, 85 to 98 % of the answers have the right form
-_AT_ONCE = 32  # texts that are written at once: the states of 64 prompts can take more memory than a laptop has
+_SEEDS = 100  # seed lessons of a domain, as in the paper (section 2.1)
+_SPARE = 1.5  # instructions for each requested lesson: of SmolLM2-135M, 85 to 98 % of the answers have the right form
+_BATCH = 32  # texts that are written together: the states of 64 prompts can take more memory than a laptop has
 
 
 @dataclass(frozen=True)
 class StudyData:
-    """Lessons by domain. learned: to learn, in random order. held_out: for tests only. seeds: the examples for written lessons.
-
-    yields: what became of all that a model wrote, if the lessons to learn are written.
-    """
+    """Lessons by domain."""
 
     learned: Lessons
+    """To learn, in random order."""
     held_out: Lessons
+    """For tests only."""
     seeds: Lessons
+    """The examples for written lessons."""
     yields: Mapping[str, Yield] = field(default_factory=dict)
+    """The yield of each domain, if a model wrote the lessons to learn."""
 
     def first(self, number: Number) -> dict[str, list[Lesson]]:
         """The first `number` lessons of each domain. They are a random sample, because the order is random."""
@@ -52,51 +57,60 @@ def number_of(domain: str, number: Number) -> int:
 
 @dataclass(frozen=True)
 class AbilityTests:
-    """Ability tests: their items (`Fetched`: the first `limit` that the harness fetches), and whether code may run, also unsandboxed.
-
-    answers: the items whose right answers are measured by likelihood. choices: the questions that are asked as a choice.
-    """
+    """Items of ability tests."""
 
     items: Mapping[str, Items]
+    """`Fetched`: the first `limit` that the harness fetches."""
     limit: int | None
     run_code: bool
     unsandboxed: bool = False
     answers: Mapping[str, Sequence[Item]] = field(default_factory=dict)
+    """The items whose right answers are measured by likelihood."""
     choices: Mapping[str, Sequence[Choice]] = field(default_factory=dict)
+    """The questions that are asked as a choice."""
 
 
-def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData:
-    """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if there are too few lessons."""
-    wanted = plan.number if plan.lessons == "seeds" else SEEDS
+def draw(plan: SelfMoEPlan, source: Source, root: Path, folder: Path) -> StudyData:
+    """Draw the lessons of every domain, or let the model write them. They are drawn once and kept in the folder.
+
+    Raises UnmaskError if there are too few lessons.
+    """
+    number = plan.number if plan.lessons == "seeds" else _SEEDS
     # all domains are drawn before any is written: one that has too few lessons leaves nothing behind
-    every = {name: read_seeds(lessons_file(file, root)) for name, file in plan.seeds.items()}
-    drawn = split_apart(every, wanted, plan.held_out, plan.seed)
+    lessons = {name: read_seeds(lessons_file(file, root)) for name, file in plan.seeds.items()}
+    drawn = split_apart(lessons, number, plan.held_out, plan.seed)
     seeds = {name: keep_lessons(learned, inside(folder, f"{name}.seeds.jsonl")) for name, (learned, _) in drawn.items()}
     held_out = {name: keep_lessons(tested, inside(folder, f"{name}.held-out.jsonl")) for name, (_, tested) in drawn.items()}
-    if plan.lessons == "written":
-        writing = SpecialisePlan(math.ceil(_SPARE * plan.number), batch=64, seed=plan.seed)
-        written = write(source, seeds, held_out, folder, writing)
-        if none := [name for name, lessons in written.lessons.items() if not lessons]:
-            raise UnmaskError(f"{source.model} wrote no lesson of '{none[0]}' that passes the filters. Use a larger model.")
-        return StudyData(_first(plan.number, written.lessons), held_out, seeds, written.yields)
-    return StudyData(seeds, held_out, seeds)
+    data = StudyData(seeds, held_out, seeds)
+    if plan.lessons == "seeds":
+        return data
+    written = write_lessons(source, data, folder, plan.number, batch=64, seed=plan.seed)
+    if empty := [name for name, lessons in written.learned.items() if not lessons]:
+        raise UnmaskError(f"{source.model} wrote no lesson of '{empty[0]}' that passes the filters. Use a larger model.")
+    return written
 
 
-def draw_written(plan: StudyPlan, source: Source, data: StudyData, folder: Path) -> StudyData:
-    """The data of the comparison with lessons that a model writes: `plan.written` of each domain, fewer where it wrote fewer.
+def write_lessons(source: Source, data: StudyData, folder: Path, number: int, *, batch: int = _BATCH, seed: int) -> StudyData:
+    """Let a model write lessons from the seeds of a study, one folder a domain: `number` of each, fewer where it wrote fewer.
 
-    source: the model that writes.
+    Domains that are written are not written again, and a stopped one continues. Instructions near a held-out lesson of any domain are
+    dropped. A domain may end up without lessons. Raises UnmaskError as `specialise`.
     """
-    writing = SpecialisePlan(math.ceil(_SPARE * plan.written), batch=_AT_ONCE, seed=plan.seed)
-    written = write(source, data.seeds, data.held_out, folder, writing)
-    return StudyData(_first(plan.written, written.lessons), data.held_out, data.seeds, written.yields)
+    writing = SpecialisePlan(math.ceil(_SPARE * number), batch=batch, seed=seed)
+    writer, weights = Writer(*load_language_model(source)), identity_of(source).revision
+    forbidden = [lesson.question for of_domain in data.held_out.values() for lesson in of_domain]
+    written, yields = dict[str, list[Lesson]](), dict[str, Yield]()
+    for name, seeds in data.seeds.items():
+        of_domain = inside(folder, name)
+        done = specialise(
+            writer, source.model, load_domain(name), seeds[:_SEEDS], of_domain, writing, forbidden, weights=weights
+        )  # fmt: skip
+        say(f"{source.model}: {name}: {counted(done.kept, 'lesson')} kept, of {counted(done.written, 'written instruction')}")
+        written[name], yields[name] = read_lessons(of_domain / LESSONS)[:number] if done.kept else [], done
+    return StudyData(written, data.held_out, data.seeds, yields)
 
 
-def _first(number: int, lessons: Lessons) -> Lessons:
-    return {name: passed[:number] for name, passed in lessons.items()}
-
-
-def check_tests(plan: StudyPlan, root: Path) -> None:
+def check_tests(plan: SelfMoEPlan, root: Path) -> None:
     """Raise UnmaskError for ability tests that do not exist, lack their files or may not run code. This avoids hours of wasted work."""
     for name, file in plan.abilities.items():
         find_test(name)
@@ -109,19 +123,17 @@ def check_tests(plan: StudyPlan, root: Path) -> None:
         find_test(name)
         if not file or not (root / file).is_file():
             raise UnmaskError(
-                f"The answers of the ability test '{name}' need a file, and '{root / file}' is none. Give the folder of the data sets "
-                f"(--data), or leave the test out (--set answers.{name}=false)."
+                f"The answers of the ability test '{name}' need a file, and '{root / file}' does not exist. Give the folder of the data "
+                f"sets (--data), or leave the test out (--set answers.{name}=false)."
             )
     for name, file in plan.requested_choices.items():
         require_multiple_choice(name)
         if not _sampled(file, root)[0].is_file():
             raise UnmaskError(
-                f"The multiple choice of the ability test '{name}' needs a file, and '{_sampled(file, root)[0]}' is none. Give the folder "
-                f"of the data sets (--data), or leave the test out (--set multiple_choice.{name}=false)."
+                f"The multiple choice of the ability test '{name}' needs a file, and '{_sampled(file, root)[0]}' does not exist. Give "
+                f"the folder of the data sets (--data), or leave the test out (--set multiple_choice.{name}=false)."
             )
-    if not plan.run_code and (
-        code := [name for name, given in plan.requested_abilities.items() if TESTS[name].asked == "code"]
-    ):
+    if not plan.run_code and (code := [name for name in plan.requested_abilities if TESTS[name].asked == "code"]):
         raise UnmaskError(
             f"'{code[0]}' runs code that the models write, in a sandbox. Allow it with --set run_code=true, or leave the test out "
             f"(--set abilities.{code[0]}=false)."
@@ -129,7 +141,7 @@ def check_tests(plan: StudyPlan, root: Path) -> None:
     require_code_to_run(plan.requested_abilities, plan.run_code, plan.unsandboxed_code)
 
 
-def ability_tests(plan: StudyPlan, root: Path, data: StudyData) -> AbilityTests:
+def ability_tests(plan: SelfMoEPlan, root: Path, data: StudyData) -> AbilityTests:
     """The ability tests of a plan, without learned items. Raises UnmaskError for answers that an item lacks."""
     learned = [lesson for by_domain in (data.learned, data.seeds) for lessons in by_domain.values() for lesson in lessons]
     files = {name: root / file if file else None for name, file in plan.requested_abilities.items()}
@@ -149,5 +161,5 @@ def _sampled(file: str, root: Path) -> tuple[Path, int | None]:
     """A file below the data folder, and how many items of it are drawn: `#64` behind its name."""
     path, mark, number = file.partition("#")
     if mark and not (number.isdecimal() and int(number)):
-        raise UnmaskError(f"'{file}': a number of items stands behind '#', as in '{path}#64'.")
+        raise UnmaskError(f"'{file}': a number of items must follow '#', as in '{path}#64'.")
     return root / path, int(number) if mark else None
