@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies.claims.made import made, made_findings
+from tests.studies.synthetic import made, made_findings
 from tools import claims
 from tools.kept_studies import kept_report
 from unmask.designs.prompts import PROMPTS

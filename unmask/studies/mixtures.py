@@ -93,6 +93,12 @@ class LearningRecord(RunRecord):
     """The settings that may not change while it continues."""
     dtype: str
 
+    def is_same(self, before: RunRecord, folder: Path) -> bool:
+        """Whether an earlier run was started with the same. Kept records (docs/measured) do not have `passes`."""
+        assert isinstance(before, LearningRecord)
+        plan = {"passes": self.plan["passes"], **before.plan}
+        return super().is_same(before.model_copy(update={"plan": plan}), folder)
+
     @staticmethod
     def of_base(source: Source) -> dict[str, Any]:
         """The fields about the base model."""
