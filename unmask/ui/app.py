@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from unmask import __version__
 from unmask.designs.design import Attention
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.errors import UnmaskError
 from unmask.server.gate import note
 from unmask.server.protocol import ApiError
