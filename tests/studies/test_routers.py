@@ -61,7 +61,8 @@ def load_plan(scale: str, settings: Sequence[str] = ()) -> RoutersPlan:
 
 
 def findings_of(rows: Sequence[Row], claims: Sequence[Finding] = (), replication: Replication | None = None) -> RoutersFindings:
-    measured = MeasuredCells(Anchor(1, (1.0,)), replication=replication)
+    base = Cell({}, {}, {"hidden": {"task0": 0.6}})
+    measured = MeasuredCells(Anchor(1, (1.0,)), {"far": base}, replication=replication)
     return RoutersFindings(load_plan("small"), "pico", measured, {row.name: row for row in rows}, {}, list(claims))
 
 

@@ -99,7 +99,7 @@ def mine(
         raise UnmaskError(f"--where: {first_problem(error)}.") from error
     data = read_pairs(Path(pairs).stem, source, Path(), seed)
     more = read_corpus(corpus, source) if corpus else None
-    if not design and not read_saved(model, options.revision, options.adapter, named=False):
+    if not design and not read_saved(model, options.revision, options.adapter, names_design=False):
         design = DEFAULT_DESIGN
     embedder = Embedder.from_pretrained(model, design, **asdict(options))
     mined = run(embedder, data, how, more.texts, more.plain) if more else run(embedder, data, how)

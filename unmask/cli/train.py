@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unmask.evaluation.training_gain import TrainingGain
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
-    from unmask.training.run_folder import Run
+    from unmask.training.records import TrainingRun
 
 Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
 Scale = Annotated[
@@ -78,7 +78,7 @@ def train(
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
     from unmask.training.recipe_run import run_recipe
-    from unmask.training.stage_run import Listener
+    from unmask.training.run import Listener
 
     with showing() as callbacks:
         done = run_recipe(recipe, output, root, Listener(_covered, callbacks), keep_leaks=keep_leaks)
@@ -90,15 +90,16 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
         say(f"trained embedder in {run.result}; its README.md says how")
 
 
-def _gain_of(run: Run) -> TrainingGain | None:
+def _gain_of(run: TrainingRun) -> TrainingGain | None:
     """Whether training was worth it, if the recipe names tasks to compare on."""
-    from unmask.training.records import RUN, RunRecord
+    from unmask.runs import runs
+    from unmask.training.records import TrainingResult
 
-    record = RunRecord.read(run.folder / RUN)
+    record = runs.read_result(run.folder, TrainingResult)
     return None if record is None else record.gain
 
 
-def _run_as_json(run: Run) -> dict[str, Any]:
+def _run_as_json(run: TrainingRun) -> dict[str, Any]:
     gain = _gain_of(run)
     return {
         "design": run.design.name,
@@ -108,7 +109,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _show_gain(run: Run) -> None:
+def _show_gain(run: TrainingRun) -> None:
     from unmask.io.terminal import console as open_console
     from unmask.reporting.tables import gain_table
 

@@ -14,12 +14,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from unmask.io.files import atomic, only_run_in, write_json
+from pydantic import BaseModel
+
+from unmask.io.files import atomic, write_json
+from unmask.runs import runs
 from unmask.studies.results import RECORD, REPORT, RESULTS
 
 if TYPE_CHECKING:
     from unmask.models.source import Source
-    from unmask.moe.experts.records import RunRecord
     from unmask.studies.claims.claim import Finding
     from unmask.studies.plan import StudyPlan
     from unmask.studies.sheet import Sheet
@@ -32,6 +34,15 @@ PACKAGES: Final = {
     "pooling-and-attention": "embedders",
 }
 """The package of each study. Studies of embedders differ in their plans alone."""
+
+
+class StudySettings(BaseModel):
+    """What a study was started with."""
+
+    study: str
+    dtype: str
+    plan: dict[str, Any]
+    made: dict[str, Any]
 
 
 class StudyFindings(Protocol):
@@ -70,7 +81,7 @@ def allowed(study: str, plan: StudyPlan) -> dict[str, list[str]]:
 
 @dataclass
 class StudyRun:
-    """One run of a study on one base model: it locks the folder, checks its record, and writes report and results.
+    """One run of a study on one base model: it holds the folder, checks its record, and writes report and results.
 
     The same numbers keep the versions, hardware and date of an earlier run.
     """
@@ -95,21 +106,38 @@ class StudyRun:
         return findings
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder, so that no other process works in it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with only_run_in(self.folder):
-            yield
+    def open(self, *, plan: Mapping[str, Any], made: Mapping[str, Any] | None = None) -> Iterator[runs.Run]:
+        """Hold the folder. Raises UnmaskError if it holds a study with other settings, or of a model with other weights.
 
-    def begin(self, record: RunRecord, *, paper: str, data: Mapping[str, str], rests_on: Mapping[str, str]) -> None:
-        """Write the record. Raises UnmaskError if the folder holds a study with other settings.
+        plan: what may not change while the study continues. made: by model, how it is made; a later run may add models.
+        """
+        from unmask.models.identity import identity_of
+        from unmask.models.loading import precision_of
+
+        settings = StudySettings(study=self.study, dtype=precision_of(self.source), plan=dict(plan), made=dict(made or {}))
+        inputs = {"base model": identity_of(self.source).revision}
+        with runs.open(self.folder, settings, inputs=inputs, may_grow=["made"], record=RECORD) as run:
+            yield run
+
+    def begin(
+        self,
+        run: runs.Run,
+        settings: Mapping[str, Any],
+        *,
+        paper: str,
+        data: Mapping[str, str],
+        rests_on: Mapping[str, str],
+    ) -> None:
+        """Record the settings of an open run, and what its results say of them.
 
         data: what is measured on, each with its revision. rests_on: digests of recipes, designs and configurations of the plan, by name.
         """
-        from unmask.moe.experts.records import write_or_check
+        from unmask.models.source import lasting_name
 
-        write_or_check(self.folder / RECORD, record)
-        self._settings = record.as_json()
+        run.start()
+        self._settings = {
+            "model": lasting_name(self.source.model), "base_weights": run.inputs["base model"], **settings
+        }  # fmt: skip
         self._about = {
             "study": self.study, "paper": paper, "command": self.command, "scale": self.scale, "data": dict(data),
             "rests_on": dict(rests_on),

@@ -1,4 +1,4 @@
-"""What studies of mixtures share: how experts and routers learn, the record of that, and the training of experts and mixtures."""
+"""What studies of mixtures share: how experts and routers learn, and the training of experts and mixtures."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import Any
 from pydantic import Field
 
 from unmask.io.terminal import say
-from unmask.models.identity import identity_of
-from unmask.models.loading import Source, precision_of
-from unmask.models.source import lasting_name
+from unmask.models.loading import Source
 from unmask.moe.experts.expert import train_expert
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson
 from unmask.moe.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.moe.experts.names import Average
-from unmask.moe.experts.records import RunRecord
 from unmask.moe.experts.router import RouterOptions
 from unmask.moe.mixture.gating import Routing
 from unmask.studies.plan import PlanTable, StudyPlan
@@ -85,26 +82,10 @@ class LearningPlan(StudyPlan):
         return next(count for count in range(min(self.passes, batch), batch + 1) if batch % count == 0)
 
 
-class LearningRecord(RunRecord):
-    """What a study of mixtures was started with."""
-
-    base: str = Field(alias="model")
-    plan: dict[str, Any]
-    """The settings that may not change while it continues."""
-    dtype: str
-
-    def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run was started with the same. Kept records (docs/measured) do not have `passes`."""
-        assert isinstance(before, LearningRecord)
-        plan = {"passes": self.plan["passes"], **before.plan}
-        return super().is_same(before.model_copy(update={"plan": plan}), folder)
-
-    @staticmethod
-    def of_base(source: Source) -> dict[str, Any]:
-        """The fields about the base model."""
-        return {
-            "model": lasting_name(source.model), "base_weights": identity_of(source).revision, "dtype": precision_of(source)
-        }  # fmt: skip
+def as_record(lessons: str) -> dict[str, Any]:
+    """The number and the digest of lessons, from their description (`LessonsRecord.words`)."""
+    number, content = lessons.split(" lessons, ")
+    return {"number": int(number), "content": content}
 
 
 @dataclass(frozen=True, kw_only=True)

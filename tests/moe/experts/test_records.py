@@ -135,7 +135,7 @@ def test_a_training_does_not_go_on_in_another_precision(base: Path, experts: Pat
 
 def test_a_base_that_was_moved_is_the_same_base(base: Path, experts: Path, tmp_path: Path) -> None:
     base.rename(tmp_path / "moved")
-    with pytest.raises(UnmaskError, match="There is no folder"):
+    with pytest.raises(UnmaskError, match="does not exist"):
         build_mixture([experts / "sums"], Routing())
     mixture, _ = build_mixture([experts / "sums"], Routing(), Source(str(tmp_path / "moved"), dtype="float32"))
     assert mixture.source.model == str(tmp_path / "moved")

@@ -6,71 +6,41 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import Field
-
 from unmask.errors import UnmaskError, require_package
 from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.reference_rows import compare_if_installed, unscored_reference
 from unmask.evaluation.results import Result, ResultStore
 from unmask.io.terminal import say
-from unmask.models.identity import identity_of
 from unmask.models.loading import precision_of
-from unmask.models.source import lasting_name
-from unmask.moe.experts.records import RunRecord
+from unmask.runs import runs
 from unmask.starter import reference_texts
 from unmask.studies.embedders.comparison import Scored
 from unmask.studies.embedders.findings import EmbeddersFindings
 from unmask.studies.embedders.models import ModelBuilder, StudyModel
-from unmask.studies.embedders.plan import EmbeddersPlan, Making, Reading
+from unmask.studies.embedders.plan import EmbeddersPlan, Reading
 from unmask.studies.engine import StudyRun
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
-from unmask.training.records import DATA, DataRecord
-from unmask.training.same_run import hash_of_texts
-
-
-class EmbeddersRecord(RunRecord):
-    """The base model, and how the models of the study are made. Models and seeds may be added later."""
-
-    base: str = Field(alias="model")
-    study: str = ""
-    scale: str
-    dtype: str | None = None
-    """Of the base model and of all embedders."""
-    made: dict[str, Making]
-
-    def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run had the same base model and scale, and made the models that both have in the same way.
-
-        Seeds may differ: each has its own model.
-        """
-        assert isinstance(before, EmbeddersRecord)
-        common = {
-            name: before.made.get(name, making).model_copy(update={"seeds": making.seeds}) for name, making in self.made.items()
-        }
-        return super().is_same(before.model_copy(update={"made": common}), folder)
+from unmask.training.run import hash_of_texts
 
 
 def study(plan: EmbeddersPlan, run: StudyRun) -> EmbeddersFindings:
     """Run a plan on one base model. A stopped study continues. Raises UnmaskError."""
     require_package("mteb")
-    with run.locked():
-        tasks = resolve_tasks(specs_below(run.root, plan.tasks))
-        # one precision for all: what was trained was saved in the precision of its machine
-        source = replace(run.source, dtype=precision_of(run.source))
-        record = EmbeddersRecord(
-            model=lasting_name(source.model),
-            base_weights=identity_of(source).revision,
-            study=plan.study,
-            scale=run.scale,
-            made=plan.made,
-            dtype=source.dtype,
-        )
+    tasks = resolve_tasks(specs_below(run.root, plan.tasks))
+    # one precision for all: what was trained was saved in the precision of its machine
+    source = replace(run.source, dtype=precision_of(run.source))
+    run = replace(run, source=source)
+    made = {name: making.model_dump(mode="json") for name, making in plan.made.items()}
+    # seeds may be added later: each has its own model
+    without_seeds = {name: {**making, "seeds": None} for name, making in made.items()}
+    with run.open(plan={"scale": run.scale}, made=without_seeds) as opened:
+        settings = {"study": plan.study, "scale": run.scale, "dtype": source.dtype, "made": made}
         data = {task.name: task.revision for task in tasks}
-        run.begin(record, paper=plan.paper, data=data, rests_on=plan.rests_on(run.scale))
+        run.begin(opened, settings, paper=plan.paper, data=data, rests_on=plan.rests_on(run.scale))
         _require_held_out(tasks, run.folder)
-        builder = ModelBuilder(plan, replace(run, source=source), tasks)
+        builder = ModelBuilder(plan, run, tasks)
         store = ResultStore(run.folder / "scores")
         scored = _score_all(plan, builder, store) | _score_reference(plan.reference, tasks, store)
         forget_vectors(store)
@@ -85,17 +55,10 @@ def _require_held_out(tasks: Sequence[Task], folder: Path) -> None:
     if unsearched := [task.name for task in tasks if not isinstance(task, LocalTask)]:
         say(f"Training rows are not searched for the texts of mteb's tasks ({', '.join(unsearched)}).")
     texts = {task.name: hash_of_texts(task.texts_and_pairs) for task in tasks if isinstance(task, LocalTask)}
-    for file in sorted(folder.glob(f"models/*/seed*/{DATA}")):
-        if (record := DataRecord.read(file)) is None:
-            continue
-        searched = {
-            task: leaks.texts
-            for stage in record.stages.values()
-            for rows in stage.values()
-            for task, leaks in rows.leaks.items()
-        }
-        new = [task for task, digest in texts.items() if searched.get(task, "") not in (None, digest)]
-        if searched and new:
+    for file in sorted(folder.glob(f"models/*/seed*/{runs.RECORD}")):
+        record = runs.read(file.parent)
+        searched = record.settings["held_out_tasks"] if record else texts
+        if new := [task for task, digest in texts.items() if searched.get(task) != digest]:
             raise UnmaskError(
                 f"'{file.parent}' was trained before the study had the task '{new[0]}' with these texts, so it may have seen some. Give "
                 f"another folder, or remove '{folder / 'models'}'."

@@ -5,59 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UnmaskError, require_package
 from unmask.io.files import inside
 from unmask.models.decoder import body_of, find_layers
-from unmask.models.loading import load_base_language_model
+from unmask.models.loading import load_base_language_model, precision_of
 from unmask.models.routers import find_routers
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.mixing import Ingredients
-from unmask.moe.experts.records import LessonsRecord, RunRecord
+from unmask.moe.experts.records import LessonsRecord
 from unmask.studies.engine import StudyRun
-from unmask.studies.mixtures import LearningRecord, MixtureBuilder
-from unmask.studies.results import RECORD
+from unmask.studies.mixtures import MixtureBuilder, as_record
 from unmask.studies.routers.analysis import Replication, most_distinct, noise_of, replicate, rows_of
 from unmask.studies.routers.cells import TOGETHER, Cell, CellMeasurements, SameExperts, find_anchor
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, rests_on
 from unmask.studies.routers.findings import MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import PAPER, LessonSet, RoutersPlan, draw
 from unmask.tasks.find import resolve_tasks, specs_below
-from unmask.tasks.task import Task
-
-
-class RoutersRecord(LearningRecord):
-    """The settings that may not change while a study continues, and its lessons by set of domains.
-
-    A study that grows may need more sets. The sets that it had before may not change.
-    """
-
-    lessons: dict[str, dict[str, LessonsRecord]]
-
-    @classmethod
-    def of(cls, plan: RoutersPlan, run: StudyRun, tasks: Sequence[Task], sets: Mapping[str, LessonSet]) -> RoutersRecord:
-        """The record of a run, with the sets that only an earlier run in its folder had."""
-        settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
-        before = cls.read(run.folder / RECORD)
-        lessons = {
-            name: {
-                f"{domain} {part}": LessonsRecord.of(lessons)
-                for part, by_domain in (("learned", lesson_set.learned), ("held out", lesson_set.held_out))
-                for domain, lessons in by_domain.items()
-            }
-            for name, lesson_set in sets.items()
-        }
-        return cls(
-            **cls.of_base(run.source),
-            plan={**settled, "tasks": [f"{task.name} {task.revision}" for task in tasks]},
-            lessons={**(before.lessons if before else {}), **lessons},
-        )
-
-    def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run had the same settings, and the same lessons in the sets that both have."""
-        assert isinstance(before, RoutersRecord)
-        common = {name: before.lessons.get(name, lessons) for name, lessons in self.lessons.items()}
-        return super().is_same(before.model_copy(update={"lessons": common}), folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +77,9 @@ def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
     tasks = resolve_tasks(specs_below(run.root, plan.tasks))
     source = replace(run.source, attn_implementation=plan.attn_implementation)
     run = replace(run, source=source)
-    with run.locked():
+    settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+    settled |= {"tasks": [f"{task.name} {task.revision}" for task in tasks]}
+    with run.open(plan=settled) as opened:
         model, tokenizer = load_base_language_model(source)
         if find_routers(model):
             raise UnmaskError(
@@ -123,10 +90,17 @@ def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
             return len(tokenize_lessons(tokenizer, [lesson], 2**30)[0].ids)
 
         sets = draw(plan, run.root, run.folder / "lessons", tokens)
-        record = RoutersRecord.of(plan, run, tasks, sets)
-        data = {f"{name}, {part}": said.words for name, parts in record.lessons.items() for part, said in parts.items()}
-        data |= {task.name: task.revision for task in tasks}
-        run.begin(record, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
+        for name, lesson_set in sets.items():
+            for part, by_domain in (("learned", lesson_set.learned), ("held out", lesson_set.held_out)):
+                opened.check({f"{name}, {domain} {part}": LessonsRecord.of(of).words for domain, of in by_domain.items()})
+        # a study that grows may need more sets; the sets of earlier runs may not change
+        drawn = {name: words for name, words in opened.inputs.items() if name != "base model"}
+        settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source), "lessons": {}}
+        for name, words in drawn.items():
+            set_name, _, part = name.partition(", ")
+            settings["lessons"].setdefault(set_name, {})[part] = as_record(words)
+        data = drawn | {task.name: task.revision for task in tasks}
+        run.begin(opened, settings, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
         layers = len(find_layers(body_of(model)))
         anchor = find_anchor(model, tokenizer, sets[CONFIGURATIONS[STANDARD].domains].learned, plan.max_length)
         del model

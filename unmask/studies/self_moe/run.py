@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.io.files import inside
 from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
+from unmask.models.loading import precision_of
 from unmask.models.source import lasting_name
 from unmask.moe.experts.abilities.multiple_choice import chance
 from unmask.moe.experts.lesson_training import share_of
@@ -18,7 +20,7 @@ from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
 from unmask.moe.mixture.names import Method
 from unmask.studies.engine import StudyRun
-from unmask.studies.mixtures import LearningRecord, MixtureBuilder
+from unmask.studies.mixtures import MixtureBuilder, as_record
 from unmask.studies.self_moe.data import Number, StudyData, ability_tests, check_tests, draw, number_of, write_lessons
 from unmask.studies.self_moe.findings import BASE, HUMAN, INSTANCE, ORACLE, SELF, SelfMoEFindings
 from unmask.studies.self_moe.measurements import Measurements, Values, measure_overhead
@@ -30,19 +32,6 @@ _EXTENDED = (
     "ablations", "sizes", "fewer_experts", "abilities", "limit", "run_code", "unsandboxed_code", "answers", "multiple_choice",
     "written", "writer",
 )  # fmt: skip
-
-
-class SelfMoERecord(LearningRecord):
-    """The settings that may not change while a study is extended, and its lessons by domain."""
-
-    learned: dict[str, LessonsRecord]
-    held_out: dict[str, LessonsRecord]
-
-    @property
-    def data(self) -> dict[str, str]:
-        """What the study measures on."""
-        parts = {"learned": self.learned, "held out": self.held_out}
-        return {f"{domain}, {part}": lessons.words for part, of in parts.items() for domain, lessons in of.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,17 +89,19 @@ def study(plan: SelfMoEPlan, run: StudyRun) -> SelfMoEFindings:
     plan.expert_learning(plan.number, plan.seed).require_first_gpu(source.device)
     if any(VARIANTS[name].options.joint for name in plan.ablations):
         share_of(plan.batch, plan.seeds)  # the batch of the plan, unchanged; other routers round theirs
-    with run.locked():
+    settled = plan.settled(*_EXTENDED)
+    with run.open(plan=settled) as opened:
         check_tests(plan, run.root)
         data = draw(plan, source, run.root, run.folder / "lessons")
         _require_lessons(plan, data)
-        record = SelfMoERecord(
-            **SelfMoERecord.of_base(source),
-            plan=plan.settled(*_EXTENDED),
-            learned={name: LessonsRecord.of(lessons) for name, lessons in data.learned.items()},
-            held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
-        )
-        run.begin(record, paper=PAPER, data=record.data, rests_on=rests_on((MIXSE, *plan.ablations)))
+        settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source)}
+        lessons: dict[str, str] = {}
+        for part, key, by_domain in (("learned", "learned", data.learned), ("held out", "held_out", data.held_out)):
+            words = {domain: LessonsRecord.of(of_domain).words for domain, of_domain in by_domain.items()}
+            lessons |= {f"{domain}, {part}": of_domain for domain, of_domain in words.items()}
+            settings[key] = {domain: as_record(of_domain) for domain, of_domain in words.items()}
+        opened.check(lessons)
+        run.begin(opened, settings, paper=PAPER, data=lessons, rests_on=rests_on((MIXSE, *plan.ablations)))
         # this reads the files of the tests, so a mistake in them is found before hours of writing
         tests = ability_tests(plan, run.root, data)
         measurements = Measurements(source, data.held_out, plan.max_length, run.folder / "values", tests)
