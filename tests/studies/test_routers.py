@@ -28,6 +28,7 @@ from unmask.models.loading import Source
 from unmask.moe.experts.lesson_training import Learning, schedule
 from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, read_lessons
 from unmask.moe.routing.record import read_record
+from unmask.runs import runs
 from unmask.studies import mixtures
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.engine import load_plan as load_any_plan
@@ -50,7 +51,7 @@ from unmask.studies.routers.cells import Anchor, Cell, CellRecord, response_choi
 from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, reference_of
 from unmask.studies.routers.findings import _MEASURES, MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import LessonSet, LessonSource, RoutersPlan, draw, lessons_of
-from unmask.studies.routers.run import RoutersBuilder, RoutersRecord
+from unmask.studies.routers.run import RoutersBuilder
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
@@ -389,21 +390,19 @@ def test_a_balance_within_a_pass_sees_one_domain(whole: Path, tmp_path: Path, mo
     assert [row.where for row in rows] == [*DOMAINS, *DOMAINS], "a batch holds one domain after the other"
 
 
-def test_the_kept_study_goes_on(tmp_path: Path) -> None:
-    """Its record is of the version that measured it, and compares with the settings of now. No record says more than it holds."""
-    with zipfile.ZipFile(MEASURED / "routers-smollm2-values.zip") as values:
+@pytest.mark.parametrize("study", ["routers", "moee", "pooling-and-attention"])
+def test_the_record_of_a_kept_study_has_the_settings_of_now(study: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(MEASURED / f"{study}-smollm2-values.zip") as values:
         values.extract("study.json", tmp_path)
-    kept = RoutersRecord.read(tmp_path / "study.json")
-    assert kept is not None and "passes" not in kept.plan
-    plan = load_plan("small").settled("configurations", "seeds", "fresh_seeds", "domains", "tasks") | {
-        "tasks": kept.plan["tasks"]
-    }
-    now = kept.model_copy(update={"plan": plan})
-    assert now.is_same(kept, tmp_path)
-    for other in ({"passes": 2}, {"batch": 16}):
-        changed = now.model_copy(update={"plan": plan | other})
-        assert not changed.is_same(now, tmp_path), "both say it"
-        assert changed.is_same(kept, tmp_path) == ("passes" in other)
+    record = runs.read(tmp_path, "study.json")
+    assert record is not None and record.settings["study"] == study
+    plan = load_any_plan(study, "small")
+    if study == "routers":
+        now = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+        assert now.items() <= record.settings["plan"].items()
+    else:
+        made = {name: making.model_dump(mode="json") | {"seeds": None} for name, making in plan.made.items()}
+        assert record.settings["made"].items() <= made.items()
 
 
 def test_one_seed_shows_nothing_of_other_seeds() -> None:
