@@ -363,7 +363,7 @@ def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[st
     study, folder = whole
     [name, *_] = load_plan(study, "smoke").made
     done = CliRunner().invoke(app, command(study, folder, "--set", f'made.{name}.settings=["evaluation.compared=[1]"]'))
-    assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)
+    assert isinstance(done.exception, UnmaskError) and "holds a run with other settings" in str(done.exception)
 
 
 @pytest.mark.parametrize("tasks", [2, 9])

@@ -13,7 +13,6 @@ from pydantic import create_model
 from tests.studies.synthetic import made_findings
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
-from unmask.moe.experts.records import RunRecord
 from unmask.moe.mixture.gating import Routing
 from unmask.studies.engine import StudyRun
 from unmask.studies.plan import digest_of
@@ -54,8 +53,8 @@ class MadeFindings:
 
 def started(folder: Path) -> StudyRun:
     run = StudyRun("moee", "small", Source("pico", device="cpu"), Path(), folder, "unmask reproduce moee")
-    with run.locked():
-        run.begin(RunRecord(base="pico", base_weights="1"), paper="MoEE", data={"sts": "1"}, rests_on={"model a": "2"})
+    with run.open(plan={"scale": "small"}) as opened:
+        run.begin(opened, {"scale": "small"}, paper="MoEE", data={"sts": "1"}, rests_on={"model a": "2"})
     return run
 
 
@@ -67,7 +66,7 @@ def write(folder: Path, numbers: dict[Any, object], finished: bool = True) -> di
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     content = write(tmp_path, {"scores": {"a": [0.5]}, "lost": float("nan"), 3: 1}, finished=False)  # type: ignore[dict-item]
-    assert content["scores"] == {"a": [0.5]} and content["base_weights"] == "1"
+    assert content["scores"] == {"a": [0.5]} and content["base_weights"] and content["model"] == "pico"
     read = read_results(tmp_path)
     assert list(read.claims) == made_findings() and read.tables == (TABLE,)
     assert (read.study, read.paper, read.model, read.data) == ("moee", "MoEE", "pico", {"sts": "1"})
@@ -106,6 +105,7 @@ def test_results_name_every_machine_that_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"study": "moee"}', "\udc80"])
 def test_a_damaged_file_is_refused_and_written_anew(content: str, tmp_path: Path) -> None:
+    started(tmp_path)
     (tmp_path / RESULTS).write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(UnmaskError, match="Run the command of the study again"):
         read_results(tmp_path)
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_refused_and_written_anew(content: str, tmp_path: Path
 
 
 def test_what_lies_beside_a_record_is_replaced(tmp_path: Path) -> None:
-    RunRecord(base="pico").write(tmp_path / RECORD)
+    started(tmp_path)
     for name in (RESULTS, REPORT):
         (tmp_path / name).write_text("damaged, or of an earlier version")
     refuse_foreign_files(tmp_path)

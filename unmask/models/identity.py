@@ -32,6 +32,8 @@ ReadFolder = Callable[[Path, str], str]
 
 RECORDS = ("unmask.json", "mixture.json", "expert.json")
 """Files that record the base model of a folder."""
+BASE_MODEL = "base model"
+"""The input of a run under which its base model is recorded."""
 _NO_SETTINGS = (
     *("architectures", "attn_implementation", "auto_map", "dtype", "experts_implementation", "id2label", "is_causal"),
     *("label2id", "output_attentions", "output_hidden_states", "problem_type", "return_dict", "tie_word_embeddings"),
@@ -245,6 +247,7 @@ class _BaseRecord(BaseModel):
     """What the records of embedders, mixtures and experts say of the base model."""
 
     base_weights: str | None = None
+    inputs: dict[str, str] = {}
 
 
 def recorded_base(folder: Path) -> str | None:
@@ -252,7 +255,8 @@ def recorded_base(folder: Path) -> str | None:
     for name in RECORDS:
         if (folder / name).is_file():
             with suppress(ValueError):  # the code that needs this file reports the damage
-                if weights := _BaseRecord.model_validate_json((folder / name).read_bytes()).base_weights:
+                record = _BaseRecord.model_validate_json((folder / name).read_bytes())
+                if weights := record.base_weights or record.inputs.get(BASE_MODEL):
                     return weights
     return None
 

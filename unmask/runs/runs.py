@@ -153,12 +153,10 @@ class Run:
         compute: takes the folder of the step, where it may keep scratch files to resume from. files: those in it that are the outcome.
         Raises UnmaskError if the folder holds other files, or the step of another run.
         """
-        folder = self.work / name
         if self.is_done(name):
-            return StepRecord.checked(read_record(folder / STEP) or {}, folder / STEP).value
-        if self._processes.is_first():
-            self._begin(folder)
-        self._processes.wait()
+            file = self.work / name / STEP
+            return StepRecord.checked(read_record(file) or {}, file).value
+        folder = self.scratch(name)
         value = compute(folder)
         self._processes.wait()
         if self._processes.is_first():
@@ -168,6 +166,17 @@ class Run:
         self._processes.wait()
         self._done.add(name)
         return value
+
+    def scratch(self, name: str) -> Path:
+        """The folder of a step that is never complete by itself, such as checkpoints of a result that is published afterwards.
+
+        It holds what an earlier try left. Raises UnmaskError as `step` does.
+        """
+        folder = self.work / name
+        if self._processes.is_first():
+            self._begin(folder)
+        self._processes.wait()
+        return folder
 
     def finish(self, result: BaseModel) -> None:
         """Record the result."""
@@ -209,7 +218,6 @@ class Run:
         return self._key or _digest({"settings": _without(self._settings, self._may_grow), "inputs": self.inputs})
 
     def _begin(self, folder: Path) -> None:
-        """Make the folder of a step. What an earlier try left there is kept for `compute` to resume from, if it is of this run."""
         is_written = (folder / STEP).is_file()
         before = StepRecord.read(folder / STEP)
         if before is not None and before.key != self._key_of_steps():
@@ -331,9 +339,14 @@ def _is_intact(folder: Path) -> bool:
 
 def _holds_only_own(folder: Path, record: str) -> bool:
     """True for the folder of a result. Raises UnmaskError if it also holds files that are not in its seal: they would be deleted."""
-    known = {SEAL, record, *(read_record(folder / SEAL) or {})}
+    sealed = read_record(folder / SEAL)
+    if sealed is None:
+        raise UnmaskError(
+            f"'{folder / SEAL}' is missing or damaged, so '{folder}' is not replaced. Delete the folder to start over."
+        )
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and str(file.relative_to(folder)) not in known and file.suffix not in (".md", ".lock"):
+        name = str(file.relative_to(folder))
+        if file.is_file() and name not in sealed and name not in (SEAL, record, "README.md"):
             raise UnmaskError(
                 f"'{folder}' is damaged and would be replaced, but '{file}' does not belong to it. Move that file."
             )

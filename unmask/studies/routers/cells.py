@@ -33,13 +33,14 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.likelihood import likelihoods, response_likelihood
 from unmask.moe.experts.mixing import RECORD as MIXING_RECORD
-from unmask.moe.experts.mixing import MixingRecord
+from unmask.moe.experts.mixing import MixingSettings
 from unmask.moe.mixture.overrides import override_routing
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.moe.routing.measures import measured_routing
 from unmask.moe.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings, RoutingRecord
 from unmask.moe.routing.recording import record_routing
 from unmask.moe.routing.statistics.text_bootstrap import text_counts
+from unmask.runs import runs
 from unmask.starter import reference_texts
 from unmask.studies.routers.configurations import CONFIGURATIONS, digest
 from unmask.studies.routers.plan import Lessons
@@ -242,12 +243,13 @@ def experts_of(configuration: str, mixture: Path) -> dict[str, str]:
 
     Empty if the experts learned with the router: every such mixture has its own. Raises UnmaskError for a mixture without its record.
     """
-    record = MixingRecord.read(mixture / MIXING_RECORD)
+    record = runs.read(mixture, MIXING_RECORD)
     if record is None:
         raise UnmaskError(f"'{mixture / MIXING_RECORD}' is missing or damaged, so the experts of this mixture are unknown.")
-    shared = {} if record.shared is None else {TOGETHER: record.shared}
+    settings = MixingSettings.model_validate(record.settings)
+    shared = {} if settings.shared is None else {TOGETHER: settings.shared}
     domains = CONFIGURATIONS[configuration].domains
-    return {f"{domains}/{name}": content for name, content in (record.experts | shared).items()}
+    return {f"{domains}/{name}": content for name, content in (settings.experts | shared).items()}
 
 
 @dataclass
