@@ -164,7 +164,7 @@ def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store:
     A task is left out if not all of them have items that can be compared. Raises UnmaskError if their items are not the same.
     """
     kind, metric, measure = _MEASURED[what]
-    by_task = {}
+    by_task: dict[str, list[TaskAgreement]] = {}
     for task in a[0].tasks([kind]):
         items = [scored.items(task, store) if task in scored.runs[0] else None for scored in (*a, *b)]
         comparable = [runs for runs in items if runs and all(_is_comparable(run, metric) for run in runs)]

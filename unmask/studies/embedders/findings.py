@@ -32,15 +32,13 @@ class EmbeddersFindings:
     @classmethod
     def of(cls, plan: EmbeddersPlan, model: str, scored: dict[str, Scored], store: ResultStore) -> EmbeddersFindings:
         """Test the claims on the scores of a study. store: holds the items behind them."""
-        agreed = {
-            claim.id: agreements(
-                claim.agreement,
-                *([scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, claim.than[0])),
-                store,
-            )
-            for claim in plan.claims
-            if claim.agreement and claim.better in scored and claim.than[0] in scored
-        }
+        agreed = {}
+        for claim in plan.claims:
+            if claim.agreement and claim.better in scored and claim.than[0] in scored:
+                better, than = (
+                    [scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, claim.than[0])
+                )
+                agreed[claim.id] = agreements(claim.agreement, better, than, store)
         return cls(plan, model, scored, _verdicts(plan, scored, store, agreed), agreed)
 
     @property

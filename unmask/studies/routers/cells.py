@@ -143,7 +143,9 @@ class CellMeasurements:
         say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
         model, tokenizer = load_language_model(source)
         folder, counts = self._folder(name, seed), np.zeros((0, 0, 0), np.uint16)
-        of_mixture = {} if mixture is None else {"configuration": digest(name), "experts": experts_of(name, mixture)}
+        of_mixture: dict[str, Any] = (
+            {} if mixture is None else {"configuration": digest(name), "experts": experts_of(name, mixture)}
+        )
         if mixture is not None and (choice := CONFIGURATIONS[name].choice):
             record = CellRecord(
                 mixture=weights, likelihood=self._likelihood_of_choice(model, tokenizer, held_out, choice, seed), **of_mixture

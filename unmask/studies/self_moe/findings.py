@@ -130,8 +130,9 @@ class SelfMoEFindings:
                 continue  # a domain was not measured
             if min(len(better[name]) for name in domains) < 2:
                 continue
-            sides = ([Items("mean", {"value": row[name]}) for name in domains] for row in (rival, better))
-            tests[claim.id, than] = paired_bootstrap(*sides, max(2000, 100 * len(pairs)))  # the lower loss is better
+            loss, rival_loss = ([Items("mean", {"value": row[name]}) for name in domains] for row in (better, rival))
+            # the lower loss is better
+            tests[claim.id, than] = paired_bootstrap(rival_loss, loss, max(2000, 100 * len(pairs)))
         return findings(self.plan.claims, tests, lambda _: "nats per token")
 
     def tables(self) -> list[Sheet]:
