@@ -22,14 +22,13 @@ from unmask.errors import UnmaskError
 from unmask.io.seals import write_record
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.abilities.ability_tests import read_items
-from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood
+from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood, draw_choices
 from unmask.moe.experts.abilities.harness import accuracies
-from unmask.moe.experts.abilities.multiple_choice import draw_choices
 from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
 from unmask.moe.experts.lessons.lessons import read_lessons
 from unmask.moe.experts.likelihood import response_likelihood
 from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.overrides import override_routing
+from unmask.moe.mixture.model import override_routing
 from unmask.studies.claims.claim import Claim
 from unmask.studies.engine import StudyRun
 from unmask.studies.engine import load_plan as load_any_plan

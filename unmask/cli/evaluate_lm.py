@@ -195,7 +195,7 @@ def _require_models(models: list[str], choices: list[str]) -> None:
     """Raise UnmaskError for a model that is not there, and a choice that no model has, before a model is loaded."""
     from unmask.models.bundled import resolve
     from unmask.moe.mixture.mixture_folder import SETTINGS, read_mixture_settings
-    from unmask.moe.mixture.overrides import check_override
+    from unmask.moe.mixture.model import check_override
 
     folders = [Path(resolve(name)) for name in models]
     mixtures = [folder for folder in folders if (folder / SETTINGS).is_file()]
@@ -221,7 +221,7 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
     from contextlib import nullcontext
     from functools import partial
 
-    from unmask.moe.mixture.overrides import override_routing
+    from unmask.moe.mixture.model import override_routing
 
     mixture = getattr(speaker.base_model, "mixture", None)
     other = [(f"{name}, {choice}", partial(override_routing, mixture, choice)) for choice in choices] if mixture else []

@@ -49,7 +49,7 @@ def seeds(
     Lessons that are close to a held-out one (ROUGE-L above 0.7) are left out.
     """
     from unmask.io.files import only_writer_of
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds, split_apart, write_lessons
+    from unmask.moe.experts.lessons.lessons import read_seeds, split_apart, write_lessons
 
     of_file = {source.stem: read_seeds(source)}
     [(learned, tested)] = split_apart(of_file, number, held_out_number if held_out else 0, seed).values()
@@ -108,7 +108,7 @@ def specialise(
     from unmask.io.files import check_output
     from unmask.models.identity import identity_of
     from unmask.moe.experts.lessons.domain import load_domain
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds
+    from unmask.moe.experts.lessons.lessons import read_seeds
     from unmask.moe.experts.lessons.specialise import FILES, SpecialisePlan, check_run, record_of
     from unmask.moe.experts.lessons.specialise import specialise as run
 
@@ -142,7 +142,7 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
 
     many = writers > 1 or ray_address is not None
     if engine == "vllm":
-        from unmask.moe.experts.lessons.vllm_engine import Engine
+        from unmask.moe.experts.lessons.engines import Engine
 
         if many:
             raise UnmaskError("vLLM writes many texts at once by itself: leave --writers and --ray-address out.")
@@ -150,7 +150,7 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
     if engine != "transformers":
         raise unknown("engine", engine, ["transformers", "vllm"])
     if many:
-        from unmask.moe.experts.lessons.pool import WriterPool
+        from unmask.moe.experts.lessons.engines import WriterPool
 
         return WriterPool(source, writers, ray_address or "local", gpus=1 if source.device.startswith("cuda") else 0)
     from unmask.models.loading import load_language_model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.errors import UnmaskError
-from unmask.moe.experts import names
+from unmask.moe import names
 
 if TYPE_CHECKING:
     from unmask.moe.experts.lessons.lessons import Lesson

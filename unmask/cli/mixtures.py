@@ -22,8 +22,7 @@ from unmask.cli.lesson_options import (
 from unmask.cli.options import LoadOptions, refuse_given
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.io.terminal import say, tell_result
-from unmask.moe.experts.names import Over, Start
-from unmask.moe.mixture.names import Level, Method, RouterKind
+from unmask.moe.names import Level, Method, Over, RouterKind, Start
 
 if TYPE_CHECKING:
     from unmask.moe.experts.mixing import Ingredients
@@ -124,9 +123,8 @@ def mix(
     options: LoadOptions,
 ) -> None:
     """Combine experts into a mixture (MiXSE): put them into their base model and train a router. Use it like any other model."""
-    from unmask.moe.experts.balance import Balance
     from unmask.moe.experts.mixing import Ingredients
-    from unmask.moe.experts.router import RouterOptions
+    from unmask.moe.experts.router import Balance, RouterOptions
     from unmask.moe.mixture.gating import Routing
     from unmask.training.lora import LoraOptions
 
@@ -219,7 +217,7 @@ def merge(
     from unmask.io.files import atomic_folder, only_writer_of
     from unmask.io.seals import seal
     from unmask.models.loading import load_base_language_model
-    from unmask.moe.mixture.expert_folder import read_expert, require_alike
+    from unmask.moe.mixture.expert_folder import read_expert, require_stackable
     from unmask.moe.mixture.merging import check_merge, merge_experts
     from unmask.moe.mixture.mixture_folder import base_of_experts
 
@@ -227,7 +225,7 @@ def merge(
         refuse_given(context, ("seed",), "is for dare, which draws what it drops: leave it out.")
     check_merge(len(experts), method, weight, density)
     loaded = [read_expert(folder) for folder in experts]
-    require_alike(loaded)
+    require_stackable(loaded)
     source = base_of_experts(loaded, options.source(base or ""))
     with only_writer_of(output):
         if output.exists():

@@ -208,7 +208,7 @@ def show_settings(settings: BaseModel, **more: Any) -> None:
     """Print the settings of a recipe, or of a study without its claims, as JSON for people. more: values to print after them."""
     content = settings.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"claims"})
     tell_result(content | more)
-    tell_json(content | more, width=80)
+    tell_json(content | more)
 
 
 def root_of(data: Path | None) -> Path:

@@ -15,9 +15,9 @@ from unmask.moe.experts.expert import train_expert
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson
 from unmask.moe.experts.mixing import Ingredients, mix, mix_jointly
-from unmask.moe.experts.names import Average
 from unmask.moe.experts.router import RouterOptions
 from unmask.moe.mixture.gating import Routing
+from unmask.moe.names import Average
 from unmask.studies.plan import PlanTable, StudyPlan
 from unmask.training.lora import LoraOptions
 

@@ -14,8 +14,8 @@ from unmask.cli.options import AsJson, ModelOptions
 from unmask.cli.probing.common import Seed, between, show
 
 if TYPE_CHECKING:
-    from unmask.moe.routing.expert_record import ExpertLosses
-    from unmask.moe.routing.statistics.text_bootstrap import Measured
+    from unmask.moe.routing.record import ExpertLosses
+    from unmask.moe.routing.text_bootstrap import Measured
 
 _SHOWN = 15
 

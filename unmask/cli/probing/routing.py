@@ -113,7 +113,7 @@ def _recorded(
 
 def _show_measures(record: RoutingRecord, seed: int, as_json: bool) -> None:
     from unmask.moe.routing.measures import measured_routing
-    from unmask.moe.routing.point_measures import Draws
+    from unmask.moe.routing.text_bootstrap import Draws
 
     result = measured_routing(record, Draws(seed=seed))
     if as_json:
@@ -139,7 +139,7 @@ def _show_measures(record: RoutingRecord, seed: int, as_json: bool) -> None:
 
 def _show_agreement(record: RoutingRecord, other: RoutingRecord, seed: int, as_json: bool) -> None:
     from unmask.moe.routing.agreement import compare_records
-    from unmask.moe.routing.point_measures import Draws
+    from unmask.moe.routing.text_bootstrap import Draws
 
     found = compare_records(record, other, Draws(seed=seed))
     result = found.as_json()

@@ -20,8 +20,7 @@ from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_decoder
 from unmask.models.routers import proven_routers
-from unmask.moe.upcycling.upcycle import UpcycleOptions, upcycle
-from unmask.moe.upcycling.upcycled_folder import save_upcycled
+from unmask.moe.upcycling import UpcycleOptions, save_upcycled, upcycle
 from unmask.starter import reference_texts
 from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, Making
 from unmask.studies.engine import StudyRun

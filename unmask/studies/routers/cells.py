@@ -34,12 +34,12 @@ from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.likelihood import likelihoods, response_likelihood
 from unmask.moe.experts.mixing import RECORD as MIXING_RECORD
 from unmask.moe.experts.mixing import MixingSettings
-from unmask.moe.mixture.overrides import override_routing
+from unmask.moe.mixture.model import override_routing
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.moe.routing.measures import measured_routing
 from unmask.moe.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings, RoutingRecord
 from unmask.moe.routing.recording import record_routing
-from unmask.moe.routing.statistics.text_bootstrap import text_counts
+from unmask.moe.routing.text_bootstrap import text_counts
 from unmask.runs import runs
 from unmask.starter import reference_texts
 from unmask.studies.routers.configurations import CONFIGURATIONS, digest

@@ -13,8 +13,7 @@ from pydantic import Field
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside, make_folder
 from unmask.io.rows import field, read_rows
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import keep_lessons, read_seeds, split
+from unmask.moe.experts.lessons.lessons import Lesson, keep_lessons, read_seeds, split
 from unmask.starter import lessons_file
 from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.mixtures import LearningPlan

@@ -11,7 +11,7 @@ import numpy as np
 
 from unmask.io.files import atomic
 from unmask.moe.experts.lessons.specialise import Yield
-from unmask.moe.routing.statistics.text_bootstrap import without_chance
+from unmask.moe.routing.text_bootstrap import without_chance
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain, share_of_gain
 from unmask.statistics.intervals import Estimate

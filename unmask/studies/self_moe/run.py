@@ -13,12 +13,12 @@ from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
 from unmask.models.loading import precision_of
 from unmask.models.source import lasting_name
-from unmask.moe.experts.abilities.multiple_choice import chance
+from unmask.moe.experts.abilities.answer_likelihood import chance
 from unmask.moe.experts.lesson_training import share_of
 from unmask.moe.experts.lessons.lessons import Lesson
 from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
-from unmask.moe.mixture.names import Method
+from unmask.moe.names import Method
 from unmask.studies.engine import StudyRun
 from unmask.studies.mixtures import MixtureBuilder, as_record
 from unmask.studies.self_moe.data import Number, StudyData, ability_tests, check_tests, draw, number_of, write_lessons
