@@ -26,7 +26,7 @@ from unmask.moe.experts.expert import LORA, add_expert
 from unmask.moe.experts.lesson_training import Learning, LessonCollator, response_loss
 from unmask.moe.experts.lessons.lessons import LessonTokens, read_seeds, split, tokenize_lessons
 from unmask.starter import lessons_file
-from unmask.studies.self_moe.plan import load_plan
+from unmask.studies.engine import load_plan
 from unmask.training.attention_kernel import attention_kernel
 
 _BATCH = 8
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args(arguments)
-    plan = load_plan("smoke" if given.smoke else "small")
+    plan = load_plan("self-moe", "smoke" if given.smoke else "small")
     data = Path() if given.smoke else _inputs.data(*plan.seeds.values())
     model, tokenizer = load_base_language_model(Source(_inputs.model_of(given), dtype="bfloat16"))
     add_expert(model, LORA)

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import _inputs
 from unmask.statistics.bootstrap import Scores, interval
-from unmask.statistics.training_seeds import seed_test
+from unmask.statistics.paired import seed_test
 
 TASKS, RESAMPLES = 12, 1000
 DEVIATIONS = [(1.0, 0.1, 0.1), (1.0, 1.0, 0.5), (0.3, 1.0, 0.5), (0.0, 1.0, 0.3), (0.0, 0.0, 1.0)]

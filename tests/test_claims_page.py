@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies.claims.made import made, made_findings
+from tests.studies.synthetic import made, made_findings
 from tools import claims
 from tools.kept_studies import kept_report
 from unmask.designs.prompts import PROMPTS
 from unmask.moe.mixture.gating import Routing
 from unmask.studies.claims.claim import Claim, Finding
-from unmask.studies.embedders.plan import load_plan
+from unmask.studies.engine import load_plan
 from unmask.studies.results import StudyResults
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.self_moe.plan import VARIANTS

@@ -21,7 +21,7 @@ from tools import claims
 from tools.data_page import facts, needs
 from tools.data_page.page import page
 from unmask.cli import app
-from unmask.studies.self_moe.plan import load_plan
+from unmask.studies.engine import load_plan
 from unmask.training.recipe import load_recipe, shipped
 
 PAGE = needs.PAGE.read_text(encoding="utf-8")
@@ -85,7 +85,7 @@ def test_what_the_growth_of_a_mixture_reads_is_on_the_page() -> None:
 
 
 def test_data_of_the_paper_scale_is_described_or_said_not_to_be() -> None:
-    for path in paths(load_plan("paper").model_dump(exclude={"claims"}), ()):
+    for path in paths(load_plan("self-moe", "paper").model_dump(exclude={"claims"}), ()):
         assert f"`{path.partition('/')[0]}`" in PAGE
 
 

@@ -12,9 +12,8 @@ from tools.claims import PAPERS, plan_of
 from tools.paper_scale import PAGE, SCALE, differences, page
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.studies.embedders.plan import scales as embedders_scales
-from unmask.studies.routers.plan import scales as routers_scales
-from unmask.studies.self_moe.plan import scales as self_moe_scales
+from unmask.studies.engine import load_plan
+from unmask.studies.plan import plan_tables
 from unmask.training.difference import Difference
 from unmask.training.recipe import load_recipe, scales, shipped
 
@@ -22,8 +21,7 @@ ROW = {"what": "data", "paper": "18 sets", "here": "one", "why": "it is on the h
 
 
 def scales_of(study: str) -> list[str]:
-    own = {"routers": routers_scales, "self-moe": self_moe_scales}
-    return own[study]() if study in own else embedders_scales(study)
+    return list(plan_tables(study)["scale"])
 
 
 def test_every_recipe_and_study_of_this_scale_is_asked() -> None:
@@ -85,6 +83,6 @@ def test_a_row_says_all_four(cell: str) -> None:
 
 
 def plan_of_row(row: dict[str, str]) -> None:
-    from unmask.studies.self_moe.plan import load_plan
-
-    load_plan("smoke", [f"differences=[{{{', '.join(f'{key}={json.dumps(value)}' for key, value in row.items())}}}]"])
+    load_plan(
+        "self-moe", "smoke", [f"differences=[{{{', '.join(f'{key}={json.dumps(value)}' for key, value in row.items())}}}]"]
+    )

@@ -20,14 +20,13 @@ from typing import Any, Final
 from tools.kept_studies import RESULTS, keep
 from unmask.io.terminal import counted
 from unmask.studies.claims.claim import VERDICTS, Claim, Finding
-from unmask.studies.claims.page import HERE, MEANINGS, NOTES, claims_sheet, counts, said_of_all, verdict_counts
-from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan
+from unmask.studies.claims.tables import HERE, MEANINGS, NOTES, claims_sheet, counts, said_of_all, verdict_counts
+from unmask.studies.embedders.plan import EmbeddersPlan
+from unmask.studies.engine import PACKAGES, load_plan
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.configurations import rests_on as digests_of_configurations
 from unmask.studies.routers.plan import RoutersPlan
-from unmask.studies.routers.plan import load_plan as load_routers
-from unmask.studies.self_moe.plan import VARIANTS, StudyPlan
-from unmask.studies.self_moe.plan import load_plan as load_self_moe
+from unmask.studies.self_moe.plan import VARIANTS, SelfMoEPlan
 from unmask.studies.self_moe.plan import rests_on as digests_of_mixtures
 from unmask.studies.sheet import Sheet
 
@@ -139,11 +138,10 @@ with tables that were typed by hand.
 """
 
 
-def plan_of(study: str, scale: str = "small") -> EmbeddersPlan | RoutersPlan | StudyPlan:
+def plan_of(study: str, scale: str = "small") -> EmbeddersPlan | RoutersPlan | SelfMoEPlan:
     """The plan of a study at a scale, as it is now."""
-    if study == "routers":
-        return load_routers(scale)
-    return load_self_moe(scale) if study == "self-moe" else load_plan(study, scale)
+    plan: EmbeddersPlan | RoutersPlan | SelfMoEPlan = load_plan(study, scale)
+    return plan
 
 
 def planned(study: str) -> Sequence[Claim]:
@@ -207,7 +205,7 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     plan, measured = plan_of(study, result.get("scale", "small")).model_dump(mode="json"), result["plan"]
     chosen = (_CHOSEN - {"seeds"}) | {"number"} if study == "self-moe" else _CHOSEN  # there, both are about lessons
-    compared = plan.keys() - chosen if study in STUDIES else plan.keys() & measured.keys() - chosen - {"tasks"}
+    compared = plan.keys() - chosen if PACKAGES[study] == "embedders" else plan.keys() & measured.keys() - chosen - {"tasks"}
     if study == "self-moe" and measured["number"] != plan["number"]:  # steps are for so many lessons
         plan, measured = ({**one, "expert": {**one["expert"], "steps": None}} for one in (plan, measured))
     old += [part for part in plan if part in compared and _comparable(measured.get(part)) != _comparable(plan[part])]
@@ -357,7 +355,7 @@ def _measured_on(study: str, result: dict[str, Any]) -> str:
 def _seeds(study: str, result: dict[str, Any]) -> str:
     """A sentence, if a study of embedders trained with fewer seeds than its plan has now."""
     seeds = result.get("plan", {}).get("seeds")
-    if study not in STUDIES or seeds is None:
+    if PACKAGES[study] != "embedders" or seeds is None:
         return ""
     measured, now = len(seeds), len(load_plan(study, result["scale"], model=result["model"]).seeds)
     return f" It has {measured} of {now} planned seeds." if measured < now else ""
@@ -387,7 +385,7 @@ def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding]) -> str:
 def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     """A sentence: how many differences point the same way in two results of a study."""
     there, here = (
-        {one.claim.asks(test.than): test.difference for one in some for test in one.tests} for some in (first, found)
+        {one.claim.question(test.than): test.difference for one in some for test in one.tests} for some in (first, found)
     )
     both = [(here[pair], there[pair]) for pair in here if pair in there]
     same = sum(one * other > 0 for one, other in both)

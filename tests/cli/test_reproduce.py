@@ -18,7 +18,7 @@ from unmask.cli import app
 from unmask.cli.reproduce import _each
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
-from unmask.studies.routers.plan import scales
+from unmask.studies.plan import plan_tables
 
 GROUP: Any = typer.main.get_command(app)
 STUDIES = GROUP.commands["reproduce"].commands
@@ -53,7 +53,7 @@ def example_of(study: str) -> str:
     return str(example)
 
 
-@pytest.mark.parametrize("scale", scales())
+@pytest.mark.parametrize("scale", plan_tables("routers")["scale"])
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_setting_that_the_help_names_works_and_is_shown(study: str, scale: str, shown: Shown) -> None:
     example = example_of(study)

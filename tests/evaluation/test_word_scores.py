@@ -1,4 +1,4 @@
-"""A word-level task in a comparison: one probe for each attention and layer, and nothing asked of a design that reads no words."""
+"""Word-level tasks are scored by one probe a layer, and shown next to text tasks."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ import typer
 from tests.tiny import write_rows, write_task
 from unmask.cli import app
 from unmask.designs.design import parse_designs
-from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
-from unmask.errors import UnmaskError
 from unmask.evaluation import word_scores as module
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.outcomes import why_not_scored
-from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.verdict import comparisons, ranked
+from unmask.evaluation.verdict import ranked
 from unmask.evaluation.word_level import labels_by_layer, split_word_level
-from unmask.models.loading import Source, load_decoder
-from unmask.probing.word_probe import compare_words, entities, probe_words, probe_words_at_layers
+from unmask.models.loading import Source
+from unmask.probing.word_probe import entities, probe_words, probe_words_at_layers
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report_folder import write_report
 from unmask.saving.load_model import load_encoder
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import score
 from unmask.tasks.find import find_task
-from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.tagged import read_sentences
 from unmask.tasks.task import LocalTask, Task
 
 pytestmark = pytest.mark.usefixtures("sketched")
+
 READ = "mean,last,causal/plain/mean@1,bidirectional-mean"
+
 NOT_READ = {
     "prompteol": "without a prompt",
     "causal/plain/mean@all": "at one layer",
@@ -86,9 +84,6 @@ def bare(result: Result) -> dict[str, Any]:
     return result.model_dump(exclude={"provenance"}) | {"probe": result.provenance["probe"]}
 
 
-# --- scores ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("layer", [None, 1])
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
@@ -124,27 +119,6 @@ def test_entities_are_scored_by_their_f1(folder: Path, tmp_path: Path) -> None:
     assert items.columns["gold"].sum() == sum(len(entities(row["tags"])) for row in [*tagged[20:], unseen])
 
 
-def test_items_are_test_sentences_and_designs_are_paired_on_them(folder: Path, words: LocalTask, tmp_path: Path) -> None:
-    store = ResultStore(tmp_path / "out")
-    found = list(run(folder, "causal/plain/mean@1,bidirectional-mean", [words], store).values())
-    items = [store.items(result) for result in found]
-    for result, one in zip(found, items, strict=True):
-        assert one is not None and one.n == 10
-        assert score(one) == pytest.approx(result.main_score)
-        assert one.columns["below"].tolist() == [len(row["tokens"]) for row in words.data["test"]]
-    model, tokenizer = load_decoder(Source(str(folder), dtype="float32", device="cpu"))
-    train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
-    model = Encoder(Backbone(model, "causal"), tokenizer, Source(str(folder)))
-    first = probe_words(model, train, test, layer=1)
-    model.backbone.set_attention("bidirectional")
-    ours, theirs = comparisons(found, store)[0].outcome, compare_words(first, probe_words(model, train, test))
-    assert ours.difference == pytest.approx(theirs.difference, abs=1e-9)
-    assert ours.interval == pytest.approx(theirs.interval, abs=0.05)
-
-
-# --- what is shared --------------------------------------------------------------------------------------------------
-
-
 def test_designs_of_one_attention_share_passes_and_those_of_one_layer_the_probe(
     folder: Path, words: LocalTask, tmp_path: Path, probes: list[tuple[str, list[int]]]
 ) -> None:
@@ -157,14 +131,6 @@ def test_designs_of_one_attention_share_passes_and_those_of_one_layer_the_probe(
         "causal@1": ["causal/plain/mean@1"],
         f"bidirectional@{depth}": ["bidirectional-mean"],
     }
-
-
-def test_a_design_alone_scores_as_among_others(folder: Path, words: LocalTask, texts: Task, tmp_path: Path) -> None:
-    together = run(folder, READ, [texts, words], ResultStore(tmp_path / "all"))
-    for label in READ.split(","):
-        store = ResultStore(tmp_path / label.replace("/", "-"))
-        (alone,) = run(folder, label, [words], store).values()
-        assert bare(alone) == bare(together[label, "words"])
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_scores(
@@ -194,17 +160,6 @@ def test_a_run_that_was_killed_goes_on_to_the_same_scores(
     assert not probes
 
 
-def test_nothing_is_fitted_or_encoded_for_words_alone(
-    folder: Path, words: LocalTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Encoder, "fit", lambda *_, **__: pytest.fail("reference texts were read"))
-    found = run(folder, "mean,causal/plain/mean/zscore", [words], ResultStore(tmp_path / "out"))
-    assert len({result.main_score for result in found.values()}) == 1
-
-
-# --- what is not asked -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("design", "reason"),
     [
@@ -219,30 +174,6 @@ def test_a_design_that_reads_no_words_says_why(design: str, reason: str, words: 
     assert why_not_scored(one, texts) is None
 
 
-def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_again(
-    folder: Path, words: LocalTask, texts: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from unmask.evaluation import compare as comparing
-
-    designs = ",".join(["mean", *NOT_READ])
-    found = run(folder, designs, [words, texts], ResultStore(tmp_path / "out"))
-    assert set(found) == {("mean", "words"), *((label, "sts") for label in designs.split(","))}
-    failures = ResultStore(tmp_path / "out").failures
-    assert {one.label: one.applies for one in failures} == dict.fromkeys(NOT_READ, False)
-    assert all(one.error.startswith("does not apply: words are read") for one in failures)
-    monkeypatch.setattr(comparing, "load_decoder", lambda _: pytest.fail("the model was loaded again"))
-    monkeypatch.setattr(ResultStore, "fail", lambda *_: pytest.fail("what was known was written again"))
-    assert run(folder, designs, [words, texts], ResultStore(tmp_path / "out")) == found
-    assert ResultStore(tmp_path / "out").failures == failures
-
-
-def test_a_model_of_sentence_transformers_is_asked_for_no_words(folder: Path, words: LocalTask, tmp_path: Path) -> None:
-    store = ResultStore(tmp_path / "out")
-    assert compare_reference(str(folder), [words], store) == []
-    (failure,) = store.failures
-    assert (failure.applies, failure.error) == (False, "does not apply: the model gives vectors of texts, not of words")
-
-
 def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, texts: Task, tmp_path: Path) -> None:
     write_task(tmp_path / "long", "word-level")
     write_rows(tmp_path / "long" / "test.jsonl", [{"tokens": ["word"] * 3000, "tags": ["NUM"] * 3000}])
@@ -251,19 +182,6 @@ def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, t
     assert set(found) == {("mean", "sts"), ("last", "sts")}
     assert {(one.label, one.applies) for one in store.failures} == {("mean", True), ("last", True)}
     assert "positions of the model. Leave it out" in store.failures[0].error
-
-
-def test_a_word_level_task_has_no_text_vectors(words: LocalTask) -> None:
-    with pytest.raises(UnmaskError, match="'words' is a word-level task, so there are no text vectors to score"):
-        evaluate(words, "any", lambda texts, _: pytest.fail("nothing is encoded"))
-
-
-def test_sentences_can_be_held_against_training_data(words: LocalTask) -> None:
-    found, pairs = words.texts_and_pairs
-    assert found == [" ".join(row["tokens"]) for row in words.data["test"]] and not pairs
-
-
-# --- what a user sees ------------------------------------------------------------------------------------------------
 
 
 def test_words_do_not_change_the_ranking_of_texts(folder: Path, words: LocalTask, texts: Task, tmp_path: Path) -> None:
@@ -319,17 +237,6 @@ def test_the_command_shows_words_in_a_table_of_their_own(
     assert {tasks: len(found) for tasks, found in systems.items()} == {("sts",): 5, ("words",): 3}
 
 
-def test_words_alone_can_be_compared(
-    folder: Path, words: LocalTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["-m", str(folder), "--dtype", "float32", "--device", "cpu", "-t", f"{tmp_path / 'words'}#5"]
-    out, _ = command(capsys, "compare", *given, "-d", "mean", "-o", str(tmp_path / "out"))
-    assert out.count("Main score x 100") == 1 and "words#5" in out
-
-
-# --- reports ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_report_ranks_designs_on_texts_and_shows_words_beside_them(
     folder: Path, words: LocalTask, texts: Task, tmp_path: Path
 ) -> None:
@@ -347,10 +254,3 @@ def test_a_report_ranks_designs_on_texts_and_shows_words_beside_them(
     assert f"{100 * best.main_score:.1f} [" in section
     rows = (tmp_path / "report" / "data" / "words.csv").read_text().splitlines()
     assert len(rows) == 4 and "causal@1" in rows[1] + rows[2] + rows[3]
-
-
-def test_a_report_of_words_alone_ranks_what_reads_them(folder: Path, words: LocalTask, tmp_path: Path) -> None:
-    run(folder, READ, [words], ResultStore(tmp_path / "out"))
-    grid = read_grid(tmp_path / "out")
-    assert len(grid.systems) == 3 and not grid.words
-    assert "causal@1" in write_report(tmp_path / "out", tmp_path / "report").read_text()

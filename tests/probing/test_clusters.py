@@ -29,7 +29,7 @@ from unmask.probing.clusters import (
 )
 from unmask.probing.topics import top_words
 from unmask.reporting.probe_figures import draw_clusters
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 RANDOM = np.random.default_rng(0)
 HIDDEN, ROUTING = Design("causal", "plain", "mean"), Design("causal", "plain", "mean", features="routing")

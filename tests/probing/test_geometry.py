@@ -30,7 +30,7 @@ from unmask.probing.geometry import (
     uniformity,
     without_each,
 )
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 AXES = np.eye(4, dtype=np.float32)
 RANDOM = np.random.default_rng(0).normal(size=(2500, 32)).astype(np.float32)  # more rows than one block has

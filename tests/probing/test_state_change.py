@@ -19,7 +19,7 @@ from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import set_attention
 from unmask.probing.state_change import position_bins, probe_states
 from unmask.reporting.probe_figures import draw_states
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 FAMILIES = ["llama", "gpt2", "olmoe"]
 

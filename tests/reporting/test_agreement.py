@@ -113,7 +113,7 @@ def test_the_star_of_the_terminal_is_the_rule_of_the_page(tmp_path: Path) -> Non
     tests = comparisons(grid.results, grid.store)
     _, screen = shown(grid, summarise(grid))
     table = screen.partition("* p <")[0].partition("differs")[2]
-    assert table.count("*") == sum(test.better is not None for test in tests) > 0
+    assert table.count("*") == sum(test.winner is not None for test in tests) > 0
 
 
 @pytest.mark.parametrize(("errors", "tied"), [(1.0, True), (1.7, True), (2.3, False), (4.0, False)])

@@ -161,6 +161,6 @@ def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "unmask.statistics.ranks", SimpleNamespace(critical_differences=ranks))
     grid, found = stood(tmp_path, Folder(DESIGNS, SIX))
     assert asked == [{name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}]
-    told_apart = {frozenset((grid.names[test.a], grid.names[test.b])) for test in found.tests if test.better}
+    told_apart = {frozenset((grid.names[test.a], grid.names[test.b])) for test in found.tests if test.winner}
     made: Any = found.ranks
     assert told_apart and made == told_apart, "the groups are those of the page's tests"

@@ -1,11 +1,11 @@
-"""The study of router configurations: its plan, its lessons, the anchor, its tests and its sentences. Small, on pico and on made cells."""
+"""The study of routers: its plan and lessons, its tests and sentences on synthetic cells, and a whole run on pico."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -13,47 +13,61 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from tests.moe.mixture.models import language_model
-from tests.moe.routing.recorded import ours
 from tests.studies import smoke
 from tools.kept_studies import RESULTS as MEASURED
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.io.arrays import load_arrays
 from unmask.models.bundled import resolve
-from unmask.models.loading import Source, load_base_language_model
+from unmask.models.loading import Source
 from unmask.moe.experts.lesson_training import Learning, schedule
 from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, read_lessons
 from unmask.moe.routing.record import read_record
-from unmask.studies.claims.claim import Claim, findings
+from unmask.runs import runs
+from unmask.studies import mixtures
+from unmask.studies.claims.claim import Claim, Finding, findings
+from unmask.studies.engine import load_plan as load_any_plan
+from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results
-from unmask.studies.routers import anchor as anchoring
-from unmask.studies.routers import builder as building
-from unmask.studies.routers import run as running
-from unmask.studies.routers.analysis import best_information, distinct_and_good, information, noise_of, rows_of
-from unmask.studies.routers.anchor import prototype_accuracy
-from unmask.studies.routers.cell import Cell, CellRecord, Measuring
-from unmask.studies.routers.conclusion import conclusion
+from unmask.studies.routers import cells as anchoring
+from unmask.studies.routers.analysis import (
+    Contrast,
+    Replication,
+    Row,
+    information,
+    most_distinct,
+    noise_of,
+    replicate,
+    rows_of,
+    seed_noise,
+    verdicts,
+)
+from unmask.studies.routers.cells import Anchor, Cell, CellRecord, response_choices
 from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, reference_of
-from unmask.studies.routers.contest import Contest, decide, most_distinct
-from unmask.studies.routers.contrast import Contrast, of_items, seed_noise
-from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
-from unmask.studies.routers.paper_claims import verdicts
-from unmask.studies.routers.plan import LessonSource, load_plan, scales
-from unmask.studies.routers.recorded import responses
-from unmask.studies.routers.run import RoutersRecord, _require_training, study
-from unmask.studies.routers.same_experts import SameExperts
-from unmask.studies.routers.tables import _MEASURES, measures, routing_and_prediction
+from unmask.studies.routers.findings import _MEASURES, MeasuredCells, RoutersFindings
+from unmask.studies.routers.plan import LessonSet, LessonSource, RoutersPlan, draw, lessons_of
+from unmask.studies.routers.run import RoutersBuilder
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
 
+def load_plan(scale: str, settings: Sequence[str] = ()) -> RoutersPlan:
+    plan: RoutersPlan = load_any_plan("routers", scale, settings)
+    return plan
+
+
+def findings_of(rows: Sequence[Row], claims: Sequence[Finding] = (), replication: Replication | None = None) -> RoutersFindings:
+    base = Cell({}, {}, {"hidden": {"task0": 0.6}})
+    measured = MeasuredCells(Anchor(1, (1.0,)), {"far": base}, replication=replication)
+    return RoutersFindings(load_plan("small"), "pico", measured, {row.name: row for row in rows}, {}, list(claims))
+
+
 def test_every_scale_has_a_plan_and_every_configuration_a_reference() -> None:
-    for scale in scales():
+    for scale in plan_tables("routers")["scale"]:
         plan = load_plan(scale)
         assert STANDARD in plan.configurations
     assert set(load_plan("small").configurations) == set(CONFIGURATIONS), "the small scale measures all of them"
@@ -78,26 +92,6 @@ def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
         load_plan("small", [setting])
 
 
-@pytest.mark.sample(0)
-def test_every_domain_has_lessons_enough_at_the_scale_of_the_paper(data: Path, tmp_path: Path) -> None:
-    plan = load_plan("paper")
-    sets = draw(plan, data, tmp_path, lambda lesson: (len(lesson.instruction) + len(lesson.output)) // 3)
-    assert set(sets) == set(plan.domains)
-    for one in sets.values():
-        assert {len(lessons) for lessons in one.learned.values()} == {plan.number}
-        assert {len(lessons) for lessons in one.held_out.values()} == {plan.held_out}
-
-
-def test_words_about_a_plan_are_no_settings() -> None:
-    plan = load_plan("paper")
-    other = plan.model_copy(update={"differences": (), "claims": (), "models": ("pico",)})
-    assert plan.differences and plan.claims and other.settled() == plan.settled()
-    assert {"number", "batch", "lora", "expert", "router", "seeds"} <= plan.settled().keys()
-    assert "seeds" not in plan.settled("seeds")
-    for changed in ({"number": 7}, {"passes": 8}):  # experts record the passes of a step, too
-        assert plan.model_copy(update=changed).settled() != plan.settled()
-
-
 def test_a_base_that_is_a_mixture_already_is_refused_before_anything_is_trained(tokenizer: Any, tmp_path: Path) -> None:
     language_model("olmoe", vocab_size=512).save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
@@ -105,38 +99,6 @@ def test_a_base_that_is_a_mixture_already_is_refused_before_anything_is_trained(
     done = CliRunner().invoke(app, given)
     assert isinstance(done.exception, UnmaskError) and "is a mixture of experts already" in str(done.exception)
     assert not list(tmp_path.glob("out/*/mixtures"))
-
-
-def test_a_device_that_training_refuses_is_told_before_the_base_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, source = load_plan("smoke"), Source("pico", dtype="float32", device="cuda:1")
-    monkeypatch.setattr(
-        running, "load_base_language_model", lambda source: load_base_language_model(replace(source, device="cpu"))
-    )
-    monkeypatch.setattr(running, "pick_device", lambda _: torch.device("cpu"))
-    monkeypatch.setattr(running, "precision_of", lambda source: source.dtype)
-    monkeypatch.setattr(Measuring, "base", lambda *_: pytest.fail("the base was measured"))
-    with pytest.raises(UnmaskError, match="set CUDA_VISIBLE_DEVICES=1"):
-        study(plan, source, Path(), [], tmp_path, lambda *_: [])
-
-
-def test_such_a_device_does_not_stop_a_study_that_has_nothing_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, source = load_plan("smoke"), Source("pico", device="cuda:1")
-    monkeypatch.setattr(Measuring, "known", lambda *_: "a cell")
-    builder = building.Builder(plan, source, {}, tmp_path, anchor=0, layers=2)
-    measuring = Measuring(source, tmp_path / "cells", [], 8, 8)
-    _require_training(plan, builder, measuring)
-    builder.folder_of(STANDARD, plan.seeds[0]).mkdir(parents=True)
-    with pytest.raises(UnmaskError, match="set CUDA_VISIBLE_DEVICES=1"):  # a mixture that is there may be unfinished
-        _require_training(plan, builder, measuring)
-
-
-def test_neighbouring_domains_share_an_expert() -> None:
-    lessons = {name: [Lesson("do", name)] for name in ["a", "b", "c", "d"]}
-    own = LessonSet(lessons, lessons)
-    assert list(own.grouped(2)) == ["a-b", "c-d"] and [lesson.output for lesson in own.grouped(2)["a-b"]] == ["a", "b"]
-    assert own.grouped(None) is lessons and list(own.grouped(4)) == list(lessons)
 
 
 def test_pairs_become_lessons_either_way_and_rows_are_chosen_by_their_columns(tmp_path: Path) -> None:
@@ -180,23 +142,6 @@ def test_lessons_are_drawn_once_without_overlap_and_without_long_ones(tmp_path: 
     ):
         draw(fewer, tmp_path, tmp_path / "lessons", length)
     assert read_lessons(tmp_path / "lessons" / "far" / "math.learned.jsonl") == kept
-
-
-def test_a_domain_with_too_few_lessons_leaves_none_of_the_others_behind(tmp_path: Path) -> None:
-    """A smaller number, as the message says, can then be given for the same folder."""
-    plan = load_plan("smoke").model_copy(update={"configurations": (STANDARD,)})
-    last = DOMAINS[-1]
-    with pytest.raises(UnmaskError, match=f"The domain '{last}' has 0 lessons of at most"):
-        draw(plan, tmp_path, tmp_path / "lessons", lambda lesson: 10**9 * (last in lesson.where))
-    assert not (tmp_path / "lessons").exists()
-
-
-def test_prototypes_tell_apart_what_is_apart() -> None:
-    random = np.random.default_rng(0)
-    labels, known = np.repeat(np.arange(3), 40), np.arange(120) % 2 == 0
-    noise = random.normal(size=(120, 8))
-    assert prototype_accuracy(noise + 6 * np.eye(8)[labels] + 100, labels, known) == 1, "what all texts share does not matter"
-    assert 0.1 < prototype_accuracy(noise, labels, known) < 0.6
 
 
 def made_cell(distinct: float, gain: float, score: float, seed: int, texts: int = 24) -> Cell:
@@ -243,23 +188,6 @@ def test_shuffled_experts_have_no_information_left() -> None:
     assert abs(row.information or 9) < 0.03
 
 
-def test_one_point_of_three_knows_the_domain() -> None:
-    cell = made_cell(0.0, 0.2, 0.4, seed=0)
-    assert cell.shares is not None and best_information(cell) < 0.1
-    knows = np.concatenate([cell.shares[:, :2], np.eye(4)[cell.labels][:, None]], axis=1)
-    cell = Cell(cell.likelihood, cell.routing, cell.scores, knows)
-    assert best_information(cell) == pytest.approx(1) and 0.25 < information(cell) < 0.4
-
-
-def test_a_seed_that_differs_widens_the_interval() -> None:
-    """The same mean difference from seeds that agree, and from seeds that do not."""
-    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "top-2": (0.5, 0.2, 0.4)})
-    steady = {row.name: row for row in rows_of(cells, bases)}["top-2"].tests["information"]
-    cells["top-2"] = {seed: made_cell(distinct, 0.2, 0.4, seed=200 + seed) for seed, distinct in enumerate((0.1, 0.5, 0.9))}
-    unsteady = {row.name: row for row in rows_of(cells, bases)}["top-2"].tests["information"]
-    assert np.ptp(unsteady.interval) > 2 * np.ptp(steady.interval) and unsteady.p > steady.p
-
-
 @pytest.mark.sample(0)
 def test_three_seeds_find_hardly_more_false_differences_than_they_should() -> None:
     """Equal configurations whose seeds differ far more than their items: a test that trusts three seeds finds 2 % at 0.0025."""
@@ -267,75 +195,17 @@ def test_three_seeds_find_hardly_more_false_differences_than_they_should() -> No
     found = alone = 0
     for _ in range(200):
         tables = [random.normal(0, 1, (3, 1)) + random.normal(0, 1, 80) for _ in range(pairs)]
-        contrasts = [of_items(table, "responses") for table in tables]
+        contrasts = [Contrast.of(table, "responses") for table in tables]
         pooled = seed_noise({"gain": contrast} for contrast in contrasts if contrast)["gain"]
         found += sum(contrast.test(pooled).p < 0.0025 for contrast in contrasts if contrast)
-        alone += sum(contrast.test(contrast.seeds).p < 0.0025 for contrast in contrasts if contrast)
+        alone += sum(contrast.test(contrast.over_seeds).p < 0.0025 for contrast in contrasts if contrast)
     assert found / (200 * pairs) < 0.005 < 0.01 < alone / (200 * pairs)
-
-
-def test_a_difference_within_each_seed_is_found_though_seeds_differ() -> None:
-    random = np.random.default_rng(0)
-    seeds = random.normal(0, 1, (3, 1))  # what a seed does to both configurations
-    a, b = (seeds + random.normal(0, 0.02, (3, 80)) + better for better in (0.1, 0.0))
-    contrast = of_items(a - b, "responses")
-    assert contrast is not None and contrast.test(contrast.seeds).p < 1e-3
-    assert of_items(a[:, :5] - b[:, :5], "tasks") is None
 
 
 def test_the_seed_noise_is_pooled_by_degrees_of_freedom() -> None:
     two, four = Contrast((0.0, 2.0), 0.1, 9, "x"), Contrast((0.0, 0.0, 0.0, 4.0), 0.1, 9, "x")
     assert seed_noise([{"gain": two}, {"gain": four}])["gain"] == pytest.approx(((2 * 1 + 4 * 3) / 4, 4))
-    assert two.test((8.0, 4)).p > two.test(two.seeds).p == two.test((0.1, 4)).p
-
-
-@pytest.mark.sample(0)
-def test_distinct_routing_is_correlated_over_configurations() -> None:
-    names = ["balance pass 1", "balance step 1", "from prototypes", "layer routers", "final router", "by text so far"]
-    values = {name: (0.1 * place, 0.2, 0.3 + 0.02 * place) for place, name in enumerate([STANDARD, *names])}
-    values |= {"soft": (0.9, 0.2, 0.1), "prototypes": (0.9, 0.2, 0.1)}  # another one's router, and one without training
-    cells, bases = made(values, seeds=2)
-    found = distinct_and_good(rows_of(cells, bases))["score of routing weights"]
-    assert found.n == 7 and found.rho > 0.9 and found.p < 0.02
-    words = conclusion({row.name: row for row in rows_of(cells, bases)}, {"score of routing weights": found})
-    assert any("More distinct routing goes with routing weights that are better embeddings" in sentence for sentence in words)
-    others = {"score of routing weights": found, "gain in nats": replace(found, rho=-0.9, interval=(-0.99, -0.5))}
-    words = conclusion({row.name: row for row in rows_of(cells, bases)}, others)
-    assert any("More distinct routing goes with less of this: gain in nats (rho -0.90" in sentence for sentence in words)
-
-
-def test_the_conclusion_names_the_highest_what_contradicts_papers_and_what_is_open() -> None:
-    names = {
-        STANDARD: (0.3, 0.2, 0.4),
-        "layer routers": (0.3, 0.2, 0.4),
-        "renormalised": (0.3, 0.9, 0.4),
-        "soft": (0.3, 1.2, 0.4),
-    }
-    cells, bases = made(names)
-    rows = {row.name: row for row in rows_of(cells, bases)}
-    claims = [claim.model_copy(update={"where": f"paper {place}"}) for place, claim in enumerate(load_plan("small").claims)]
-    papers = verdicts(claims, cells, bases)
-    said = conclusion(rows, {}, None, papers)
-    refuted = [one.claim for one in papers if one.verdict == "refuted"]
-    assert refuted and all(any(claim.where in one and claim.says in one for one in said) for claim in refuted)
-    [still_open] = [one for one in said if one.startswith("Not measured: ")]
-    assert "joint top-1" in still_open and "layer routers" not in still_open
-    best = max((STANDARD, "layer routers", "soft"), key=lambda name: rows[name].scores["routing"])
-    [told] = [one for one in said if one.startswith("**Routing weights as embeddings.** ")]
-    assert f" The highest mean of all trained configurations is that of {best}, which is not shown to be better." in f" {told}"
-    assert best != STANDARD, "which is not told of"
-
-
-def test_all_measures_stand_in_one_table_and_a_choice_has_the_strength_of_its_definition() -> None:
-    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "random": (0.3, 0.1, 0.4), "oracle": (0.3, 0.4, 0.4)})
-    for seed, cell in cells[STANDARD].items():
-        cells[STANDARD][seed] = replace(cell, strength=0.4 + 0.1 * seed)
-    for name in ("random", "oracle"):  # they have no router of their own
-        cells[name] = {seed: replace(cell, routing={}, shares=None) for seed, cell in cells[name].items()}
-    rows = {row.name: row for row in rows_of(cells, bases)}
-    assert [rows[name].strength for name in (STANDARD, "random", "oracle")] == pytest.approx([0.5, 0.5, 1.0])
-    assert [line[0] for line in measures(rows).rows] == [STANDARD]
-    assert set(measures(rows).rows[0][1:]) == {"0.30"}
+    assert two.test((8.0, 4)).p > two.test(two.over_seeds).p == two.test((0.1, 4)).p
 
 
 def test_papers_are_confirmed_refuted_or_undecided_by_the_tests() -> None:
@@ -356,15 +226,15 @@ def test_papers_are_confirmed_refuted_or_undecided_by_the_tests() -> None:
     }
 
 
-def test_the_contest_is_with_the_most_distinct_rival_and_says_who_is_better() -> None:
+def test_the_replication_is_with_the_most_distinct_rival_and_says_who_is_better() -> None:
     cells, bases = made({
         STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.6, 0.2, 0.4), "soft": (0.4, 0.2, 0.4), OWN: (0.9, 0.2, 0.4),
     })  # fmt: skip
     assert most_distinct(rows_of(cells, bases)) == "layer routers"
     fresh = {name: cells[name] for name in (OWN, "layer routers")}
-    contest = decide("layer routers", fresh, bases, noise_of(cells, bases))
-    assert contest.seeds == 3 and contest.tests["information"].difference > 0.2
-    words = " ".join(conclusion({row.name: row for row in rows_of(cells, bases)}, {}, contest))
+    replication = replicate("layer routers", fresh, bases, noise_of(cells, bases))
+    assert replication.seeds == 3 and replication.tests["information"].difference > 0.2
+    words = " ".join(findings_of(rows_of(cells, bases), replication=replication).conclusion)
     told = words.partition("**Our own structure.**")[2]
     assert "Distinct routing: better (+" in told and "Predicting held-out responses: not shown to differ (" in told
 
@@ -387,36 +257,19 @@ def test_tables_conclusion_and_claims_say_the_same_of_a_test(
     interval = (difference - 0.01, difference + 0.01)
     test = replace(row.tests["gain"], effect=effect, difference=difference, p=p, p_holm=None, interval=interval, bounds=None)
     row = replace(row, tests={"gain": test})
-    [said] = [
-        point
-        for point in conclusion({STANDARD: first, row.name: row}, {})
-        if point.startswith("**Predicting held-out responses.**")
-    ]
+    [said] = [point for point in findings_of([first, row]).conclusion if point.startswith("**Predicting held-out responses.**")]
     assert set(_words(said)) == {word}
-    [contest] = [
-        point for point in conclusion({STANDARD: first}, {}, Contest(row.name, 3, {"gain": test})) if "Our own" in point
+    [replication] = [
+        point
+        for point in findings_of([first], replication=Replication(row.name, 3, {"gain": test})).conclusion
+        if "Our own" in point
     ]
-    assert set(_words(contest)) == {word}
+    assert set(_words(replication)) == {word}
     claim = Claim(id="a", where="b", says="c", better="layer routers", than=("standard",))
     [found] = findings([claim], {("a", "standard"): test}, lambda _: "nats")
     assert found.verdict == verdict
-    [_, line] = routing_and_prediction({STANDARD: first, row.name: row}).rows
+    [_, line] = findings_of([first, row]).tables()[0].rows
     assert line[-1].endswith("*") == (word != "not shown")
-
-
-def test_our_own_questions_are_no_claims_of_papers() -> None:
-    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.6, 0.2, 0.4)})
-    [first, row] = rows_of(cells, bases)
-    asked = [
-        Claim(id=where, where=where, says="c", better="layer routers", than=("standard",)) for where in ("our question", "b")
-    ]
-    for effect, said in ((0.0, "1 claim of papers stays undecided."), (-2.0, "**Refuted here:** \u201cc\u201d (b).")):
-        test = replace(
-            row.tests["gain"], effect=effect, difference=effect, p=0.001, p_holm=None, interval=(effect, effect), bounds=None
-        )
-        found = findings(asked, {(one.id, "standard"): test for one in asked}, lambda _: "nats")
-        told = [line for line in conclusion({STANDARD: first}, {}, None, found) if "claim" in line or "Refuted" in line]
-        assert told == [said]
 
 
 def _words(sentence: str) -> Iterator[str]:
@@ -474,41 +327,6 @@ def test_a_finished_study_measures_nothing_again_and_grows(whole: Path, tmp_path
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
-@pytest.mark.sample(0)
-def test_a_finished_report_is_not_replaced_by_a_part_of_it(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While a configuration is added, the results stay those of the finished study."""
-    shutil.copytree(whole, tmp_path / "pico")
-    results = (tmp_path / "pico" / "results.json").read_bytes()
-    more = command(tmp_path, "--set", 'configurations=["standard", "renormalised", "soft"]')
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("unmask.studies.routers.run._contest", stop)
-    CliRunner().invoke(app, more)
-    assert list((tmp_path / "pico" / "cells" / "soft").rglob("cell.json")), "the new cells are measured"
-    assert (tmp_path / "pico" / "results.json").read_bytes() == results
-
-
-@pytest.mark.sample(0)
-def test_a_lost_cell_is_measured_again_to_the_same_numbers(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "pico")
-    results = (tmp_path / "pico" / "results.json").read_bytes()
-    shutil.rmtree(tmp_path / "pico" / "cells" / "layer-routers" / "1")
-    (tmp_path / "pico" / "cells" / "anchored" / "0" / "counts.npz").write_bytes(b"damaged")
-    with pytest.warns(UserWarning, match="measured again"):
-        assert CliRunner().invoke(app, command(tmp_path), catch_exceptions=False).exit_code == 0
-    assert (tmp_path / "pico" / "results.json").read_bytes() == results
-
-
-def test_another_plan_in_the_same_folder_is_refused(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path / "pico")
-    done = CliRunner().invoke(app, command(tmp_path, "--set", "router.steps=3"))
-    assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)
-
-
 def test_a_cell_outlives_its_mixture(whole: Path, tmp_path: Path) -> None:
     """Mixtures and experts are large. What was measured stays without them."""
     shutil.copytree(whole, tmp_path / "pico")
@@ -538,49 +356,6 @@ def test_cells_of_different_experts_are_refused_and_older_cells_accepted(whole: 
     assert "'anchored' with seed 1" in str(done.exception) and "different experts" in str(done.exception)
 
 
-def test_a_cell_of_a_configuration_that_changed_is_not_used(whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole / "cells", tmp_path / "cells")
-    measuring = Measuring(Source("pico"), tmp_path / "cells", (), 64, 32)
-    file = tmp_path / "cells" / "standard" / "1" / "cell.json"
-    record = CellRecord.read(file)
-    assert record is not None and record.configuration and measuring.known(STANDARD, 1) is not None
-    for digest, used in (("another", False), ("", True)):
-        record.model_copy(update={"configuration": digest}).write(file)
-        assert (measuring.known(STANDARD, 1) is not None) is used
-    base = CellRecord.read(next((tmp_path / "cells").glob("base-*/0/cell.json")))
-    assert base is not None and base.configuration == "", "the base has no configuration"
-
-
-@pytest.mark.sample(0)
-def test_a_cell_of_another_mixture_is_recorded_again_in_its_own_place(tokenizer: Any, tmp_path: Path) -> None:
-    """Only the record is removed: files that are no part of it stay, and are told."""
-    held_out = {name: [Lesson(f"Say {name} {number}.", f"It is {number}.") for number in range(6)] for name in DOMAINS[:2]}
-    measuring, folder = Measuring(Source("pico"), tmp_path, (), 64, 32), tmp_path / "routing"
-    models = {seed: ours(tmp_path / str(seed), tokenizer) for seed in (0, 1)}
-    mixture: Any = models[1].backbone.model.mixture
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
-    weights, files = [], []
-    for seed in (0, 0, 1):
-        measuring._routing(models[seed], held_out, folder)
-        weights.append(read_record(folder).settings.weights)
-        files.append((folder / "parts" / "00000" / "tokens.parquet").stat().st_mtime_ns)
-    assert weights[0] == weights[1] != weights[2] and files[0] == files[1] != files[2]
-    (folder / "notes.txt").write_text("kept")
-    with pytest.raises(UnmaskError, match=r"holds other files \(notes\.txt\)"):
-        measuring._routing(models[0], held_out, folder)
-    assert (folder / "notes.txt").read_text() == "kept"
-
-
-def test_experts_of_other_domains_or_names_may_differ() -> None:
-    same = SameExperts()
-    same.require("a", {"far/math": "1", "far/together": "2"})
-    same.require("b", {"near/math": "3"})
-    same.require("c", {})
-    same.require("d", {"far/math": "1"})
-    with pytest.raises(UnmaskError, match=r"cells a and e .* 'far/together' were 2 and 9"):
-        same.require("e", {"far/math": "1", "far/together": "9"})
-
-
 def test_only_tokens_of_responses_are_counted(whole: Path) -> None:
     cell = whole / "cells" / "standard" / "0"
     counts = load_arrays(cell / "counts.npz")["counts"]
@@ -591,7 +366,7 @@ def test_only_tokens_of_responses_are_counted(whole: Path) -> None:
         ends = [last for _, last in tokenizer(lesson.prompt + lesson.output, return_offsets_mapping=True)["offset_mapping"]]
         wanted = sum(last > len(lesson.prompt) for last in ends[: record.settings.max_length])
         assert (counts[text].sum(axis=1) == wanted).all() and wanted < len(ends)
-    by_response, strength = responses(record, [0] * len(lessons))
+    by_response, strength = response_choices(record, [0] * len(lessons))
     assert (by_response.sum(axis=(1, 2)) > counts.sum(axis=(1, 2))).all(), "from the beginning, there are more"
     sums = [gates.astype(np.float64).sum(axis=1) for batch in record.batches() for gates in batch.gates]
     assert strength == pytest.approx(np.mean(sums), rel=1e-6)
@@ -599,10 +374,13 @@ def test_only_tokens_of_responses_are_counted(whole: Path) -> None:
 
 def test_a_balance_within_a_pass_sees_one_domain(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Learning] = {}
-    monkeypatch.setattr(building, "mix", lambda *_, learning, **__: seen.setdefault("now", learning))
-    monkeypatch.setattr(building, "train_expert", lambda *_, **__: None)
+    monkeypatch.setattr(mixtures, "mix", lambda *_, learning, **__: seen.setdefault("now", learning))
+    monkeypatch.setattr(mixtures, "train_expert", lambda *_, **__: None)
     lessons = {name: read_lessons(whole / "lessons" / "far" / f"{name}.learned.jsonl") for name in DOMAINS}
-    builder = building.Builder(load_plan("smoke"), Source("pico"), {"far": LessonSet(lessons, lessons)}, tmp_path, 1, 2)
+    builder = RoutersBuilder(
+        plan=load_plan("smoke"), source=Source("pico"), sets={"far": LessonSet(lessons, lessons)}, folder=tmp_path,
+        anchor=1, layers=2,
+    )  # fmt: skip
     for name, passes in ((STANDARD, 1), ("balance pass 1", 4), ("balance step 1", 4)):
         seen.clear()
         builder.mixture(name, 0)
@@ -611,34 +389,19 @@ def test_a_balance_within_a_pass_sees_one_domain(whole: Path, tmp_path: Path, mo
     assert [row.where for row in rows] == [*DOMAINS, *DOMAINS], "a batch holds one domain after the other"
 
 
-def test_a_study_may_grow_by_domains_but_not_change_them(whole: Path) -> None:
-    record = RoutersRecord.read(whole / "study.json")
-    assert record is not None
-    far = record.lessons["far"]
-    grown = record.model_copy(update={"lessons": {"far": far, "near": far}})
-    assert grown.is_same(record, whole) and record.is_same(grown, whole)
-    assert record.with_sets_of(grown).lessons == grown.lessons
-    [first, *rest] = far
-    other = {first: far[first].model_copy(update={"content": "0"}), **{name: far[name] for name in rest}}
-    assert not record.model_copy(update={"lessons": {"far": other}}).is_same(record, whole)
-    assert not record.model_copy(update={"dtype": "bfloat16"}).is_same(record, whole)
-
-
-def test_the_kept_study_goes_on(tmp_path: Path) -> None:
-    """Its record is of the version that measured it, and compares with the settings of now. No record says more than it holds."""
-    with zipfile.ZipFile(MEASURED / "routers-smollm2-values.zip") as values:
+@pytest.mark.parametrize("study", ["routers", "moee", "pooling-and-attention"])
+def test_the_record_of_a_kept_study_has_the_settings_of_now(study: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(MEASURED / f"{study}-smollm2-values.zip") as values:
         values.extract("study.json", tmp_path)
-    kept = RoutersRecord.read(tmp_path / "study.json")
-    assert kept is not None and "passes" not in kept.plan
-    plan = load_plan("small").settled("configurations", "seeds", "fresh_seeds", "domains", "tasks") | {
-        "tasks": kept.plan["tasks"]
-    }
-    now = kept.model_copy(update={"plan": plan})
-    assert now.is_same(kept, tmp_path)
-    for other in ({"passes": 2}, {"batch": 16}):
-        changed = now.model_copy(update={"plan": plan | other})
-        assert not changed.is_same(now, tmp_path), "both say it"
-        assert changed.is_same(kept, tmp_path) == ("passes" in other)
+    record = runs.read(tmp_path, "study.json")
+    assert record is not None and record.settings["study"] == study
+    plan = load_any_plan(study, "small")
+    if study == "routers":
+        now = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+        assert now.items() <= record.settings["plan"].items()
+    else:
+        made = {name: making.model_dump(mode="json") | {"seeds": None} for name, making in plan.made.items()}
+        assert record.settings["made"].items() <= made.items()
 
 
 def test_one_seed_shows_nothing_of_other_seeds() -> None:
@@ -654,14 +417,6 @@ def test_fewer_experts_than_domains_can_reach_one() -> None:
     shares = np.eye(2)[labels // 2][:, None]
     cell = Cell({f"domain{k}": (1.0,) * 6 for k in range(4)}, {"recorded": True}, {"hidden": {}}, shares)
     assert information(cell) == pytest.approx(1, abs=0.02)
-
-
-def test_a_huge_dimension_does_not_decide_alone() -> None:
-    random = np.random.default_rng(0)
-    labels, known = np.repeat(np.arange(3), 40), np.arange(120) % 2 == 0
-    vectors = 6 * np.eye(8)[labels] + random.normal(size=(120, 8))
-    vectors[:, 7] = 1000 * random.normal(size=120)
-    assert prototype_accuracy(vectors, labels, known) > 0.95
 
 
 @pytest.mark.parametrize(

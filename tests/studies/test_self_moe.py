@@ -1,9 +1,11 @@
-"""The study of Self-MoE, small: every table is there, of what it says; a run that was killed goes on; what was made is not made again."""
+"""The study of Self-MoE: its plan, a whole run on pico, resuming, and what can be added to a finished study."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +14,53 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.messages import heard
+from tests.sketches import sketching
 from tests.studies.smoke import SETTINGS, command
 from tests.training.running import At, die, killed
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.io.seals import read_record, write_record
+from unmask.io.seals import write_record
 from unmask.models.loading import Source, load_language_model
-from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
+from unmask.moe.experts.abilities.ability_tests import read_items
+from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood, draw_choices
+from unmask.moe.experts.abilities.harness import accuracies
+from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
+from unmask.moe.experts.lessons.lessons import read_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.starter import starter_lessons
+from unmask.moe.mixture.mixture_folder import load_mixture
+from unmask.moe.mixture.model import override_routing
 from unmask.studies.claims.claim import Claim
+from unmask.studies.engine import StudyRun
+from unmask.studies.engine import load_plan as load_any_plan
 from unmask.studies.results import read_results
-from unmask.studies.self_moe.measurements import Measurements, Values
-from unmask.studies.self_moe.paper_claims import verdicts
-from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
-from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, _require_lessons, is_complete, rows_of, study
-from unmask.studies.self_moe.study_data import StudyData
-from unmask.studies.self_moe.tables import sheets
+from unmask.studies.self_moe import data as study_data
+from unmask.studies.self_moe import measurements
+from unmask.studies.self_moe.findings import BASE, INSTANCE, ORACLE, SelfMoEFindings
+from unmask.studies.self_moe.measurements import Values
+from unmask.studies.self_moe.plan import MIXSE, SelfMoEPlan
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
+
 *LITTLE, ABLATIONS = SETTINGS["self-moe"]
 
 
-def run(plan: StudyPlan, folder: Path, *callbacks: Any) -> Findings:
-    source = Source("pico", dtype="float32")
-    return study(plan, source, Path(), folder, lambda *_: [], callbacks)
+PICO = Source("pico", dtype="float32")
+
+
+def load_plan(scale: str, settings: Sequence[str] = ()) -> SelfMoEPlan:
+    plan: SelfMoEPlan = load_any_plan("self-moe", scale, settings)
+    return plan
+
+
+def run(
+    folder: Path, *settings: str, data: Path = Path(), callbacks: Sequence[Any] = (), source: Source = PICO
+) -> tuple[SelfMoEFindings, list[str]]:
+    """The findings of a small study, and what it printed."""
+    study = StudyRun("self-moe", "smoke", source, data, folder, callbacks=callbacks)
+    with heard() as said, sketching():
+        findings = study.measure(load_plan("smoke", [*LITTLE, "ablations=[]", *settings]))
+    assert isinstance(findings, SelfMoEFindings)
+    return findings, [message.removeprefix("pico: ") for message in said]
 
 
 @pytest.fixture(scope="module")
@@ -101,81 +125,29 @@ def test_rows_are_what_they_say(whole: Path) -> None:
     assert main[BASE]["difference"] == [0, 0, 0]
 
 
-def test_a_table_is_in_its_own_order_whatever_it_is_compared_with() -> None:
-    values = {name: {"a": np.array([number, number])} for name, number in ((BASE, 3.0), ("x", 1.0), (INSTANCE, 2.0))}
-    found = Findings(main=values)
-    for against, changes in ((BASE, [0, -2, -1]), (INSTANCE, [1, -1, 0])):
-        rows = rows_of(found, values, against)
-        assert [row.model for row in rows] == list(values)
-        assert [row.difference[0] for row in rows] == changes
-    [sheet] = sheets(found)
-    assert sheet.rows[1] == ("x", "1.000", "1.000", "-2.000 ± 0.000", "-1.000 ± 0.000")
-    assert "| x | 1.000 | 1.000 |" in sheet.markdown()
-
-
 def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, tmp_path: Path) -> None:
-    plan = load_plan("smoke", [*LITTLE, "ablations=[]"])
-    killed(lambda: run(plan, tmp_path / "cut", At(".MiXSE-mixing", 1, die)))
-    assert (tmp_path / "cut/experts/instance").is_dir() and not (tmp_path / "cut/mixtures/MiXSE").exists()
-    made = {
-        file: file.stat().st_mtime_ns for file in (tmp_path / "cut").rglob("*") if file.is_file() and "experts" in str(file)
-    }
-    found = run(plan, tmp_path / "cut")
+    folder = tmp_path / "cut"
+    killed(lambda: run(folder, callbacks=[At(".MiXSE-mixing", 1, die)]))
+    assert (folder / "experts/instance").is_dir() and not (folder / "mixtures/MiXSE").exists()
+    made = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file() and "experts" in str(file)}
+    found, _ = run(folder)
     assert made and made == {file: file.stat().st_mtime_ns for file in made}
-    again = json.loads((whole / "results.json").read_text())
-    for row in again["main"]:
+    for row in json.loads((whole / "results.json").read_text())["main"]:
         assert row["average"] == float(np.mean([values.mean() for values in found.main[row["model"]].values()]))
-    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
-        run(load_plan("smoke", [*LITTLE, "ablations=[]", "lora.r=2"]), tmp_path / "cut")
+    with pytest.raises(UnmaskError, match="holds a run with other settings"):
+        run(folder, "lora.r=2")
+    (folder / "values" / "TIES.json").write_text("")
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert run(folder)[1] == ["measuring TIES"]
+    write_record(folder / "values" / "MiXSE, weights.json", {"weights": ["others"]})
+    with pytest.raises(UnmaskError, match="'MiXSE' was measured with other weights"):
+        run(folder)
 
 
 @pytest.fixture
 def standing(whole: Path, tmp_path: Path) -> Path:
     """The folder of a whole run, to be changed."""
     return Path(shutil.copytree(whole, tmp_path / "study"))
-
-
-def test_a_study_of_another_precision_is_refused(standing: Path) -> None:
-    """Rows of two precisions would mix in one table."""
-    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
-        study(load_plan("smoke", [*LITTLE, ABLATIONS]), Source("pico", dtype="bfloat16"), Path(), standing, lambda *_: [])
-
-
-@pytest.mark.sample(0)
-def test_rows_that_were_measured_with_other_weights_are_refused(standing: Path) -> None:
-    kept = standing / "values" / "MiXSE, weights.json"
-    weights = read_record(kept)
-    assert weights
-    write_record(kept, {"weights": ["others"]})
-    plan = load_plan("smoke", [*LITTLE, ABLATIONS])
-    with pytest.raises(UnmaskError, match="'MiXSE' was measured with other weights"):
-        run(plan, standing)
-    kept.unlink()  # as older versions left it
-    run(plan, standing)
-    assert read_record(kept) == weights
-    write_record(kept, {"weights": ["others"]})  # of a run that was killed before it measured anything
-    for values in {*kept.parent.glob("MiXSE.json"), *kept.parent.glob("MiXSE, *.json")} - {kept}:
-        values.unlink()
-    run(plan, standing)
-    assert read_record(kept) == weights
-
-
-def test_values_beside_a_row_that_was_lost_are_of_its_model_too(base: Path, tmp_path: Path) -> None:
-    """They would stand beside values of the new model, in one row of a table."""
-    write_record(tmp_path / "x, weights.json", {"weights": ["others"]})
-    measurements = Measurements(Source(str(base)), {}, 64, tmp_path)
-    for left in ("x", "x, abilities", "x, answers", "x, usage", "x, renormalised, multiple choice"):
-        write_record(tmp_path / f"{left}.json", {"math": [1.0]})
-        with pytest.raises(UnmaskError, match="'x' was measured with other weights"):
-            measurements.model("x", None)
-        (tmp_path / f"{left}.json").unlink()
-    write_record(tmp_path / "x 2, answers.json", {})  # of another row
-    assert measurements.model("x", None) == {}
-
-
-def test_fewer_lessons_are_fewer() -> None:
-    with pytest.raises(UnmaskError, match=r"sizes have to be below number \(4\), and 4 is not"):
-        load_plan("smoke", ["number=4", "sizes=[2, 4]"])
 
 
 def file_of(folder: Path, name: str, number: int) -> str:
@@ -188,15 +160,6 @@ def file_of(folder: Path, name: str, number: int) -> str:
     return f"{name}.jsonl"
 
 
-def asked(plan: list[str], folder: Path, data: Path) -> tuple[Findings, list[str]]:
-    """What a study found, and what it said that it measures."""
-    settings = [*LITTLE, ABLATIONS, *plan]
-    with heard() as said:
-        findings = study(load_plan("smoke", settings), Source("pico", dtype="float32"), data, folder, lambda *_: [])
-    measuring = "pico: measuring "
-    return findings, [message.removeprefix(measuring) for message in said if message.startswith(measuring)]
-
-
 EVERY_ROW = [
     BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", "DARE", "linear", MIXSE,
     "MiXSE, renormalised", "MiXSE, top-2", "MiXSE, top-2 renormalised", "MiXSE, all", "MiXSE, random", "MiXSE, uniform",
@@ -205,86 +168,33 @@ EVERY_ROW = [
 
 
 @pytest.mark.sample(0)
-def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
+def test_abilities_are_added_to_a_finished_study_and_a_stopped_run_continues(
     standing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every model of the study is asked, and shown; what is there is not measured again; other items are other items."""
-    from unmask.moe.experts.abilities.harness import accuracies
-    from unmask.studies.self_moe import measurements as measuring
+    """Every model of the study is measured and shown; nothing is measured again; other items are other items."""
+    piqa, more = (f'abilities.piqa="{file_of(tmp_path, name, number)}"' for name, number in (("few", 3), ("more", 5)))
+    assert run(standing, ABLATIONS, data=tmp_path)[1] == []
+    scored = iter(range(6))
 
-    piqa, more = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"', f'abilities.piqa="{file_of(tmp_path, "more", 5)}"'
-    found, said = asked([], standing, tmp_path)
-    assert found.abilities == {} and said == []
-
-    limit = 7
-
-    def stopped(*given: Any, **named: Any) -> Any:
-        nonlocal limit
-        limit -= 1
-        if not limit:
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        if next(scored, None) is None:
             raise KeyboardInterrupt
-        return accuracies(*given, **named)
+        return accuracies(*arguments, **options)
 
-    monkeypatch.setattr(measuring, "accuracies", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        asked([piqa], standing, tmp_path)
-    monkeypatch.setattr(measuring, "accuracies", accuracies)
-    found, said = asked([piqa], standing, tmp_path)
-    assert said == [f"{row}: piqa" for row in EVERY_ROW[6:]], "it goes on where it was stopped"
-    assert list(found.abilities) == EVERY_ROW
-    assert all(len(values["piqa"]) == 3 for values in found.abilities.values())
-    [main, others] = [sheet for sheet in sheets(found) if sheet.title.startswith("Abilities")]
-    assert [row[0] for row in main.rows] == [row for row in EVERY_ROW if row in found.main]
-    assert [row[0] for row in others.rows] == [BASE, *(row for row in EVERY_ROW if row not in found.main)]
-    assert [row["model"] for row in found.as_json()["abilities"]] == EVERY_ROW
-
-    found, said = asked([piqa], standing, tmp_path)
-    assert said == [] and list(found.abilities) == EVERY_ROW
-    found, said = asked([], standing, tmp_path)
-    assert said == [] and list(found.abilities) == EVERY_ROW, "what was measured stays in the report"
-    found, said = asked([more, "limit=4"], standing, tmp_path)
-    assert said == [f"{row}: piqa" for row in EVERY_ROW]
-    assert all(len(values["piqa"]) == 4 for values in found.abilities.values())
-
-
-@pytest.mark.sample(0)
-def test_damaged_and_older_values_are_measured_again(standing: Path, tmp_path: Path) -> None:
-    piqa = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"'
-    first, _ = asked([piqa], standing, tmp_path)
-    values = standing / "values"
-    (values / "TIES.json").write_bytes((values / "TIES.json").read_bytes()[:40])
-    (values / "MiXSE, usage.json").write_text("")
-    (values / "overhead.json").write_text("")
-    (values / "DARE, abilities.json").write_text('{"piqa": [100.0, 0.0]}')  # of which items, it does not say
-    with pytest.warns(UserWarning, match="is damaged"):
-        again, said = asked([piqa], standing, tmp_path)
-    assert said == ["TIES", "DARE: piqa", "where the tokens of MiXSE go"]
-    for row, right in first.abilities.items():
-        assert again.abilities[row]["piqa"].tolist() == right["piqa"].tolist()
-    assert {domain: values.tolist() for domain, values in again.main["TIES"].items()} == {
-        domain: values.tolist() for domain, values in first.main["TIES"].items()
-    }
-    assert again.usage == first.usage
-
-
-@pytest.mark.sample(0)
-def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
-    from unmask.moe.experts.abilities.ability_tests import read_items
-    from unmask.moe.experts.abilities.harness import accuracy
-    from unmask.moe.mixture.mixture_folder import load_mixture
-    from unmask.moe.mixture.model import override_routing
-
-    name = file_of(tmp_path, "many", 24)
-    found, _ = asked([f'abilities.piqa="{name}"'], standing, tmp_path)
-    items, folder = read_items("piqa", tmp_path / name), standing
-    for row, model in (("expert math", folder / "experts/math"), ("layer routers", folder / "mixtures/layer-routers")):
-        speaker, tokenizer = load_language_model(Source(str(model), dtype="float32"))
-        assert found.abilities[row]["piqa"].tolist() == (100 * accuracy(speaker, tokenizer, "piqa", items)).tolist()
-    mixture, tokenizer = load_mixture(folder / "mixtures/MiXSE", Source("pico", dtype="float32"))
-    for choice in ("top-2", "all", "random", "renormalised"):
-        with override_routing(mixture, choice):
-            right = accuracy(mixture.model.eval(), tokenizer, "piqa", items)
-        assert found.abilities[f"MiXSE, {choice}"]["piqa"].tolist() == (100 * right).tolist()
+    with monkeypatch.context() as patch:
+        patch.setattr(measurements, "accuracies", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(standing, ABLATIONS, piqa, data=tmp_path)
+    found, said = run(standing, ABLATIONS, piqa, data=tmp_path)
+    assert said == [f"measuring {row}: piqa" for row in EVERY_ROW[6:]], "it continues where it was stopped"
+    assert [row["model"] for row in found.as_json()["abilities"]] == list(found.abilities) == EVERY_ROW
+    speaker, tokenizer = load_language_model(Source(str(standing / "experts/math"), dtype="float32"))
+    expected = accuracies(speaker, tokenizer, {"piqa": read_items("piqa", tmp_path / "few.jsonl")})["piqa"]
+    assert found.abilities["expert math"]["piqa"].tolist() == (100 * expected).tolist()
+    found, said = run(standing, ABLATIONS, data=tmp_path)
+    assert said == [] and list(found.abilities) == EVERY_ROW, "measured values stay in the report"
+    found, said = run(standing, ABLATIONS, more, "limit=4", data=tmp_path)
+    assert len(said) == len(EVERY_ROW) and all(len(values["piqa"]) == 4 for values in found.abilities.values())
 
 
 def test_tests_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
@@ -299,28 +209,15 @@ def test_tests_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
         (['abilities.nothing=""'], "nothing"),
     ):
         with pytest.raises(UnmaskError, match=why):
-            asked(settings, tmp_path / "study", tmp_path)
+            run(tmp_path / "study", *settings, data=tmp_path)
     assert not list((tmp_path / "study").glob("[a-z]*"))
     assert load_plan("smoke", no_math).requested_abilities == {"piqa": piqa}
-    paper = load_plan("paper").requested_abilities
-    assert {"math", "triviaqa", "nq"} <= paper.keys()
-
-
-@pytest.mark.parametrize("name", ["../math", "a/b", "..", "instance"])
-def test_domains_and_models_give_plain_names_to_folders(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match=r"not a plain file name|is the name of the expert of all domains"):
-        load_plan("smoke", [f"seeds={{'{name}' = 'starter:math', b = 'starter:coding'}}", "number=2"])
 
 
 @pytest.mark.parametrize("name", ["school math", "math, weights", "math 33"])
 def test_a_domain_is_one_word_so_that_no_rows_share_a_file(name: str) -> None:
     with pytest.raises(UnmaskError, match=f"'{name}' is not one word"):
         load_plan("smoke", [f'seeds={{math="starter:math","{name}"="starter:coding"}}'])
-
-
-def test_starter_lessons_are_ours() -> None:
-    with pytest.raises(UnmaskError, match="not a plain file name"):
-        starter_lessons("../../secret")
 
 
 def test_a_folder_is_called_after_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,10 +245,7 @@ def test_the_command_of_a_study_can_be_typed_elsewhere(tmp_path: Path, monkeypat
         assert f" -m {named} " in _command("moee", "small", given, None, None, "auto")
 
 
-def test_plans(tmp_path: Path) -> None:
-    assert scales() == ["smoke", "small", "paper"]
-    for scale in scales():
-        assert load_plan(scale).models
+def test_steps_and_batches_follow_from_the_plan(tmp_path: Path) -> None:
     small = load_plan("small")
     assert small.expert_learning(4 * small.number, 0).steps == 4 * small.expert_learning(small.number, 0).steps, "equal data"
     assert small.router_learning("example", 3, trained=True, seed=0).batch == 6, "as many lessons of each domain"
@@ -362,14 +256,13 @@ def test_plans(tmp_path: Path) -> None:
     assert (three.batch, three.accumulate) == (30, 30), "16 passes do not share 30 lessons equally; 30 are the next that do"
     few = load_plan("small", ["passes=16", "batch=6"]).expert_learning(small.number, 0)
     assert few.accumulate == 6, "no pass is empty"
-    assert VARIANTS[MIXSE].routing.top_k == 1
     for setting, why in (("ablations=['no']", "Unknown ablation 'no'"), ("numbers=3", "numbers"), ("number=1", "number")):
         with pytest.raises(UnmaskError, match=why):
             load_plan("small", [setting])
     with pytest.raises(UnmaskError, match="smal"):
         load_plan("smal")
     with pytest.raises(UnmaskError, match="Give the folder of the data sets"):
-        run(load_plan("smoke", ['seeds.math="none.jsonl"']), tmp_path)
+        run(tmp_path, 'seeds.math="none.jsonl"')
 
 
 def test_claims_are_decided_by_the_rows_of_the_tables() -> None:
@@ -393,8 +286,9 @@ def test_claims_are_decided_by_the_rows_of_the_tables() -> None:
         Claim(id="no domain", where="1", says="", better="expert math", than=("base",), kinds=("law",)),
         Claim(id="no row", where="1", says="", better="MiXSE", than=("TIES",)),
     ]
-    found = {one.claim.id: one for one in verdicts(claims, rows)}
-    assert {name: one.verdict for name, one in found.items()} == {
+    plan = load_plan("smoke").model_copy(update={"claims": tuple(claims)})
+    found = {finding.claim.id: finding for finding in SelfMoEFindings(plan, "pico", main=rows).claims}
+    assert {name: finding.verdict for name, finding in found.items()} == {
         "base": "confirmed", "instance": "refuted", "math": "confirmed", "coding": "undecided",
         "no domain": "not measured", "no row": "not measured",
     }  # fmt: skip
@@ -410,25 +304,179 @@ def test_a_run_says_that_it_is_finished_and_keeps_its_tables(whole: Path) -> Non
     assert {test.measured_in for one in said.claims for test in one.tests} == {"nats per token"}
 
 
-def test_a_run_decides_the_claims_whose_rows_it_has(whole: Path) -> None:
-    found = {one["claim"]["id"]: one for one in json.loads((whole / "results.json").read_text())["claims"]}
-    assert list(found) == [claim.id for claim in load_plan("small").claims]
-    assert found["mixse-beats-base"]["tests"] and found["one-beats-all"]["tests"]
-    assert not any(one["verdict"] == "not testable here" for one in found.values())
-    assert found["self-written"]["verdict"] == found["nothing-forgotten"]["verdict"] == "not measured", "it was not asked for"
+@pytest.mark.sample(0)
+def test_answers_are_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
+    few, more = (f'answers.piqa="{file_of(tmp_path, name, number)}"' for name, number in (("few", 3), ("more", 5)))
+    found, said = run(standing, few, data=tmp_path)
+    assert said == [f"measuring the answers of {row}: piqa" for row in (BASE, INSTANCE, MIXSE)], "and nothing else"
+    items = read_items("piqa", tmp_path / "few.jsonl")
+    for row, model in ((BASE, "pico"), (INSTANCE, standing / "experts/instance"), (MIXSE, standing / "mixtures/MiXSE")):
+        expected = answer_likelihood(*load_language_model(Source(str(model), dtype="float32")), items)
+        assert found.answers[row]["piqa"] == pytest.approx(expected, abs=1e-6)
+    assert run(standing, few, data=tmp_path)[1] == []
+    found, said = run(standing, more, "limit=4", data=tmp_path)
+    assert len(said) == 3 and len(found.answers[BASE]["piqa"]) == 4, "other items are other items"
+    assert run(standing, more, "answers.piqa=false", data=tmp_path)[0].answers == {}
 
 
-def test_a_study_is_complete_with_its_last_table() -> None:
-    plan = load_plan("smoke")
-    assert not is_complete(Findings(sizes={size: {} for size in plan.sizes}), plan)
-    assert is_complete(Findings(sizes={plan.number: {}}), plan)
+def problems(folder: Path, number: int) -> str:
+    """A file of unlike problems with different results of one digit."""
+    asked = [" ".join(f"{'abcdefgh'[one]}{end}" for end in "stuvw") for one in range(number)]
+    rows = [
+        {"question": f"{words}?", "answer": f"It is {one}+1=<<{one}+1={one + 1}>>{one + 1}.\n#### {one + 1}"}
+        for one, words in enumerate(asked, start=1)
+    ]
+    (folder / "gsm8k.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return "gsm8k.jsonl"
 
 
-def test_sizes_that_a_model_did_not_write_are_refused() -> None:
-    """Else rows of other numbers would be of the same lessons."""
-    plan = load_plan("smoke", ["number=8", "sizes=[2, 6]", 'lessons="written"'])
-    lessons = [Lesson(str(number), "x") for number in range(8)]
-    data = StudyData({"math": lessons[:5], "coding": lessons}, {}, {})
-    with pytest.raises(UnmaskError, match="sizes names 6, and the model wrote 5 lessons of 'math'"):
-        _require_lessons(plan, data)
-    _require_lessons(plan.model_copy(update={"sizes": (2, 4)}), data)
+CHOOSING = [BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", MIXSE, "MiXSE, renormalised"]
+
+
+@pytest.mark.sample(0)
+def test_multiple_choice_is_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
+    file = problems(tmp_path, 8)
+    found, said = run(standing, f'multiple_choice.gsm8k="{file}#5"', data=tmp_path)
+    assert said == [f"measuring the multiple choice of {row}: gsm8k" for row in CHOOSING], "and nothing else"
+    choices = draw_choices("gsm8k", tmp_path / file, 5, 0, lambda _: False)
+    mixture, tokenizer = load_mixture(standing / "mixtures/MiXSE", PICO)
+    with override_routing(mixture, "renormalised"):
+        expected = answer_likelihood(mixture.model.eval(), tokenizer, [choice.item for choice in choices])
+    row = found.multiple_choice["MiXSE, renormalised"]
+    assert row.behind["gsm8k"] == pytest.approx(expected, abs=1e-5)
+    assert row.right["gsm8k"].tolist() == [100 * (value < 0) for value in expected]
+    solutions = [choice.solution for choice in choices if choice.solution]
+    base = answer_likelihood(*load_language_model(PICO), solutions)
+    assert found.multiple_choice[BASE].nats["gsm8k"] == pytest.approx(base, abs=1e-5)
+    report = (standing / "report.md").read_text()
+    assert "## Multiple choice\n" in report and "| chance | 25.0 |" in report and "Items: gsm8k 5." in report
+    assert run(standing, f'multiple_choice.gsm8k="{file}#5"', data=tmp_path)[1] == []
+    found, _ = run(standing, "multiple_choice.gsm8k=false", data=tmp_path)
+    assert not found.multiple_choice and "multiple choice" not in (standing / "report.md").read_text().casefold()
+
+
+def test_choices_that_cannot_be_asked_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+    file = problems(tmp_path, 8)
+    for setting, why in (
+        ('multiple_choice.gsm8k="none.jsonl"', r"'gsm8k' needs a file.*--set multiple_choice.gsm8k=false"),
+        (f'multiple_choice.gsm8k="{file}#no"', "a number of items must follow '#'"),
+        (f'multiple_choice.gsm8k="{file}#0"', "a number of items must follow '#'"),
+        ('multiple_choice.piqa="x"', "Unknown ability as a multiple choice 'piqa'"),
+    ):
+        with pytest.raises(UnmaskError, match=why):
+            run(tmp_path / "study", setting, data=tmp_path)
+    assert not list((tmp_path / "study").glob("[a-z]*"))
+
+
+RESPONSES = {
+    "A mathematician": "1 + 1 = 2\n#### 2",
+    "A scholar": "B. two",
+    "A programmer": "def f(x):\n    return x",
+    "A logician": "the second of them",
+}
+
+
+class Scripted(Writer):
+    """Writes lessons that pass the filters of every domain, but one response of four; dies after so many batches.
+
+    weak: the role in which it loses two responses of four.
+    """
+
+    batches, left, weak = 0, 10**9, ""
+
+    def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:
+        if not Scripted.left:
+            raise KeyboardInterrupt
+        Scripted.left, Scripted.batches = Scripted.left - 1, Scripted.batches + 1
+        if sampling.temperature:
+            names = (f"{'abcdefgh'[place % 8]}{seed % 89}" for place in range(len(rows)))
+            asked = (" ".join(f"{name}{end}" for end in "stuvwxyz") for name in names)
+            return [Text(f" {words}?\nA. one\nB. two\nC. six\nD. ten", True) for words in asked]
+        role, response = next(one for one in RESPONSES.items() if prefix.startswith(one[0]))
+        return [Text(f" {response}", place % 4 > (role == Scripted.weak)) for place in range(len(rows))]
+
+
+@pytest.fixture
+def writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_data, "Writer", Scripted)
+    monkeypatch.setattr(study_data, "_SPARE", 2)
+    monkeypatch.setattr(Scripted, "batches", 0)
+    monkeypatch.setattr(Scripted, "left", 10**9)
+
+
+@pytest.mark.usefixtures("writing")
+def test_written_lessons_are_compared_with_as_many_human_ones(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(folder: Path) -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in folder.rglob("*.safetensors")}
+
+    before = kept(standing)
+    monkeypatch.setattr(Scripted, "left", 5)
+    with pytest.raises(KeyboardInterrupt):
+        run(standing, "written=2")
+    monkeypatch.setattr(Scripted, "left", 10**9)
+    found, said = run(standing, "written=2")
+    assert Scripted.batches == 2 * len(DOMAINS), "a batch of instructions and one of responses each, and none is written twice"
+    assert "measuring MiXSE, self-written" in said and "measuring MiXSE 2" not in said, (
+        "of human lessons it was measured before"
+    )
+    assert before.items() <= kept(standing).items(), "what was trained before is used"
+
+    arm = standing / "written/pico-2"
+    for name in DOMAINS:
+        record = json.loads((arm / "experts-2" / name / "expert.json").read_text())["settings"]
+        assert (
+            record["lessons"]["number"] == 2
+            and record["learning"]
+            == json.loads((standing / "experts-2" / name / "expert.json").read_text())["settings"]["learning"]
+        ), "as many lessons and steps"
+        assert len(read_lessons(arm / "lessons" / name / "lessons.jsonl")) >= 2
+        assert found.yields[name].instructions == 4 and found.yields[name].dropped["cut off"] == 1
+    models = [*(f"expert {name}" for name in DOMAINS), ORACLE, INSTANCE, "TIES", "DARE", "linear", MIXSE]
+    assert list(found.written) == [f"{model}, {lessons}" for lessons in ("self-written", "human lessons") for model in models]
+    assert list(found.shares) == [f"{model}, self-written" for model in models]
+    for name in DOMAINS:
+        own = found.written["expert math, self-written"][name]
+        assert (found.written[f"{MIXSE}, human lessons"][name] == found.sizes[2][MIXSE][name]).all()
+        assert not (own == found.written["expert math, human lessons"][name]).all()
+        assert (found.written[f"{INSTANCE}, human lessons"][name] == found.sizes[2][INSTANCE][name]).all()
+    report = (standing / "report.md").read_text()
+    assert (
+        "## Written lessons" in report
+        and "## What the model wrote" in report
+        and "| math | 32 | 4 | 3 | repeated 12, cut off 1 |" in report
+    )
+    results = json.loads((standing / "results.json").read_text())
+    assert results["finished"] and results["yields"]["math"]["kept"] == 3 and set(results["shares"]) == set(found.shares)
+    claims = {one["claim"]["id"]: one for one in results["claims"]}
+    for name in ("self-written", "human-beats-self-written", *(f"self-written-{name}" for name in DOMAINS)):
+        assert claims[name]["tests"], name
+    assert run(standing, "written=2")[0].written.keys() == found.written.keys()
+    assert Scripted.batches == 2 * len(DOMAINS)
+
+
+@pytest.mark.usefixtures("writing")
+@pytest.mark.parametrize("settings", [("written=2",), ('lessons="written"',)])
+def test_what_the_training_would_refuse_is_refused_before_anything_is_written(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    for more, source, why in (
+        ("ablations=[]", replace(PICO, device="cuda:1"), r"first GPU that it sees, and not cuda:1.*CUDA_VISIBLE_DEVICES=1"),
+        ('ablations=["joint top-1"]', PICO, "A batch of 6 cannot hold equally many examples of 4 domains"),
+    ):
+        with pytest.raises(UnmaskError, match=why):
+            run(tmp_path / "study", "batch=6", more, *settings, source=source)
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (["written=6"], "6 written lessons are compared with as many seeds"),
+        (["written=2", "number=4"], "written from 5 or more"),
+        (["written=2", 'lessons="written"'], "none to compare with"),
+        (["written=2", 'seeds={ law = "starter:math", math = "starter:math" }'], "law"),
+    ],
+)
+def test_lessons_that_cannot_be_written_are_refused_at_once(settings: list[str], why: str) -> None:
+    with pytest.raises(UnmaskError, match=why):
+        load_plan("smoke", [*LITTLE, *settings])

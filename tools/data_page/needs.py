@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tools.claims import PAPERS, plan_of
 from unmask.studies.embedders.plan import EmbeddersPlan
 from unmask.studies.routers.plan import RoutersPlan
-from unmask.studies.self_moe.plan import StudyPlan
+from unmask.studies.self_moe.plan import SelfMoEPlan
 from unmask.training.recipe import Recipe, load_recipe, shipped
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -41,8 +41,8 @@ def _of_recipe(recipe: Recipe) -> Paths:
     return Paths(_below_data(trained), _below_data([*asked.tasks, *asked.held_out, *asked.compared]))
 
 
-def _of_study(plan: EmbeddersPlan | RoutersPlan | StudyPlan) -> Paths:
-    if isinstance(plan, StudyPlan):
+def _of_study(plan: EmbeddersPlan | RoutersPlan | SelfMoEPlan) -> Paths:
+    if isinstance(plan, SelfMoEPlan):
         tests = [*plan.requested_abilities.values(), *plan.requested_answers.values(), *plan.requested_choices.values()]
         return Paths(_below_data(plan.seeds.values()), _below_data(tests))
     if isinstance(plan, RoutersPlan):

@@ -11,8 +11,7 @@ from unmask.cli.options import AsJson, Model, ModelOptions, complete_design
 from unmask.io.terminal import tell, tell_json, tell_wrapped
 
 if TYPE_CHECKING:
-    from unmask.evaluation.racing import Round
-    from unmask.evaluation.recommend import Recommendation
+    from unmask.evaluation.recommend import Recommendation, Round
 
 DESIGNS = (
     "last,mean,weighted-mean,max,causal/plain/mean/zscore,prompteol,prompteol-z,echo,causal/echo/weighted-mean,"

@@ -28,7 +28,7 @@ def report(
     from unmask.errors import UnmaskError
     from unmask.moe.atlas.page import is_record, write_atlas
     from unmask.reporting.report_folder import write_report
-    from unmask.studies.claims.report import write_claims
+    from unmask.studies.claims.page import write_claims
     from unmask.studies.results import is_study, refuse_several
 
     output = output or folder[0] / "report"

@@ -1,11 +1,11 @@
-"""`unmask reproduce STUDY`: a paper's tables and figures measured anew, and studies of our own."""
+"""`unmask reproduce STUDY`: a paper's tables and figures measured again, and our own studies."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,6 @@ from unmask.cli.train import Data, Settings, root_of, show_settings
 from unmask.io.paths import expanded
 
 if TYPE_CHECKING:
-    from unmask.studies.plans import WholePlan
     from unmask.studies.sheet import Sheet
 
 reproduce = typer.Typer(
@@ -46,135 +45,17 @@ ShowPlan = Annotated[
 ]
 
 
-def _with_example(setting: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Show a setting of the study's own plan in the help of --set."""
-    told = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=told)]
-        return command
-
-    return decorate
-
-
-@reproduce.command(
-    "self-moe", cls=Command, epilog="Example: unmask reproduce self-moe --scale small -m smollm2 --data DATA -o self-moe"
-)
-@with_model_options
-@_with_example('ablations=["layer routers"]')
-def self_moe(
-    scale: Scale,
-    output: Output = Path("self-moe"),
-    model: Models = None,
-    settings: Settings = None,
-    data: Data = None,
-    show_plan: ShowPlan = False,
-    *,
-    options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
-) -> None:
-    """Self-MoE (arXiv 2406.12034): main table, ablations, routing by domain, numbers of experts and lessons, overhead."""
-    from unmask.studies.self_moe.plan import ABLATIONS, load_plan
-    from unmask.studies.self_moe.report import write_report
-    from unmask.studies.self_moe.run import Findings, study
-    from unmask.studies.self_moe.tables import sheets
-
-    plan = load_plan(scale, settings or [])
-    if show_plan:
-        _show(plan, model, ablations=ABLATIONS)
-        return
-
-    def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-        def write(findings: Findings, place: Path) -> list[Sheet]:
-            return write_report(findings, place, name, plan)
-
-        command = _command("self-moe", scale, name, settings, data, options.dtype)
-        return sheets(study(plan, options.source(name), root_of(data), folder, write, callbacks, command, scale))
-
-    _each(model or plan.models, output, run)
-
-
-@reproduce.command(
-    "routers", cls=Command, epilog="Example: unmask reproduce routers --scale small -m smollm2 --data DATA -o routers"
-)
-@with_model_options
-@_with_example('configurations=["standard", "random"]')
-def routers(
-    scale: Scale,
-    output: Output = Path("routers"),
-    model: Models = None,
-    settings: Settings = None,
-    data: Data = None,
-    show_plan: ShowPlan = False,
-    *,
-    options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
-) -> None:
-    """Router configurations (docs/router-study.md): which tell domains apart, predict better, and make better embeddings."""
-    from unmask.errors import require_package
-    from unmask.studies.routers.configurations import CONFIGURATIONS
-    from unmask.studies.routers.findings import Findings
-    from unmask.studies.routers.plan import load_plan
-    from unmask.studies.routers.report import sheets, write_report
-    from unmask.studies.routers.run import study
-    from unmask.tasks.find import resolve_tasks, specs_below
-
-    plan = load_plan(scale, settings or [])
-    if show_plan:
-        _show(plan, model, configurations=CONFIGURATIONS)
-        return
-    require_package("mteb")
-    root = root_of(data)
-    tasks = resolve_tasks(specs_below(root, plan.tasks))
-
-    def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-        def write(findings: Findings, place: Path) -> list[Sheet]:
-            return write_report(findings, place, name, plan)
-
-        source = replace(options.source(name), attn_implementation=plan.attn_implementation)
-        command = _command("routers", scale, name, settings, data, options.dtype)
-        return sheets(study(plan, source, root, tasks, folder, write, callbacks, command, scale))
-
-    _each(model or plan.models, output, run)
-
-
-def _of_embedders(study_name: str, about: str, setting: str) -> None:
-    """Add the command of a study that compares embedders."""
-
-    @reproduce.command(
-        study_name, cls=Command, help=about,
-        epilog=f"Example: unmask reproduce {study_name} --scale small -m smollm2 --data DATA -o {study_name}",
-    )  # fmt: skip
-    @with_model_options
-    @_with_example(setting)
-    def command(
-        scale: Scale,
-        output: Output = Path(study_name),
-        model: Models = None,
-        settings: Settings = None,
-        data: Data = None,
-        show_plan: ShowPlan = False,
-        *,
-        options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
-    ) -> None:
-        from unmask.errors import require_package
-        from unmask.studies.embedders.plan import load_plan
-        from unmask.studies.embedders.report import sheets, write_report
-        from unmask.studies.embedders.run import study
-
-        plan = load_plan(study_name, scale, settings or [])
-        if show_plan:
-            _show(plan, model, only=plan.embedders)
-            return
-        require_package("mteb")
-
-        def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-            command = _command(study_name, scale, name, settings, data, options.dtype)
-            part, source = load_plan(study_name, scale, settings or [], _called(name)), options.source(name)
-            return sheets(study(part, scale, source, root_of(data), folder, write_report, callbacks, command))
-
-        _each(model or plan.models, output, run)
-
-
-for _study, _about, _setting in (
+_STUDIES = (
+    (
+        "self-moe",
+        "Self-MoE (arXiv 2406.12034): main table, ablations, routing by domain, numbers of experts and lessons, overhead.",
+        'ablations=["layer routers"]',
+    ),
+    (
+        "routers",
+        "Router configurations (docs/router-study.md): which tell domains apart, predict better, and make better embeddings.",
+        'configurations=["standard", "random"]',
+    ),
     (
         "llm2vec",
         "LLM2Vec (arXiv 2404.05961): each stage of training, and each stage left out, with three poolings.",
@@ -190,14 +71,47 @@ for _study, _about, _setting in (
         "Pooling and Attention (arXiv 2409.02727): five designs, controls, changed heads, and data with labels.",
         'only=["untrained EOS", "design 1", "design 5"]',
     ),
-):
-    _of_embedders(_study, _about, _setting)
+)
+"""Each study, what it measures, and an example of a setting."""
 
 
-def _show(plan: WholePlan, models: list[str] | None, **names: Iterable[str]) -> None:
-    """Print a plan. names: what a setting may hold, by the key of the setting."""
-    chosen = plan.model_copy(update={"models": tuple(models)}) if models else plan
-    show_settings(chosen, allowed={key: list(values) for key, values in names.items()})
+def _add(study: str, about: str, setting: str) -> None:
+    """Add the command of a study."""
+
+    def command(
+        scale: Scale,
+        output: Output = Path(study),
+        model: Models = None,
+        settings: Settings = None,
+        data: Data = None,
+        show_plan: ShowPlan = False,
+        *,
+        options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
+    ) -> None:
+        from unmask.studies.engine import StudyRun, allowed, load_plan
+
+        plan = load_plan(study, scale, settings or [])
+        if show_plan:
+            chosen = plan.model_copy(update={"models": tuple(model)}) if model else plan
+            show_settings(chosen, allowed=allowed(study, plan))
+            return
+
+        def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
+            part = load_plan(study, scale, settings or [], _called(name))
+            words = _command(study, scale, name, settings, data, options.dtype)
+            study_run = StudyRun(study, scale, options.source(name), root_of(data), folder, words, callbacks)
+            return study_run.measure(part).terminal_tables()
+
+        _each(model or plan.models, output, run)
+
+    help_of_set = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
+    command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=help_of_set)]
+    example = f"Example: unmask reproduce {study} --scale small -m smollm2 --data DATA -o {study}"
+    reproduce.command(study, cls=Command, help=about, epilog=example)(with_model_options(command))
+
+
+for _study in _STUDIES:
+    _add(*_study)
 
 
 def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:

@@ -25,7 +25,7 @@ from unmask.evaluation.verdict import (
     tokens_per_text,
 )
 from unmask.io.terminal import counted, enumeration
-from unmask.statistics.paired import DECIMALS, PairedTest, better_side
+from unmask.statistics.paired import DECIMALS, PairedTest
 from unmask.tasks.kinds import KINDS
 
 POWER = 0.8
@@ -62,17 +62,17 @@ class Lead:
     @property
     def tied(self) -> tuple[System, ...]:
         """Designs that are not told apart from the leader."""
-        return tuple(system for system, test in self.tests.items() if test.better is None)
+        return tuple(system for system, test in self.tests.items() if test.winner is None)
 
     @property
     def worse(self) -> tuple[System, ...]:
         """Designs that the leader is better than."""
-        return tuple(system for system, test in self.tests.items() if test.better == self.leader)
+        return tuple(system for system, test in self.tests.items() if test.winner == self.leader)
 
     @property
     def ahead(self) -> tuple[System, ...]:
         """Designs that are better than the leader where it was tested: tasks without items count for the mean alone."""
-        return tuple(system for system, test in self.tests.items() if test.better == system)
+        return tuple(system for system, test in self.tests.items() if test.winner == system)
 
     @property
     def cheaper(self) -> bool:
@@ -99,7 +99,7 @@ class ReferenceComparison:
         """What the test says of the reference."""
         if self.test is None:
             return "untested"
-        return {1: "worse", -1: "better", 0: "tied"}[better_side(self.test)]  # type: ignore[return-value]
+        return {"a": "worse", "b": "better", None: "tied"}[self.test.winner]  # type: ignore[return-value]
 
     @property
     def is_higher(self) -> bool:
@@ -132,7 +132,7 @@ def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], res
     against = {_other(test, leader): test for test in tests if leader in (test.a, test.b)}
     against = {system: against[system] for system, _ in order if system in against}
     tokens = {system: tokens_per_text(results, system) for system, _ in order}
-    tied = [system for system, test in against.items() if test.better is None]
+    tied = [system for system, test in against.items() if test.winner is None]
     cheapest = min([leader, *tied], key=lambda system: tokens[system])
     needed = what_it_takes(leader, tied[0], against[tied[0]], results) if tied else None
     return Lead(tuple(order), against, cheapest, tokens, needed)
@@ -155,22 +155,22 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
         chosen = baseline if baseline in dict(order) else None
         rows = [*of_kind, *_comparable_references(of_kind, [result for result in results if result.kind == kind])]
         tests = comparisons(rows, store, chosen)
-        standing = lead(order, tests, of_kind)
-        references = compare_references(standing, ranked(rows), tests)
+        ranking = lead(order, tests, of_kind)
+        references = compare_references(ranking, ranked(rows), tests)
         sentences = [(one.is_higher, reference_sentence(one, rows)) for one in references]
         leaders.append(
             KindLeader(
                 kind,
-                standing.leader,
+                ranking.leader,
                 order[0][1],
                 (
                     *(sentence for is_higher, sentence in sentences if is_higher),
-                    *reasons(standing, of_kind, f" on {_title(kind)} tasks"),
+                    *reasons(ranking, of_kind, f" on {_title(kind)} tasks"),
                     *(sentence for is_higher, sentence in sentences if not is_higher),
                 ),
-                standing.tied,
-                standing.worse,
-                bool(standing.worse) and not standing.tied and not standing.ahead,
+                ranking.tied,
+                ranking.worse,
+                bool(ranking.worse) and not ranking.tied and not ranking.ahead,
                 references,
             )
         )
@@ -188,16 +188,16 @@ def _comparable_references(candidates: Sequence[Result], results: Sequence[Resul
 
 
 def compare_references(
-    standing: Lead, order: Sequence[tuple[System, float]], tests: Sequence[Comparison]
+    ranking: Lead, order: Sequence[tuple[System, float]], tests: Sequence[Comparison]
 ) -> tuple[ReferenceComparison, ...]:
     """The leader against each system of an order that is not its candidate, best first; tests: of all of them."""
-    candidates = dict(standing.order)
+    candidates = dict(ranking.order)
     found = {
-        frozenset((test.a, test.b)): test.seen_from(standing.leader) for test in tests if standing.leader in (test.a, test.b)
+        frozenset((test.a, test.b)): test.seen_from(ranking.leader) for test in tests if ranking.leader in (test.a, test.b)
     }
-    leader_score = dict(order)[standing.leader]
+    leader_score = dict(order)[ranking.leader]
     return tuple(
-        ReferenceComparison(system, score, leader_score, found.get(frozenset((system, standing.leader))))
+        ReferenceComparison(system, score, leader_score, found.get(frozenset((system, ranking.leader))))
         for system, score in order
         if system not in candidates
     )
@@ -250,57 +250,57 @@ def _title(kind: str) -> str:
     return (KINDS[kind].title if kind in KINDS else "") or kind
 
 
-def reasons(standing: Lead, results: Sequence[Result], on: str = "") -> tuple[str, ...]:
+def reasons(ranking: Lead, results: Sequence[Result], on: str = "") -> tuple[str, ...]:
     """Why the leader is recommended, in short sentences: one thought each. on: words that say which tasks a cost is of."""
-    rest = standing.order[1:]
+    rest = ranking.order[1:]
     if not rest:
         return ("It is the only design that was compared.",)
-    if not standing.tests:
-        return (_untested_lead(standing, results), "Not tested: no task has scores of its single items.")
-    facts = _ties(standing, results, on) if standing.tied else _wins(standing, results) if standing.worse else []
-    if standing.ahead:
-        facts.append(f"Worse than {names(standing.ahead, results)} where it was tested.")
-    facts.append(_method(standing))
-    if untested := len(rest) - len(standing.tests):
+    if not ranking.tests:
+        return (_untested_lead(ranking, results), "Not tested: no task has scores of its single items.")
+    facts = _ties(ranking, results, on) if ranking.tied else _wins(ranking, results) if ranking.worse else []
+    if ranking.ahead:
+        facts.append(f"Worse than {names(ranking.ahead, results)} where it was tested.")
+    facts.append(_method(ranking))
+    if untested := len(rest) - len(ranking.tests):
         facts.append(f"Not tested against it: {counted(untested, 'other design')}.")
-    if left_out := next(iter(standing.tests.values())).left_out:
+    if left_out := next(iter(ranking.tests.values())).left_out:
         facts.append(f"Left out: {listed(left_out)}.")
     return tuple(facts)
 
 
-def _untested_lead(standing: Lead, results: Sequence[Result]) -> str:
-    (_, top), (runner_up, second) = standing.order[:2]
+def _untested_lead(ranking: Lead, results: Sequence[Result]) -> str:
+    (_, top), (runner_up, second) = ranking.order[:2]
     name = display_name(runner_up, results)
     return f"Same score as {name}." if points(top) == points(second) else f"{points(top - second)} ahead of {name}."
 
 
-def _wins(standing: Lead, results: Sequence[Result]) -> list[str]:
+def _wins(ranking: Lead, results: Sequence[Result]) -> list[str]:
     """The lead over the runner-up, or over the best of those that it is better than."""
-    every = len(standing.worse) == len(standing.order) - 1
-    others = "every other design" if every else names(standing.worse, results)
-    return [f"Better than {others}.", _distance(standing, standing.worse[0], results)]
+    every = len(ranking.worse) == len(ranking.order) - 1
+    others = "every other design" if every else names(ranking.worse, results)
+    return [f"Better than {others}.", _distance(ranking, ranking.worse[0], results)]
 
 
-def _distance(standing: Lead, system: System, results: Sequence[Result]) -> str:
-    outcome = standing.against(system)
+def _distance(ranking: Lead, system: System, results: Sequence[Result]) -> str:
+    outcome = ranking.against(system)
     ahead = f"{points(outcome.difference)} ahead of {display_name(system, results)} {_interval(outcome)}"
     return f"{ahead}; {outcome.effect_name}: {outcome.effect + 0.0:.2f}."
 
 
-def _ties(standing: Lead, results: Sequence[Result], on: str) -> list[str]:
+def _ties(ranking: Lead, results: Sequence[Result], on: str) -> list[str]:
     """The tied designs, the worse designs, the cheapest of the tied, and how much data would tell them apart."""
-    tied = [f"{display_name(system, results)} ({_behind(standing, system)})" for system in standing.tied]
+    tied = [f"{display_name(system, results)} ({_behind(ranking, system)})" for system in ranking.tied]
     more = f" and {len(tied) - _NAMED} more" if len(tied) > _NAMED else ""
     facts = [f"Tied with {', '.join(tied[:_NAMED])}{more}."]
-    if standing.worse:
-        others = names(standing.worse, results) if len(standing.worse) == 1 else f"the other {len(standing.worse)} designs"
+    if ranking.worse:
+        others = names(ranking.worse, results) if len(ranking.worse) == 1 else f"the other {len(ranking.worse)} designs"
         facts.append(f"Better than {others}.")
-    facts.append(cheapest_sentence(standing, results, on))
-    return [*facts, standing.needed] if standing.needed else facts
+    facts.append(cheapest_sentence(ranking, results, on))
+    return [*facts, ranking.needed] if ranking.needed else facts
 
 
-def _behind(standing: Lead, system: System) -> str:
-    outcome = standing.against(system)
+def _behind(ranking: Lead, system: System) -> str:
+    outcome = ranking.against(system)
     behind = points(outcome.difference)
     return ("same score" if behind == "0.0" else f"{behind} behind") + f" {_interval(outcome)}"
 
@@ -310,23 +310,23 @@ def _interval(outcome: PairedTest) -> str:
     return f"[{low}, {high}]"
 
 
-def _method(standing: Lead) -> str:
-    test = next(iter(standing.tests.values()))
+def _method(ranking: Lead) -> str:
+    test = next(iter(ranking.tests.values()))
     data = counted(len(test.tasks), "task") + (f" of {test.outcome.n} items" if test.outcome.unit == "items" else "")
     return f"Tested on {data}; level {test.level:.3g}; p and intervals: Holm over {test.family}."
 
 
-def cheapest_sentence(standing: Lead, results: Sequence[Result], on: str = "") -> str:
+def cheapest_sentence(ranking: Lead, results: Sequence[Result], on: str = "") -> str:
     """A sentence that says which of the tied designs costs least. on: as in `reasons`."""
-    tokens, leader = standing.tokens[standing.cheapest], display_name(standing.leader, results)
-    dearer = [system for system in standing.tied if standing.tokens[system] > tokens / CLEARLY]
-    if standing.cheapest == standing.leader and len(dearer) == len(standing.tied):
+    tokens, leader = ranking.tokens[ranking.cheapest], display_name(ranking.leader, results)
+    dearer = [system for system in ranking.tied if ranking.tokens[system] > tokens / CLEARLY]
+    if ranking.cheapest == ranking.leader and len(dearer) == len(ranking.tied):
         return f"The cheapest of them is {leader} itself: {tokens:.0f} tokens a text{on}."
-    if not standing.cheaper:
-        return f"None of them is clearly cheaper than {leader}: {standing.tokens[standing.leader]:.0f} tokens a text{on}."
-    behind = points(standing.against(standing.cheapest).difference)
-    name = display_name(standing.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
-    return f"The cheapest of them is {name}: {tokens:.0f} tokens a text{on}, not {standing.tokens[standing.leader]:.0f}."
+    if not ranking.cheaper:
+        return f"None of them is clearly cheaper than {leader}: {ranking.tokens[ranking.leader]:.0f} tokens a text{on}."
+    behind = points(ranking.against(ranking.cheapest).difference)
+    name = display_name(ranking.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
+    return f"The cheapest of them is {name}: {tokens:.0f} tokens a text{on}, not {ranking.tokens[ranking.leader]:.0f}."
 
 
 def what_it_takes(first: System, second: System, test: Comparison, results: Sequence[Result]) -> str | None:

@@ -25,7 +25,7 @@ from unmask.io.records import Record
 from unmask.io.terminal import counted, say
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
-from unmask.statistics.paired import PairedTest, better_side
+from unmask.statistics.paired import PairedTest
 from unmask.tasks.task import Task
 
 UNTRAINED = ("prompteol-z", "causal/plain/mean/zscore", "bidirectional/plain/mean/zscore")
@@ -233,9 +233,9 @@ def _why(label: str, failure: Failure | None) -> str:
 def _recorded(test: PairedTest) -> GainTest:
     fields = {name: getattr(test, name) for name in GainTest.model_fields if hasattr(test, name)}
     changes = {
-        "p": test.p if test.p_holm is None else test.p_holm,
+        "p": test.corrected_p,
         "effect": test.effect if isfinite(test.effect) else None,  # JSON has no infinity
-        "told_apart": better_side(test) != 0,
+        "told_apart": test.winner is not None,
     }
     return GainTest.model_validate(fields | changes)
 

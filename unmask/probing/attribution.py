@@ -16,8 +16,7 @@ from unmask.embedder import Embedder
 from unmask.encoding.heads import LayerAttention
 from unmask.errors import UnmaskError
 from unmask.models.provenance import fingerprint_of
-from unmask.statistics.intervals import Bounds
-from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
+from unmask.statistics.intervals import Bounds, jackknife_interval, ratio_left_out
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The vectors of each design, at unit length, are clustered by k-means. Then the t
 others: its value by chance (the texts of one grouping shuffled), and its value for two k-means runs of one design with different seeds.
 Two designs cannot be expected to agree more than a design agrees with itself.
 
-Intervals are by jackknife over texts (`unmask.statistics.jackknife`): a bootstrap would draw some texts twice, and two copies of a text
+Intervals are by jackknife over texts (`unmask.statistics.intervals`): a bootstrap would draw some texts twice, and two copies of a text
 agree. An interval says what other texts would change. K-means is not fitted again for it: how much its groupings vary is what a design's
 agreement with itself shows.
 """
@@ -29,8 +29,7 @@ from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import design_vectors, unit
 from unmask.probing.topics import top_words
 from unmask.statistics.information import adjusted_mutual_information, entropy, mutual_information
-from unmask.statistics.intervals import Bounds
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import Bounds, jackknife_interval
 from unmask.tasks.sampling import random_subset
 
 SEEDS = 5

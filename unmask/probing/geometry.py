@@ -6,7 +6,7 @@
 - effective rank: exp of the entropy of the singular values of the centred vectors, each divided by their sum: how many dimensions are in
   use (Roy and Vetterli, 2007).
 
-Intervals are by jackknife (`unmask.statistics.jackknife`), since a bootstrap would draw some texts twice, and two copies of a text are
+Intervals are by jackknife (`unmask.statistics.intervals`), since a bootstrap would draw some texts twice, and two copies of a text are
 equal. Texts that pairs link are left out together: the two texts of a paraphrase are alike.
 """
 
@@ -30,8 +30,7 @@ from unmask.io.rows import field, read_rows
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.starter import reference_texts
-from unmask.statistics.intervals import Bounds
-from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
+from unmask.statistics.intervals import Bounds, jackknife_interval, ratio_left_out
 from unmask.tasks.sampling import random_subset
 
 POSITIVE = 4.0

@@ -27,8 +27,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
-from unmask.statistics.intervals import Bounds, Estimate
-from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
+from unmask.statistics.intervals import Bounds, Estimate, jackknife_interval, ratio_left_out
 from unmask.statistics.ratios import Ratio
 
 _GROUPS = 40  # of texts, whose sums of states are in memory

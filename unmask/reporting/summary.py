@@ -12,7 +12,7 @@ from unmask.evaluation.verdict import Comparison, System, comparisons, ranked
 from unmask.io.terminal import progress_bar
 from unmask.reporting.grid import Grid
 from unmask.statistics.intervals import Bounds, mean_interval
-from unmask.statistics.paired import PairedTest, better_side
+from unmask.statistics.paired import PairedTest
 
 Mark = Literal["best", "tied"]
 
@@ -61,7 +61,7 @@ class Against:
     @property
     def tied(self) -> bool:
         """Whether neither is shown to be better."""
-        return better_side(self.outcome) == 0
+        return self.outcome.winner is None
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def summarise(grid: Grid) -> Summary:
         advice_intervals=dict(_advice_intervals(grid, advice)),
         ranks=_ranks(
             {grid.names[system]: _scores(grid, system, common) for system, _ in order},
-            {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.better} if tests else None,
+            {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.winner} if tests else None,
         ),
         untested=untested,
         references=compare_references(first, order, tests),

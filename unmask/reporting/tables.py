@@ -190,7 +190,7 @@ def _difference(row: System, column: System, by_pair: dict[tuple[System, System]
     if test is None:  # not of the family, which has a baseline
         return ""
     sign = 1 if (row, column) in by_pair else -1
-    star = "*" if test.better else " "
+    star = "*" if test.winner else " "
     text = f"{100 * sign * test.outcome.difference:+.{decimals}f}"
     return f"{text if text.strip('+-0.') else text[1:]}{star}"  # a difference of 0 has no sign
 

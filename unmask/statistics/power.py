@@ -76,7 +76,7 @@ def power_statement(
 
 
 def detectable(test: PairedTest, power: float = 0.8, *, by_interval: bool = False, seed: int = 0) -> float:
-    """The true difference that `better_side` finds with this power, at the level of the test, which `with_holm` corrects.
+    """The true difference that `PairedTest.winner` finds with this power, at the level of the test, which `with_holm` corrects.
 
     A test over tasks needs two things: a signed-rank p below the level, and an interval without 0. Both are asked of simulated studies of
     as many tasks. Their differences are normal, with the standard error of the test. A study whose tasks are shifted up by d is shown from

@@ -16,7 +16,6 @@ from unmask.statistics.paired import (
     FEWEST_TASKS,
     PairedTest,
     fewest_tasks,
-    told_apart,
     wilcoxon,
     with_holm,
 )
@@ -93,7 +92,7 @@ def critical_differences(scores: Mapping[str, Sequence[float]], level: float = 0
         friedman=friedman,
         iman_davenport=iman_davenport,
         tests=tests,
-        cliques=_cliques(order, {pair for pair, test in tests.items() if told_apart(test, level)}),
+        cliques=_cliques(order, {pair for pair, test in tests.items() if test.is_significant(level)}),
         nemenyi=float(studentized_range.ppf(1 - level, k, np.inf) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))),
         n=n,
         fewest=fewest_tasks(len(pairs), level),

@@ -1,4 +1,4 @@
-"""The results of a study on one base model, in `results.json`: what every study says of itself there, and how it is read back."""
+"""The results of a study on one base model, in `results.json`: how they are written and read back."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ REPORT: Final = "report.md"
 
 
 class StudyResults(BaseModel):
-    """What every study says of itself. Each study adds numbers of its own to the file; they are ignored here.
-
-    paper: what is studied. model: the base model. command: what started the run. scale: of its plan. finished: whether all of the plan
-    was measured. claims: with their verdicts. tables: those of the report, without the one of claims. data: what was measured on, each
-    with its revision. rests_on: digests of the recipes, designs and configurations that were used, by name; None if an earlier version
-    measured, which did not record them. conclusion: points in Markdown, of a study that draws one. date: when these numbers were first
-    written, as YYYY-MM-DD.
-    """
+    """The part of `results.json` that all studies share. Each study adds its numbers to the file; they are ignored here."""
 
     model_config = ConfigDict(frozen=True)
 
     study: str
     paper: str
+    """What is studied."""
     model: str
+    """The base model."""
     command: str
+    """What started the run."""
     scale: str
     finished: bool
+    """Whether all of the plan was measured."""
     claims: tuple[Finding, ...]
     tables: tuple[Sheet, ...]
+    """The tables of the report, without the one of claims."""
     data: dict[str, str]
+    """What was measured on, each with its revision."""
     rests_on: dict[str, str] | None = None
+    """Digests of the recipes, designs and configurations that were used, by name. None in results that did not record them."""
     conclusion: tuple[str, ...] = ()
+    """Points in Markdown, of a study that draws a conclusion."""
     versions: dict[str, str]
     hardware: str
     date: str
+    """When these numbers were first written, as YYYY-MM-DD."""
 
     @property
     def name(self) -> str:
@@ -64,7 +66,7 @@ class StudyResults(BaseModel):
         except ValidationError as error:
             raise UnmaskError(
                 f"'{file}' is not what this version of unmask writes ({first_problem(error)}). Run the command of the study again: it "
-                "measures nothing twice, and writes the file anew."
+                "measures nothing twice, and writes the file again."
             ) from error
 
 
@@ -74,7 +76,7 @@ def is_study(folder: Path) -> bool:
 
 
 def refuse_foreign_files(folder: Path) -> None:
-    """Raise UnmaskError, before any work, if a study would replace a file of somebody else. What lies beside its record is its own."""
+    """Raise UnmaskError, before any work, if a study would replace a file that unmask did not write."""
     any_content = [""]
     refuse_foreign(folder / RECORD, [CHECKSUM])
     refuse_foreign(folder / RESULTS, any_content if (folder / RECORD).is_file() else ['"hardware"'])
@@ -95,7 +97,7 @@ def read_results(folder: Path) -> StudyResults:
     file = folder / RESULTS
     if not file.is_file():
         raise UnmaskError(
-            f"The study in '{folder}' has no results yet. Run its command again: it goes on where it was stopped."
+            f"The study in '{folder}' has no results yet. Run its command again: it continues where it was stopped."
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

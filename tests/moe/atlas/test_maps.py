@@ -7,7 +7,7 @@ import pytest
 
 from tests.proofs import ALL
 from unmask.moe.atlas.maps import NEIGHBOURS, TextMap, same_label, shared_neighbours, text_map
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 
 def test_it_is_the_analysis_of_scikit_learn() -> None:

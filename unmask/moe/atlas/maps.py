@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from unmask.io.array_types import NDArray
-from unmask.statistics.intervals import Bounds
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import Bounds, jackknife_interval
 
 NEIGHBOURS = 10
 Nearest = Int[NDArray[np.int64], "text neighbour"]

@@ -47,7 +47,7 @@ from unmask.moe.routing.record import (
 )
 from unmask.moe.routing.recording import check_folder, routing_points
 from unmask.moe.routing.text_bootstrap import Measured, bootstrap_texts, mean_of, measured
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 if TYPE_CHECKING:
     from unmask.moe.mixture.expert_folder import Expert

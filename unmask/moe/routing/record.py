@@ -342,7 +342,7 @@ class LayerDifference:
 class OutputDifferences:
     """How the outputs of experts differ on the same tokens: means over routing points, and each point's own values.
 
-    Intervals are over texts: of the cosine by bootstrap, of CKA by jackknife (`unmask.statistics.jackknife`).
+    Intervals are over texts: of the cosine by bootstrap, of CKA by jackknife (`unmask.statistics.intervals`).
     """
 
     cosine: Measured

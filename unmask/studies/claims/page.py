@@ -1,158 +1,183 @@
-"""Claims in tables and sentences, for every report and page."""
+"""The page of a study: one HTML file with the verdict on each claim, what was refuted or stays open first, and the tables below."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
-from itertools import takewhile
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
 
-from unmask.io.terminal import counted
-from unmask.reporting.page import p_value
-from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
-from unmask.studies.sheet import Sheet
+from unmask.io.files import atomic, check_output, refuse_foreign
+from unmask.reporting.page import MINUS, breakable, p_value
+from unmask.reporting.template import STYLE, fill
+from unmask.studies.claims.claim import ClaimTest, Finding
+from unmask.studies.claims.tables import HERE, MEANINGS, NOTE, compared, counts, difference, here_said, size
+from unmask.studies.results import StudyResults, read_results
 
-NOTES: Final = (
-    "Difference: a positive one speaks for the claim. In brackets is its interval. An interval that ends at 0 was widened to 0, since p "
-    "does not show a difference. If a claim names several rivals, the rival that decided is shown.",
-    "p: p and intervals are corrected for all tests of the study that were measured (Holm). A difference is shown if p is below 0.05.",
-    "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval. All of it has to lie inside the "
-    "margin.",
-    "Detectable: 80 % of studies like this one find a true difference of this size. They may miss a smaller one.",
-)
-"""How to read the table of claims."""
-NOTE: Final = " ".join(NOTES)
-HERE: Final = (
-    "On these tasks: the claim about the measured tasks alone. A row with this column has two tests. The test of its verdict is over "
-    "tasks, so the verdict is about tasks of these kinds in general. The test of this column is over the items of the measured tasks, and "
-    "over seeds where there are several. It has a correction of its own. If the column is empty or missing, the verdict itself is about "
-    "the measured tasks. If a model was trained with one seed, the verdict is about that training."
-)
-"""What the verdict on these tasks alone means."""
-MEANINGS: Final[dict[Verdict, str]] = {
-    "refuted": "A test shows the opposite, against one rival at least.",
-    "undecided": (
-        "The tests do not decide. A true difference may be too small to be detected here. Or the claim depends on another claim that is "
-        "not confirmed."
-    ),
-    "confirmed": "The tests show it against every rival that the claim names.",
-    "not measured": "The run left out what the claim is about.",
-    "not testable here": "No run of the study can test the claim. Its row says why.",
-}
-"""What each verdict means. What does not hold comes first."""
-_TESTS: Final = {
-    "Wilcoxon": "Wilcoxon",
-    "paired bootstrap": "bootstrap",
-    "exact sign-flip": "sign-flip",
-    "t over": "t",
-    "interval over": "interval",
-}
-"""How the name of a test begins, and a word for it."""
-_SENTENCE_END: Final = re.compile(r"(?<=\.) ")
+_FAR: Final = 2.5
+"""An axis ends at so many times the reach of a usual difference; an interval that goes on beyond ends in an arrow."""
+_STEPS: Final = 4
+"""An axis has at most two more."""
 
 
-def summary(found: Sequence[Finding]) -> str:
-    """Sentences: how many claims there are of each verdict, which are refuted, and which stay undecided."""
-    shown: tuple[Verdict, ...] = ("refuted", "undecided")
-    lines = [f"- {verdict.capitalize()}: {one.claim.says}" for verdict in shown for one in found if one.verdict == verdict]
-    return "\n".join([counts(found), *lines])
+@dataclass(frozen=True)
+class Axis:
+    """An axis from its first tick to its last."""
+
+    ticks: tuple[float, ...]
+
+    @property
+    def low(self) -> float:
+        """Its left end."""
+        return self.ticks[0]
+
+    @property
+    def high(self) -> float:
+        """Its right end."""
+        return self.ticks[-1]
+
+    def place(self, value: float) -> float:
+        """Where a number stands, in percent of the width; at an end if it is beyond."""
+        return round(100 * (min(max(value, self.low), self.high) - self.low) / (self.high - self.low), 2)
+
+    @property
+    def labels(self) -> list[tuple[float, str]]:
+        """The places of the ticks, and what is written there."""
+        return [(self.place(tick), signed(tick)) for tick in self.ticks]
 
 
-def counts(found: Sequence[Finding]) -> str:
-    """A sentence: how many claims there are of each verdict."""
-    said = ", ".join(f"{number} {verdict}" for verdict, number in verdict_counts(found).items() if number)
-    return f"{counted(len(found), 'claim')}: {said}." if found else "No claim is tested."
+@dataclass(frozen=True)
+class Plot:
+    """The places of a plot. goes_on: whether the interval goes on beyond the axis, on the left and on the right.
+
+    near: the zone of differences that are smaller than what could be detected. margins: where the claim allows a difference.
+    """
+
+    axis: Axis
+    point: float
+    interval: tuple[float, float]
+    goes_on: tuple[bool, bool]
+    near: tuple[float, float]
+    margins: tuple[float, ...]
 
 
-def verdict_counts(found: Sequence[Finding]) -> dict[Verdict, int]:
-    """How many claims there are of each verdict."""
-    return {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
+def signed(value: float) -> str:
+    """A number on an axis, with its sign."""
+    return f"{value:+.6g}".replace("-", MINUS) if value else "0"
 
 
-def claims_sheet(found: Sequence[Finding]) -> Sheet:
-    """A line for each claim, what does not hold first. What is said of all tests stands below the table, once."""
-    of_all = said_of_all(found)
-    some_here = any(one.here for one in found)
-    lines = tuple(
-        (
-            one.claim.says,
-            one.verdict,
-            one.claim.where,
-            compared(one).removesuffix(of_all).rstrip(),
-            _effect(one),
-            _p(one.deciding),
-            f"{name_of_test(one.deciding)}, {size(one.deciding)}" if one.deciding else "",
-            f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else "",
-            *([here_said(one)] if some_here else []),
-        )
-        for one in sorted(found, key=lambda one: list(MEANINGS).index(one.verdict))
-    )
-    here = ["on these tasks"] if some_here else []
-    columns = ("claim", "verdict", "where", "compared here", "difference", "p", "test, n", "detectable", *here)
-    note = f"{of_all} {NOTE} {HERE if some_here else ''}".strip()
-    return Sheet("Claims", columns, lines, note)
+def plots(found: Sequence[Finding]) -> list[Plot | None]:
+    """A plot for each claim; None for a claim without a test. Claims of one unit have one axis."""
+    tested: dict[str, list[Finding]] = {}
+    for one in found:
+        if one.deciding:
+            tested.setdefault(one.deciding.measured_in, []).append(one)
+    axes = {unit: _axis(of_unit) for unit, of_unit in tested.items()}
+    return [_plot(one, one.deciding, axes[one.deciding.measured_in]) if one.deciding else None for one in found]
 
 
-def said_of_all(found: Sequence[Finding]) -> str:
-    """The sentences that end what every testable claim says of its test; none if there is one such claim or no common end."""
-    told = [reversed(_SENTENCE_END.split(one.claim.how)) for one in found if not one.claim.untestable and not one.because]
-    same = takewhile(lambda sentences: len(set(sentences)) == 1, zip(*told, strict=False)) if len(told) > 1 else ()
-    return " ".join(reversed([sentences[0] for sentences in same]))
-
-
-def short_sheet(found: Sequence[Finding]) -> Sheet:
-    """The same for a terminal: claims by their ids."""
-    lines = tuple((one.claim.id, _effect(one), _p(one.deciding), one.verdict) for one in found)
-    return Sheet("Claims", ("", "difference", "p", "verdict"), lines, NOTE)
-
-
-def compared(one: Finding) -> str:
-    """What is compared with what, or why nothing is."""
-    claim = one.claim
-    if claim.untestable:
-        return claim.untestable
-    deciding = one.deciding
-    than = ", ".join(_quoted(name) for name in ([deciding.than] if deciding else claim.than))
-    kinds = f" on {', '.join(claim.kinds)}" if claim.kinds else ""
-    kinds += f" more than on {', '.join(claim.less_on)}" if claim.less_on else ""
-    margin = f", within {claim.within:g}" if claim.within else f", at a cost of {claim.costs:g} at most" if claim.costs else ""
-    more = "".join(f" {sentence}" for sentence in (claim.how, one.because) if sentence)
-    return f"{_quoted(claim.better)} against {than}{kinds}{margin}.{more}"
-
-
-def _quoted(name: str) -> str:
-    return f"'{name}'"  # names may hold a comma
-
-
-def _effect(one: Finding) -> str:
-    return f"{difference(one.deciding)} {one.deciding.measured_in}" if one.deciding else ""
-
-
-def difference(test: Measured) -> str:
-    """A difference with its interval."""
+def _plot(one: Finding, test: ClaimTest, axis: Axis) -> Plot:
     low, high = test.interval
-    return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
+    return Plot(
+        axis,
+        axis.place(test.difference),
+        (axis.place(low), axis.place(high)),
+        (low < axis.low, high > axis.high),
+        (axis.place(-test.detectable), axis.place(test.detectable)),
+        tuple(axis.place(margin) for margin in _margins(one)),
+    )
 
 
-def here_said(one: Finding) -> str:
-    """What becomes of a claim on these tasks alone; empty if its own test is about that."""
-    if one.here is None:
-        return ""
-    test = one.here.test
-    rival = f" (against {test.than})" if one.deciding and test.than != one.deciding.than else ""
-    return f"{one.here.verdict}{rival}, {difference(test)}"
+def _margins(one: Finding) -> tuple[float, ...]:
+    if one.claim.within is not None:
+        return -one.claim.within, one.claim.within
+    return () if one.claim.costs is None else (-one.claim.costs,)
 
 
-def name_of_test(test: Measured) -> str:
-    """The name of a test in a word."""
-    return next(name for start, name in _TESTS.items() if test.test.startswith(start))
+def _axis(of_unit: Iterable[Finding]) -> Axis:
+    """The axis of all claims of a unit. A few intervals that are much wider than the others do not decide on it."""
+    found = [(one, test) for one in of_unit if (test := one.deciding)]
+    shown = [0.0, *(test.difference for _, test in found), *(margin for one, _ in found for margin in _margins(one))]
+    reach = max(*map(abs, shown), median(max(map(abs, test.interval)) for _, test in found)) or 1.0
+    low = max(min(*shown, *(test.interval[0] for _, test in found)), -_FAR * reach)
+    high = min(max(*shown, *(test.interval[1] for _, test in found)), _FAR * reach)
+    step = _step((high - low or reach) / _STEPS)
+    first, last = min(math.floor(low / step), -1), max(math.ceil(high / step), 1)
+    return Axis(tuple(place * step for place in range(first, last + 1)))
 
 
-def _p(test: Measured | None) -> str:
-    return p_value(test.p_holm) if test else ""
+def _step(rough: float) -> float:
+    """The next larger of 1, 2, 2.5, 5 and 10 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
 
 
-def size(test: Measured) -> str:
-    """How much was measured: items or tasks, and seeds and prompts where there are several."""
-    several = [f"several {what}" for what in ("seeds", "prompts") if what in test.test]
-    return ", ".join([f"{test.n} {test.unit}", *several])
+NAME: Final = "claims.html"
+_OWN: Final = "unmask.studies.claims"
+_MARK: Final = "<title>unmask claims"
+
+
+def write_claims(folder: Path, output: Path) -> Path:
+    """Write `claims.html` into `output`, from the results of a study on one base model; the page.
+
+    Raises UnmaskError if the study has no results yet, and where a file of somebody else would be replaced.
+    """
+    results = read_results(folder)
+    page = output / NAME
+    check_output(output, folder=True)
+    refuse_foreign(page, [_MARK])
+    with atomic(page) as scratch:
+        scratch.write_text(render(results), encoding="utf-8")
+    return page
+
+
+def render(results: StudyResults) -> str:
+    """The page of a study."""
+    filters = {"breakable": breakable, "p": p_value, "minus": minus, "difference": difference, "size": size}
+    content = {
+        "results": results,
+        "counts": counts(results.claims),
+        "note": NOTE,
+        "here": HERE if any(one.here for one in results.claims) else "",
+        "groups": list(_groups(results.claims)),
+        "conclusion": [_parted(point) for point in results.conclusion],
+    }
+    return fill((_OWN, "claims.html"), (*STYLE, (_OWN, "claims.css")), "", filters, content)
+
+
+def minus(numbers: str) -> str:
+    """Numbers in a text, with minus signs."""
+    return re.sub(r"(?<!\w)-(?=[\d.])", MINUS, numbers)
+
+
+def _parted(point: str) -> tuple[str, str]:
+    """A point in Markdown as what is bold at its beginning, and the rest."""
+    if bold := re.match(r"\*\*(.+?)\*\*", point):
+        return bold[1], point[bold.end() :]
+    return "", point
+
+
+def _groups(found: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+    """The claims by verdict. What does not hold comes first."""
+    lines = [_line(one, plot) for one, plot in zip(found, plots(found), strict=True)]
+    for verdict, meaning in MEANINGS.items():
+        of_verdict = [line for line in lines if line["finding"].verdict == verdict]
+        if of_verdict:
+            yield {"verdict": verdict, "id": verdict.replace(" ", "-"), "meaning": meaning, "claims": of_verdict}
+
+
+def _line(one: Finding, plot: Plot | None) -> dict[str, Any]:
+    others: list[ClaimTest] = list(one.tests) if len(one.tests) > 1 else []
+    missing = [than for than in one.claim.than if than not in {test.than for test in one.tests}]
+    return {
+        "finding": one,
+        "claim": one.claim,
+        "compared": compared(one),
+        "plot": plot,
+        "tests": others,
+        "missing": missing,
+        "here": here_said(one),
+    }

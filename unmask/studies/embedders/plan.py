@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from pydantic import Field
@@ -14,8 +13,7 @@ from unmask.designs.design import Design, parse_designs
 from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError, unknown
 from unmask.studies.claims.claim import Claim, check_names
-from unmask.studies.plans import PlanTable, WholePlan, read_plan, scales_of
-from unmask.studies.settings_digests import digest_of
+from unmask.studies.plan import PlanTable, StudyPlan, digest_of, read_plan
 from unmask.tasks.kinds import KINDS
 from unmask.training.recipe import Recipe, load_recipe
 
@@ -23,44 +21,42 @@ BASE: Final = "base"
 """The model that the study is run on."""
 NOT_TRAINING: Final = {"name", "about", "source", "differences", "model", "seeds"}
 """Keys of a recipe that do not say how a model of a study is trained: of names, and of what the study gives itself."""
-STUDIES: Final = ("llm2vec", "moee", "pooling-and-attention")
 
 
 class Making(PlanTable):
-    """How a model of the study is made: by upcycling another one, or by a recipe.
-
-    of: the model that it is made of, `base` or another one of the plan. experts: number of copies of each MLP. A model that is a mixture
-    of experts already is taken as it is, and not trained. recipe: a recipe at the scale of the study. settings: `key=value` over the
-    recipe. design: of the trained embedder, if not the recipe's. seeds: of the training; each gives a model of its own. None is the seeds
-    of the plan. What is made of several models is made of the first.
-    """
+    """How a model of the study is made: by upcycling another one, or by a recipe."""
 
     of: str = BASE
+    """The model that it is made of: `base` or another one of the plan. Of a model with several seeds, the first."""
     experts: int | None = Field(default=None, ge=2)
+    """Number of copies of each MLP. A model that is a mixture of experts already is used unchanged, and not trained."""
     recipe: str | None = None
+    """A recipe, at the scale of the study."""
     settings: tuple[str, ...] = ()
+    """`key=value` over the recipe."""
     design: str | None = None
+    """Of the trained embedder, if not the recipe's."""
     seeds: tuple[int, ...] | None = Field(default=None, min_length=1)
+    """Of the training; each gives its own model. None: the seeds of the plan."""
 
     def recipe_at(self, scale: str, *settings: str) -> Recipe | None:
         """The recipe at a scale, with `key=value` settings over it. None if nothing is trained."""
         if self.recipe is None:
             return None
-        own = [*self.settings, "evaluation.compared=[]"]  # the study itself scores its embedders
+        own_settings = [*self.settings, "evaluation.compared=[]"]  # the study itself scores its embedders
         if self.design is not None:
-            own.append(f"designs={json.dumps([self.design])}")
-        return load_recipe(self.recipe, scale, [*own, *settings])
+            own_settings.append(f"designs={json.dumps([self.design])}")
+        return load_recipe(self.recipe, scale, [*own_settings, *settings])
 
 
 class Reading(PlanTable):
-    """An embedder: a model of the study, read by a design.
-
-    design: a preset or a readable name. kinds: kinds of task that it is scored on; none means all.
-    """
+    """An embedder: a model of the study, read by a design."""
 
     model: str = BASE
     design: str
+    """A preset or a readable name."""
     kinds: tuple[str, ...] = ()
+    """Kinds of task that it is scored on; none means all."""
 
     @property
     def parsed(self) -> Design:
@@ -70,14 +66,14 @@ class Reading(PlanTable):
 
 
 class OtherPrompts(PlanTable):
-    """Embedders that are read under other prompts, too. of: their names. kinds: kinds of task that these readings are scored on.
-
-    prompts: at least four, since each of all five is left out once to see how much the prompts matter, and fewer hardly tell.
-    """
+    """Embedders that are read under other prompts, too."""
 
     of: tuple[str, ...] = Field(min_length=1)
+    """Their names."""
     prompts: tuple[str, ...] = Field(min_length=4)
+    """At least four, since each of all five is left out once to see how much the prompts matter, and fewer hardly tell."""
     kinds: tuple[str, ...] = ()
+    """Kinds of task that these readings are scored on."""
 
 
 class Part(PlanTable):
@@ -87,28 +83,31 @@ class Part(PlanTable):
     only: tuple[str, ...] = Field(min_length=1)
 
 
-class EmbeddersPlan(WholePlan):
-    """The settings of a study at one scale.
-
-    study: its name. paper: what is studied. made: models by name. embedders: what is compared. other_prompts: which of them are read
-    under other prompts, too. tasks: folders below the data folder, or `starter:NAME`. max_length: most tokens of a text. reference: a
-    sentence-transformers model that is scored beside them, as a yardstick; none if empty. seeds: of each training that names none of its
-    own (`made.NAME.seeds`). only: the embedders to measure; none means all. on: by base model, the part that is measured there. how: what
-    every claim says of how it is tested. claims: what the paper says. Those of embedders that are left out stay unmeasured.
-    """
+class EmbeddersPlan(StudyPlan):
+    """The settings of a study of embedders at one scale."""
 
     study: str
     paper: str
+    """What is studied."""
     made: dict[str, Making] = Field(default={})
+    """Models by name."""
     embedders: dict[str, Reading] = Field(min_length=2)
+    """What is compared."""
     other_prompts: OtherPrompts | None = None
     tasks: tuple[str, ...] = Field(min_length=1)
+    """Folders below the data folder, or `starter:NAME`."""
     max_length: int = Field(ge=16)
+    """Most tokens of a text."""
     reference: str = ""
+    """A sentence-transformers model that is scored too, as a yardstick."""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    """Of each training without its own seeds (`made.NAME.seeds`)."""
     only: tuple[str, ...] = ()
+    """The embedders to measure; none means all. Claims about embedders that are left out stay unmeasured."""
     on: dict[str, Part] = Field(default={})
+    """By base model, the part that is measured there."""
     how: str = ""
+    """What every claim says of how it is tested."""
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     @property
@@ -157,30 +156,20 @@ class EmbeddersPlan(WholePlan):
             model = self.made[model].of
 
 
-def file_of(study: str) -> Path:
-    """The plan of a study."""
-    return Path(__file__).with_name(f"{study}.toml")
-
-
-def scales(study: str) -> list[str]:
-    """The names of the scales of a study."""
-    return scales_of(file_of(study))
-
-
 def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str | None = None) -> EmbeddersPlan:
     """The plan of a study at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key.
 
-    model: a base model; the plan is then the part that is measured on it. Settings stand over that part.
+    model: a base model; the plan is then the part that is measured on it. Settings override that part.
     """
     settings = list(settings)
-    plan = read_plan(file_of(study), EmbeddersPlan, scale, settings)
+    plan = read_plan(study, EmbeddersPlan, scale, settings)
     if model in plan.on:
         part = [f"{key}={json.dumps(value)}" for key, value in plan.on[model].model_dump(mode="json").items()]
-        plan = read_plan(file_of(study), EmbeddersPlan, scale, [*part, *settings])
-    known = [BASE, *plan.made]
-    for needed in _models_of(plan):
-        if needed not in known:
-            raise unknown(f"model of the study '{study}'", needed, known)
+        plan = read_plan(study, EmbeddersPlan, scale, [*part, *settings])
+    models = [BASE, *plan.made]
+    for model in (*(reading.model for reading in plan.embedders.values()), *(making.of for making in plan.made.values())):
+        if model not in models:
+            raise unknown(f"model of the study '{study}'", model, models)
     for reading in (*plan.embedders.values(), *plan.measured.values()):
         _ = reading.parsed
     of_prompts = plan.other_prompts.of if plan.other_prompts else ()
@@ -195,7 +184,16 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
                 raise unknown(f"embedder of claim '{claim.id}'", name, plan.embedders)
         if claim.agreement:
             _check_agreement(plan, claim)
-    return plan.model_copy(update={"claims": tuple(_with_how(claim, plan.how) for claim in plan.claims)})
+    claims = (
+        claim if claim.untestable else claim.model_copy(update={"how": " ".join(filter(None, (claim.how, plan.how)))})
+        for claim in plan.claims
+    )
+    return plan.model_copy(update={"claims": tuple(claims)})
+
+
+def allowed(plan: EmbeddersPlan) -> dict[str, list[str]]:
+    """What a setting may hold, by the key of the setting."""
+    return {"only": list(plan.embedders)}
 
 
 def _check_prompts(plan: EmbeddersPlan) -> None:
@@ -220,15 +218,3 @@ def _check_agreement(plan: EmbeddersPlan, claim: Claim) -> None:
         raise UnmaskError(
             f"Claim '{claim.id}' is about agreement. It needs two embedders of one model, and `other_prompts.of` has to name both: {read}."
         )
-
-
-def _with_how(claim: Claim, of_all: str) -> Claim:
-    """A claim that says how it is tested, with what is said of all claims of the study."""
-    if claim.untestable:
-        return claim
-    return claim.model_copy(update={"how": " ".join(sentence for sentence in (claim.how, of_all) if sentence)})
-
-
-def _models_of(plan: EmbeddersPlan) -> Iterator[str]:
-    yield from (reading.model for reading in plan.embedders.values())
-    yield from (making.of for making in plan.made.values())

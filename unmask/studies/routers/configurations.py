@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 
 from unmask.moe.experts.router import Balance, RouterOptions
 from unmask.moe.mixture.gating import Routing
-from unmask.studies.settings_digests import digest_of
+from unmask.studies.plan import digest_of
 
 Embedding = Literal["routing", "concat", "sum"]
 """Embeddings that routers take part in: routing weights, these beside the hidden state, and the sum of both similarities."""

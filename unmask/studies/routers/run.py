@@ -1,177 +1,163 @@
-"""Runs the study on one base model: seed by seed, and within a seed configuration by configuration. The report follows after each cell."""
+"""Runs the study of routers on one base model: seed by seed, and within a seed configuration by configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UnmaskError
-from unmask.io.files import only_run_in
+from unmask.errors import UnmaskError, require_package
+from unmask.io.files import inside
 from unmask.models.decoder import body_of, find_layers
-from unmask.models.identity import identity_of
-from unmask.models.loading import Source, load_base_language_model, pick_device, precision_of
+from unmask.models.loading import load_base_language_model, precision_of
 from unmask.models.routers import find_routers
-from unmask.models.source import lasting_name
-from unmask.moe.experts.lessons.lessons import tokenize_lessons
-from unmask.moe.experts.records import LessonsRecord, RunRecord, write_or_check
-from unmask.studies.learning_plan import LearningRecord
-from unmask.studies.results import RECORD
-from unmask.studies.results_file import ResultsFile
-from unmask.studies.routers.analysis import noise_of
-from unmask.studies.routers.anchor import find_anchor
-from unmask.studies.routers.builder import Builder
-from unmask.studies.routers.cell import Cell, Measuring
+from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.moe.experts.mixing import Ingredients
+from unmask.moe.experts.records import LessonsRecord
+from unmask.studies.engine import StudyRun
+from unmask.studies.mixtures import MixtureBuilder, as_record
+from unmask.studies.routers.analysis import Replication, most_distinct, noise_of, replicate, rows_of
+from unmask.studies.routers.cells import TOGETHER, Cell, CellMeasurements, SameExperts, find_anchor
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, rests_on
-from unmask.studies.routers.contest import Contest, decide, most_distinct
-from unmask.studies.routers.findings import Findings, Measured, findings_of
-from unmask.studies.routers.lesson_sets import LessonSet, draw
-from unmask.studies.routers.plan import PAPER, RoutersPlan
-from unmask.studies.routers.same_experts import SameExperts
-from unmask.studies.sheet import Sheet
-from unmask.tasks.task import Task
+from unmask.studies.routers.findings import MeasuredCells, RoutersFindings
+from unmask.studies.routers.plan import PAPER, LessonSet, RoutersPlan, draw
+from unmask.tasks.find import resolve_tasks, specs_below
 
 
-class RoutersRecord(LearningRecord):
-    """The content of `study.json`: the settings that may not change while a study goes on, and its lessons by set of domains.
+@dataclass(frozen=True, kw_only=True)
+class RoutersBuilder(MixtureBuilder):
+    """Trains the experts once, and a mixture for each configuration and seed."""
 
-    A study that grows may need more sets. Those that it had before may not change.
-    """
+    plan: RoutersPlan
+    sets: Mapping[str, LessonSet]
+    anchor: int
+    """The layer that decides in anchored configurations."""
+    layers: int
+    """Of the base model."""
 
-    lessons: dict[str, dict[str, LessonsRecord]]
+    def folder_of(self, name: str, seed: int) -> Path:
+        """Where the mixture of a configuration is, or will be. A configuration without training has the standard one."""
+        name = STANDARD if CONFIGURATIONS[name].choice else name
+        return inside(inside(self.folder / "mixtures", name.replace(" ", "-")), str(seed))
 
-    def with_sets_of(self, before: RoutersRecord) -> RoutersRecord:
-        """The same record, with the sets that only an earlier run had."""
-        return self.model_copy(update={"lessons": {**before.lessons, **self.lessons}})
+    def mixture(self, name: str, seed: int) -> Path:
+        """The folder of a configuration's mixture."""
+        name = STANDARD if CONFIGURATIONS[name].choice else name
+        how = CONFIGURATIONS[name]
+        lessons = self.sets[how.domains].grouped(how.experts)
+        learning = self.plan.router_learning("example", len(lessons), trained=not how.untrained, seed=seed)
+        if how.options.balance.weight:
+            # a pass holds one domain, as a device does in the papers; without balance, passes only cost time
+            learning = replace(learning, accumulate=len(lessons))
 
-    def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run had the same settings, and the same lessons in the sets that both have."""
-        assert isinstance(before, RoutersRecord)
-        common = {name: before.lessons.get(name, lessons) for name, lessons in self.lessons.items()}
-        return super().is_same(before.model_copy(update={"lessons": common}), folder)
+        def ingredients() -> Ingredients:
+            experts = tuple(self._expert(how.domains, domain, of_domain) for domain, of_domain in lessons.items())
+            together = [lesson for of_domain in self.sets[how.domains].learned.values() for lesson in of_domain]
+            return Ingredients(experts, self._expert(how.domains, TOGETHER, together) if how.shared else None)
+
+        routing = replace(how.routing, from_layer=self.anchor, span=self.layers) if how.anchored else how.routing
+        return self.train_mixture(
+            self.plan, self.folder_of(name, seed), lessons, routing, how.options,
+            learning=learning, ingredients=ingredients,
+        )  # fmt: skip
+
+    def _expert(self, domains: str, name: str, lessons: Sequence[Lesson]) -> Path:
+        # experts are the same for all seeds of routers
+        folder = inside(inside(self.folder / "experts", domains), name)
+        return self.train_expert(self.plan, folder, lessons, seed=0)
 
 
-def study(
-    plan: RoutersPlan,
-    source: Source,
-    root: Path,
-    tasks: Sequence[Task],
-    folder: Path,
-    write: Callable[[Findings, Path], Sequence[Sheet]],
-    callbacks: Sequence[Any] = (),
-    command: str = "",
-    scale: str = "",
-) -> Findings:
+def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
     """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError.
 
-    write: writes the report, and gives its tables. command, scale: what started the run, for the results.
+    The report is written again after each cell.
     """
-    with only_run_in(folder):
+    require_package("mteb")
+    tasks = resolve_tasks(specs_below(run.root, plan.tasks))
+    source = replace(run.source, attn_implementation=plan.attn_implementation)
+    run = replace(run, source=source)
+    settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+    settled |= {"tasks": [f"{task.name} {task.revision}" for task in tasks]}
+    with run.open(plan=settled) as opened:
         model, tokenizer = load_base_language_model(source)
         if find_routers(model):
             raise UnmaskError(
                 f"'{source.model}' is a mixture of experts already, and this study builds mixtures from a dense model."
             )
-        sets = draw(plan, root, folder / "lessons", lambda lesson: _tokens(tokenizer, lesson))
-        record = _record(plan, source, tasks, sets)
-        if (before := RoutersRecord.read(folder / RECORD)) is not None:
-            record = record.with_sets_of(before)
-        write_or_check(folder / RECORD, record)
-        results = ResultsFile(
-            folder, record, pick_device(source.device), study="routers", paper=PAPER, command=command, scale=scale,
-            data=_data(record, tasks), rests_on=rests_on(plan.configurations),
-        )  # fmt: skip
+
+        def tokens(lesson: Lesson) -> int:
+            return len(tokenize_lessons(tokenizer, [lesson], 2**30)[0].ids)
+
+        sets = draw(plan, run.root, run.folder / "lessons", tokens)
+        for name, lesson_set in sets.items():
+            for part, by_domain in (("learned", lesson_set.learned), ("held out", lesson_set.held_out)):
+                opened.check({f"{name}, {domain} {part}": LessonsRecord.of(of).words for domain, of in by_domain.items()})
+        # a study that grows may need more sets; the sets of earlier runs may not change
+        drawn = {name: words for name, words in opened.inputs.items() if name != "base model"}
+        settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source), "lessons": {}}
+        for name, words in drawn.items():
+            set_name, _, part = name.partition(", ")
+            settings["lessons"].setdefault(set_name, {})[part] = as_record(words)
+        data = drawn | {task.name: task.revision for task in tasks}
+        run.begin(opened, settings, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
         layers = len(find_layers(body_of(model)))
-        first = CONFIGURATIONS[STANDARD].domains
-        measured = Measured(find_anchor(model, tokenizer, sets[first].learned, plan.max_length))
+        anchor = find_anchor(model, tokenizer, sets[CONFIGURATIONS[STANDARD].domains].learned, plan.max_length)
         del model
-        builder = Builder(plan, source, sets, folder, measured.anchor.layer, layers, callbacks)
-        measuring = Measuring(source, folder / "cells", tasks, plan.max_length, plan.embedded_length)
-        experts = SameExperts()
-        _require_training(plan, builder, measuring)
+        builder = RoutersBuilder(
+            plan=plan, source=source, sets=sets, folder=run.folder, anchor=anchor.layer, layers=layers, callbacks=run.callbacks
+        )
+        measuring = _Measuring(
+            plan, builder, CellMeasurements(source, run.folder / "cells", tasks, plan.max_length, plan.embedded_length)
+        )
+        measured = MeasuredCells(anchor)
+        if any(measuring.without_mixture(name, seed) is None for name in plan.configurations for seed in plan.seeds):
+            # the base is measured before anything is trained, so a device that the training refuses is found now
+            plan.expert_learning(plan.number, seed=0).require_first_gpu(source.device)
         for name, lessons in sets.items():
-            measured.bases[name] = measuring.base(name, lessons.held_out)
+            measured.bases[name] = measuring.cells.base(name, lessons.held_out)
         for seed in plan.seeds:
-            if any(CONFIGURATIONS[name].choice and measuring.known(name, seed) is None for name in plan.configurations):
+            if any(CONFIGURATIONS[name].choice and measuring.cells.stored(name, seed) is None for name in plan.configurations):
                 builder.mixture(STANDARD, seed)  # first: a router that is made again is another one, for all of its choices
             for name in plan.configurations:
-                cell = _cell(name, seed, builder, measuring, experts)
+                cell = measuring.cell(name, seed)
                 measured.cells.setdefault(name, {})[seed] = cell
                 # a finished report is not replaced by a part of it
-                if STANDARD in measured.cells and cell.fresh and not results.finished_before:
-                    _write(findings_of(measured, plan.claims), results, folder, write, finished=False)
-        measured.contest = _contest(plan, measured, builder, measuring, experts)
-        findings = findings_of(measured, plan.claims)
-        _write(findings, results, folder, write, finished=True)
+                if STANDARD in measured.cells and cell.fresh and not run.finished_before:
+                    run.publish(RoutersFindings.of(plan, source.model, measured), finished=False)
+        measured.replication = _replicate(plan, measured, measuring)
+        findings = RoutersFindings.of(plan, source.model, measured)
+        run.publish(findings)
         return findings
 
 
-def _require_training(plan: RoutersPlan, builder: Builder, measuring: Measuring) -> None:
-    """Raise UnmaskError for a device that the training refuses, if something is left to train: the base is measured before that."""
-    if any(_kept(name, seed, builder, measuring) is None for name in plan.configurations for seed in plan.seeds):
-        plan.expert_learning(plan.number, seed=0).require_first_gpu(builder.source.device)
+@dataclass(frozen=True)
+class _Measuring:
+    """Makes mixtures and measures their cells, all with the same experts."""
+
+    plan: RoutersPlan
+    builder: RoutersBuilder
+    cells: CellMeasurements
+    experts: SameExperts = field(default_factory=SameExperts)
+
+    def without_mixture(self, name: str, seed: int) -> Cell | None:
+        """A cell that was measured before, and whose mixture was removed since: mixtures are large, and cells are kept."""
+        return None if self.builder.folder_of(name, seed).exists() else self.cells.stored(name, seed)
+
+    def cell(self, name: str, seed: int) -> Cell:
+        """A cell. Raises UnmaskError if it was measured with other experts than the cells before."""
+        cell = self.without_mixture(name, seed)
+        if cell is None:
+            held_out = self.builder.sets[CONFIGURATIONS[name].domains].held_out
+            cell = self.cells.cell(name, seed, self.builder.mixture(name, seed), held_out)
+        self.experts.require(f"'{name}' with seed {seed}", cell.experts)
+        return cell
 
 
-def _kept(name: str, seed: int, builder: Builder, measuring: Measuring) -> Cell | None:
-    """A cell that was measured before, and whose mixture was removed since: mixtures are large, and what was measured stays."""
-    return None if builder.folder_of(name, seed).exists() else measuring.known(name, seed)
-
-
-def _cell(name: str, seed: int, builder: Builder, measuring: Measuring, experts: SameExperts) -> Cell:
-    """A cell. experts: those of the cells before. Raises UnmaskError if this one was measured with others."""
-    cell = _kept(name, seed, builder, measuring)
-    if cell is None:
-        held_out = builder.sets[CONFIGURATIONS[name].domains].held_out
-        cell = measuring.cell(name, seed, builder.mixture(name, seed), held_out)
-    experts.require(f"'{name}' with seed {seed}", cell.experts)
-    return cell
-
-
-def _contest(
-    plan: RoutersPlan, measured: Measured, builder: Builder, measuring: Measuring, experts: SameExperts
-) -> Contest | None:
-    best = most_distinct(findings_of(measured, ()).rows.values())
+def _replicate(plan: RoutersPlan, measured: MeasuredCells, measuring: _Measuring) -> Replication | None:
+    rows = rows_of({name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}, measured.bases)
+    best = most_distinct(rows)
     if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
         return None
-    fresh = {name: {seed: _cell(name, seed, builder, measuring, experts) for seed in plan.fresh_seeds} for name in (OWN, best)}
-    return decide(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))
-
-
-def _write(
-    findings: Findings,
-    results: ResultsFile,
-    folder: Path,
-    write: Callable[[Findings, Path], Sequence[Sheet]],
-    *,
-    finished: bool,
-) -> None:
-    results.write(findings.as_json(), findings.papers, write(findings, folder), finished=finished)
-
-
-def _data(record: RoutersRecord, tasks: Sequence[Task]) -> dict[str, str]:
-    """What the study measures on: lessons of each set of domains, and tasks."""
-    lessons = {f"{name}, {part}": said.words for name, parts in record.lessons.items() for part, said in parts.items()}
-    return {**lessons, **{task.name: task.revision for task in tasks}}
-
-
-def _record(plan: RoutersPlan, source: Source, tasks: Sequence[Task], sets: Mapping[str, LessonSet]) -> RoutersRecord:
-    settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
-    return RoutersRecord(
-        model=lasting_name(source.model),
-        base_weights=identity_of(source).revision,
-        dtype=precision_of(source),
-        plan={**settled, "tasks": [f"{task.name} {task.revision}" for task in tasks]},
-        lessons={
-            name: {
-                f"{domain} {part}": LessonsRecord.of(lessons)
-                for part, by_domain in (("learned", own.learned), ("held out", own.held_out))
-                for domain, lessons in by_domain.items()
-            }
-            for name, own in sets.items()
-        },
-    )
-
-
-def _tokens(tokenizer: Any, lesson: Any) -> int:
-    [tokens] = tokenize_lessons(tokenizer, [lesson], 2**30)
-    return len(tokens.ids)
+    fresh = {name: {seed: measuring.cell(name, seed) for seed in plan.fresh_seeds} for name in (OWN, best)}
+    return replicate(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))

@@ -1,11 +1,9 @@
-"""Measurements of the study, for every row of its tables: likelihoods of held-out responses and of answers, choices, abilities, routing.
-
-All results are kept, and only missing ones are measured. So a stopped study continues, and a finished study can be extended.
-"""
+"""Measurements of the study of Self-MoE, for every row of its tables."""
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
@@ -31,7 +30,7 @@ from unmask.moe.mixture.merging import merge_experts
 from unmask.moe.mixture.mixture_folder import load_mixture
 from unmask.moe.mixture.model import override_routing
 from unmask.moe.names import Method
-from unmask.studies.self_moe.study_data import AbilityTests, Lessons
+from unmask.studies.self_moe.data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
 Speaker = AbstractContextManager[tuple[Any, Any]]
@@ -40,10 +39,12 @@ Speaker = AbstractContextManager[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Choices:
-    """A row of multiple choice, by test, in nats per token. behind: of each right choice (`behind`). nats: n(x) of each human answer."""
+    """A row of multiple choice, by test, in nats per token."""
 
     behind: Values
+    """How much less likely each right choice is than the likeliest wrong one."""
     nats: Values
+    """n(x) of each human answer."""
 
     @property
     def right(self) -> Values:
@@ -52,10 +53,9 @@ class Choices:
 
 
 class Measurements:
-    """Measures models on the held-out lessons, each model at most once.
+    """Measures models on the held-out lessons, each model at most once. Results are kept, so that a stopped study continues.
 
-    folder: holds the values, one file for each row, with the name of the row. ability_tests: tests for whole models. rows: the rows
-    requested so far, in order.
+    folder: holds the values, one file for each row, with the name of the row. ability_tests: tests for whole models.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Measurements:
         self.source, self.held_out, self.max_length, self.folder = source, held_out, max_length, folder
         self.ability_tests = ability_tests or AbilityTests({}, None, False)
         self.tests = {name: _named(items, self.ability_tests.limit) for name, items in self.ability_tests.items.items()}
-        self.rows: list[str] = []
+        self.rows: list[str] = []  # requested so far, in order
 
     def model(self, row: str, folder: Path | None) -> Values:
         """The values of a saved expert or mixture, or of the base model (no folder)."""
@@ -123,7 +123,7 @@ class Measurements:
     def answers(self, row: str, folder: Path | None) -> Values:
         """The `answer_likelihood` of a saved expert or mixture, or of the base model (no folder), by ability test."""
         tests = self.ability_tests.answers
-        named = {
+        digests = {
             name: _digest((item.prompt, item.choices, item.target, item.reference) for item in items)
             for name, items in tests.items()
         }
@@ -131,41 +131,41 @@ class Measurements:
         def measure(model: Any, tokenizer: Any, name: str) -> dict[str, list[float]]:
             return {"nats": answer_likelihood(model, tokenizer, tests[name], max_length=self.max_length).tolist()}
 
-        kept = self._by_test(row, "answers", named, self.loading(folder), measure)
-        return {name: np.array(kept[name]["nats"]) for name in tests}
+        values = self._by_test(row, "answers", digests, self.loading(folder), measure)
+        return {name: np.array(values[name]["nats"]) for name in tests}
 
     def multiple_choice(self, row: str, speaker: Speaker) -> Choices:
         """The multiple choice of a model, which is loaded only if something of the row is not measured yet."""
         tests = self.ability_tests.choices
-        named = {
-            name: _digest((one.item.prompt, one.item.choices, one.item.target) for one in choices)
+        digests = {
+            name: _digest((choice.item.prompt, choice.item.choices, choice.item.target) for choice in choices)
             for name, choices in tests.items()
         }
 
         def measure(model: Any, tokenizer: Any, name: str) -> dict[str, list[float]]:
-            return _chosen(model, tokenizer, tests[name], self.max_length)
+            return _choice_nats(model, tokenizer, tests[name], self.max_length)
 
-        kept = self._by_test(row, "multiple choice", named, speaker, measure)
-        return Choices(*({name: np.array(kept[name][part]) for name in tests} for part in ("behind", "nats")))
+        values = self._by_test(row, "multiple choice", digests, speaker, measure)
+        return Choices(*({name: np.array(values[name][part]) for name in tests} for part in ("behind", "nats")))
 
     def _by_test(
         self,
         row: str,
         what: str,
-        named: Mapping[str, str],
+        digests: Mapping[str, str],
         speaker: Speaker,
         measure: Callable[[Any, Any, str], dict[str, list[float]]],
     ) -> dict[str, Any]:
-        """What is kept of a row, by test; `measure` is called for a test that lacks, or had other items. named: the items of each test."""
-        kept: dict[str, Any] = self._read(f"{row}, {what}") or {}
-        lacking = [name for name in named if kept.get(name, {}).get("items") != named[name]]
+        """The values of a row, by test. `measure` is called for a missing test, or one with other items (by their digests)."""
+        values: dict[str, Any] = self._read(f"{row}, {what}") or {}
+        lacking = [name for name, digest in digests.items() if values.get(name, {}).get("items") != digest]
         if lacking:
             say(f"{self.source.model}: measuring the {what} of {row}: {', '.join(lacking)}")
             with speaker as (model, tokenizer):
                 for name in lacking:
-                    kept[name] = {"items": named[name], **measure(model, tokenizer, name)}
-                    write_record(self._file(f"{row}, {what}"), kept)
-        return kept
+                    values[name] = {"items": digests[name], **measure(model, tokenizer, name)}
+                    write_record(self._file(f"{row}, {what}"), values)
+        return values
 
     @contextmanager
     def loading(self, folder: Path | None, routing: str = "") -> Iterator[tuple[Any, Any]]:
@@ -189,21 +189,18 @@ class Measurements:
         return {domain: experts[domain][domain] for domain in self.held_out}
 
     def _check_model(self, row: str, *folders: Path | None) -> None:
-        """Raise UnmaskError if what is kept of a row was measured with other weights. Rows of older versions do not say with which."""
+        """Raise UnmaskError if anything of a row was measured with other weights."""
         weights = [identity_of(self._source(folder)).revision for folder in folders]
         before = self._read(f"{row}, weights")
-        if before is None or not self._keeps(row):
+        names = [row, *(file.stem for file in self.folder.glob(f"{escape(row)}, *.json"))]
+        measured = any(self._read(name) is not None for name in names if name != f"{row}, weights")
+        if before is None or not measured:
             write_record(self._file(f"{row}, weights"), {"weights": weights})
         elif before["weights"] != weights:
             raise UnmaskError(
                 f"'{row}' was measured with other weights than it has now. Give another folder, or remove '{self.folder}', so that "
                 "every row is measured again."
             )
-
-    def _keeps(self, row: str) -> bool:
-        """Whether anything was measured with the model of a row: its values, abilities or answers, or those with another routing."""
-        names = [row, *(file.stem for file in self.folder.glob(f"{escape(row)}, *.json"))]
-        return any(self._read(name) is not None for name in names if name != f"{row}, weights")
 
     def _source(self, folder: Path | None) -> Source:
         return replace(self.source, model=str(folder or self.source.model))
@@ -266,16 +263,17 @@ class Measurements:
         return self.folder / f"{row}.json"
 
 
-def _chosen(model: Any, tokenizer: Any, choices: Sequence[Choice], max_length: int) -> dict[str, list[float]]:
+def _choice_nats(model: Any, tokenizer: Any, choices: Sequence[Choice], max_length: int) -> dict[str, list[float]]:
     """How far each right choice is behind, and n(x) of each human answer."""
-    chosen = answer_nats(model, tokenizer, [one.item for one in choices], max_length=max_length)
-    solutions = [one.solution for one in choices if one.solution]
-    apart = iter(answer_nats(model, tokenizer, solutions, max_length=max_length) if solutions else [])
+    by_choice = answer_nats(model, tokenizer, [choice.item for choice in choices], max_length=max_length)
+    solutions = [choice.solution for choice in choices if choice.solution]
+    of_solutions = iter(answer_nats(model, tokenizer, solutions, max_length=max_length) if solutions else [])
     nats = [
-        next(apart)[0] if one.solution else own[int(str(one.item.target))] for one, own in zip(choices, chosen, strict=True)
+        next(of_solutions)[0] if choice.solution else of_choice[int(str(choice.item.target))]
+        for choice, of_choice in zip(choices, by_choice, strict=True)
     ]
     return {
-        "behind": [behind(one.item, own) for one, own in zip(choices, chosen, strict=True)],
+        "behind": [behind(choice.item, of_choice) for choice, of_choice in zip(choices, by_choice, strict=True)],
         "nats": [float(value) for value in nats],
     }
 
@@ -293,3 +291,52 @@ def _digest(items: Iterable[tuple[Any, ...]]) -> str:
     for item in items:
         digest.update(repr(item).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:16]
+
+
+_TOKENS, _TEXTS, _ROUNDS = 128, 4, 4
+
+
+def measure_overhead(folder: Path, source: Source) -> dict[str, Any]:
+    """The cost of a saved mixture compared with its base (the same model without experts), measured in turns.
+
+    parameters: of the base. added: of all experts and the router. flops, forward: FLOPs and time (the best of four) of a forward pass,
+    divided by the base's.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    mixture, _ = load_mixture(folder, source)
+    model = mixture.model.eval()
+    ids = torch.randint(3, model.config.vocab_size, (_TEXTS, _TOKENS), generator=torch.Generator().manual_seed(0)).to(
+        model.device
+    )
+
+    def forward() -> None:
+        with torch.inference_mode():
+            model(input_ids=ids, use_cache=False, logits_to_keep=1)
+
+    models: dict[str, Callable[[], Any]] = {"base": mixture.without_experts, "mixture": nullcontext}
+    flops: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for name, context in models.items():
+        with context(), FlopCounterMode(display=False) as counter:
+            forward()
+        flops[name] = counter.get_total_flops()
+    for _ in range(_ROUNDS):
+        for name, context in models.items():
+            with context():
+                start = time.perf_counter()
+                forward()
+                if ids.is_cuda:
+                    torch.cuda.synchronize()
+            seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - start)
+    experts = sum(weight.numel() for weight in mixture.expert_weights)
+    router = sum(weight.numel() for weight in mixture.router_weights)
+    total = sum(weight.numel() for weight in model.parameters())
+    return {
+        "experts": len(mixture.experts),
+        "parameters": total - experts - router,
+        "added": experts + router,
+        "router": router,
+        "flops": flops["mixture"] / flops["base"],
+        "forward": seconds["mixture"] / seconds["base"],
+    }

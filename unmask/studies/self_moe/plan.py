@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -18,23 +18,22 @@ from unmask.moe.experts.router import Balance, RouterOptions
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.names import Average
 from unmask.studies.claims.claim import Claim, check_names
-from unmask.studies.learning_plan import LearningPlan
-from unmask.studies.plans import read_plan, scales_of
-from unmask.studies.settings_digests import digest_of
+from unmask.studies.mixtures import LearningPlan
+from unmask.studies.plan import digest_of, read_plan
 
 PAPER: Final = "Self-MoE (arXiv 2406.12034)"
-_FILE = Path(__file__).with_name("self_moe.toml")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A mixture of the study: how it routes, and how its router learns. shared: the instance-merged expert is also used for every token."""
+    """A mixture of the study: how it routes, and how its router learns."""
 
     about: str
     routing: Routing = field(default_factory=Routing)
     options: RouterOptions = field(default_factory=RouterOptions)
     average: Average = "example"
     shared: bool = False
+    """Whether the instance-merged expert is used for every token too."""
     untrained: bool = False
 
 
@@ -69,63 +68,68 @@ CHOICES: Final = (RENORMALISED, "top-2", f"top-2 {RENORMALISED}", "all", "random
 """Other routings with the trained router of MiXSE."""
 
 
-class StudyPlan(LearningPlan):
-    """The settings of the study at one scale.
-
-    seeds: a file of lessons for each domain, below the data folder or `starter:NAME`. lessons: "seeds" uses these lessons; "written" lets
-    the model write its own from 100 of them.
-    sizes: more numbers of lessons, for the curve over the amount of data. fewer_experts: whether there are mixtures of the first 2, 3, ..
-    experts. written: lessons of each domain that a model writes itself, whose experts are compared with those of as many seeds (0: none).
-    writer: the model that writes them; the base if empty. abilities: ability
-    tests with their files below the data folder (empty: the harness's data; false: no such test), `limit` items of each. Tests of code
-    need run_code, and also unsandboxed_code if there is no sandbox. answers: ability tests whose right answers are measured by
-    likelihood, with their files (false: no such test), `limit` items of each. multiple_choice: ability tests that are asked as a choice
-    between answers, with their files (`#64` after a file: so many items; false: no such test). ablations: the other mixtures, by default
-    all. claims: what the paper says of rows of the tables; `kinds` are domains, or ability tests of a row of answers or choices.
-    """
+class SelfMoEPlan(LearningPlan):
+    """The settings of the study at one scale."""
 
     seeds: dict[str, str] = Field(min_length=2)
+    """A file of lessons for each domain, below the data folder or `starter:NAME`."""
     lessons: Literal["seeds", "written"]
+    """"seeds" uses these lessons; "written" lets the model write its own from 100 of them."""
     sizes: tuple[int, ...] = ()
+    """More numbers of lessons, for the curve over the amount of data."""
     fewer_experts: bool = True
+    """Whether there are mixtures of the first 2, 3, .. experts."""
     written: int = Field(default=0, ge=0)
+    """Lessons of each domain that a model writes, whose experts are compared with those of the same number of seeds (0: none)."""
     writer: str = ""
+    """The model that writes them; the base if empty."""
     abilities: dict[str, str | Literal[False]] = Field(default={})
+    """Ability tests with their files below the data folder (empty: the harness's data; false: no such test), `limit` items of each."""
     limit: int | None = Field(default=None, ge=1)
     run_code: bool = False
+    """Needed by tests of code."""
     unsandboxed_code: bool = False
+    """Needed by tests of code if there is no sandbox."""
     answers: dict[str, str | Literal[False]] = Field(default={})
+    """Ability tests whose right answers are measured by likelihood, with their files (false: no such test), `limit` items of each."""
     multiple_choice: dict[str, str | Literal[False]] = Field(default={})
+    """Ability tests asked as a choice between answers, with their files (`#64` after a file: 64 items; false: no such test)."""
     ablations: tuple[str, ...] = ABLATIONS
+    """The other mixtures."""
     ties_density: float = 0.2
     dare_density: float = 0.5
     seed: int = 0
     claims: tuple[Claim, ...] = ()
+    """What the paper says of rows of the tables. `kinds` are domains, or ability tests of a row of answers or choices."""
 
     @property
     def requested_abilities(self) -> dict[str, str]:
-        """The ability tests that are not left out, with their files."""
-        return {name: file for name, file in self.abilities.items() if file is not False}
+        """The ability tests with their files, without those that are left out."""
+        return _requested(self.abilities)
 
     @property
     def requested_answers(self) -> dict[str, str]:
         """The tests whose right answers are measured, with their files."""
-        return {name: file for name, file in self.answers.items() if file is not False}
+        return _requested(self.answers)
 
     @property
     def requested_choices(self) -> dict[str, str]:
         """The tests that are asked as a choice, with their files."""
-        return {name: file for name, file in self.multiple_choice.items() if file is not False}
+        return _requested(self.multiple_choice)
 
 
-def scales() -> list[str]:
-    """The names of the scales, such as `smoke`."""
-    return scales_of(_FILE)
+def _requested(tests: Mapping[str, str | Literal[False]]) -> dict[str, str]:
+    return {name: file for name, file in tests.items() if file is not False}
 
 
-def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
+def allowed(_: SelfMoEPlan) -> dict[str, list[str]]:
+    """What a setting may hold, by the key of the setting."""
+    return {"ablations": list(ABLATIONS)}
+
+
+def load_plan(study: str, scale: str, settings: Iterable[str] = (), _: str | None = None) -> SelfMoEPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
-    plan = read_plan(_FILE, StudyPlan, scale, settings)
+    plan = read_plan(study, SelfMoEPlan, scale, settings)
     check_names(plan.claims)
     for name in plan.seeds:
         inside(Path(), name)  # the name of a domain is used for folders
@@ -137,27 +141,21 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
             )
     if large := [size for size in plan.sizes if size >= plan.number]:
         raise UnmaskError(f"self-moe: sizes have to be below number ({plan.number}), and {large[0]} is not.")
-    if plan.written:
-        _check_writing(plan)
-    for name in plan.ablations:
-        if name not in ABLATIONS:
-            raise unknown("ablation", name, ABLATIONS)
-    return plan
-
-
-def _check_writing(plan: StudyPlan) -> None:
-    """Raise UnmaskError if a model cannot write lessons to be compared with the seeds."""
-    if plan.lessons == "written":
+    if plan.written and plan.lessons == "written":
         raise UnmaskError(
             "self-moe: with lessons = 'written' all lessons are written, so there are none to compare with. Set written=0."
         )
-    if not FEWEST_SEEDS <= plan.number >= plan.written:
+    if plan.written and not FEWEST_SEEDS <= plan.number >= plan.written:
         raise UnmaskError(
             f"self-moe: {plan.written} written lessons are compared with as many seeds, and written from {FEWEST_SEEDS} or more. Here "
             f"number is {plan.number}."
         )
-    for name in plan.seeds:
+    for name in plan.seeds if plan.written else ():
         load_domain(name)
+    for name in plan.ablations:
+        if name not in ABLATIONS:
+            raise unknown("ablation", name, ABLATIONS)
+    return plan
 
 
 def rests_on(names: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tests.proofs import ALL
 from unmask.moe.routing.formulas import output_cka, output_cosine, subspace_overlap
-from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.intervals import jackknife_interval
 
 RANDOM = np.random.default_rng(0)
 OUTPUT = RANDOM.normal(size=(300, 8))

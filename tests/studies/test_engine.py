@@ -1,18 +1,21 @@
-"""`results.json`: every study says the same of itself, the same results keep their date, and what is read is what was written."""
+"""Plans, digests, tables and results: what every study shares."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from pydantic import create_model
 
-from tests.studies.claims.made import made, made_findings
+from tests.studies.synthetic import made_findings
 from unmask.errors import UnmaskError
-from unmask.moe.experts.records import RunRecord
-from unmask.studies import results_file
+from unmask.models.source import Source
+from unmask.moe.mixture.gating import Routing
+from unmask.studies.engine import StudyRun
+from unmask.studies.plan import digest_of
 from unmask.studies.results import (
     RECORD,
     REPORT,
@@ -23,29 +26,47 @@ from unmask.studies.results import (
     refuse_foreign_files,
     refuse_several,
 )
-from unmask.studies.results_file import ResultsFile
 from unmask.studies.sheet import Sheet
 
 TABLE = Sheet("Scores", ("", "sts"), (("a", "1.0"),), "A note.")
 
 
-def results_of(folder: Path) -> ResultsFile:
-    record = RunRecord(base="pico", base_weights="1")
-    return ResultsFile(
-        folder, record, torch.device("cpu"), study="moee", paper="MoEE", command="unmask reproduce moee", scale="small",
-        data={"sts": "1"}, rests_on={"model a": "2"},
-    )  # fmt: skip
+class MadeFindings:
+    """Findings with these numbers."""
+
+    claims = made_findings()
+
+    def __init__(self, numbers: dict[Any, object]) -> None:
+        self.numbers = {"model": "pico", **numbers}
+
+    def as_json(self) -> dict[Any, object]:
+        return self.numbers
+
+    def tables(self) -> list[Sheet]:
+        return [TABLE]
+
+    terminal_tables = tables
+
+    def report(self, _: Path) -> str:
+        return TABLE.markdown()
 
 
-def write(folder: Path, numbers: dict[str, object], finished: bool = True) -> dict[str, object]:
-    results_of(folder).write({"model": "pico", **numbers}, made_findings(), [TABLE], finished=finished)
+def started(folder: Path) -> StudyRun:
+    run = StudyRun("moee", "small", Source("pico", device="cpu"), Path(), folder, "unmask reproduce moee")
+    with run.open(plan={"scale": "small"}) as opened:
+        run.begin(opened, {"scale": "small"}, paper="MoEE", data={"sts": "1"}, rests_on={"model a": "2"})
+    return run
+
+
+def write(folder: Path, numbers: dict[Any, object], finished: bool = True) -> dict[str, object]:
+    started(folder).publish(MadeFindings(numbers), finished=finished)
     content: dict[str, object] = json.loads((folder / RESULTS).read_text())
     return content
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     content = write(tmp_path, {"scores": {"a": [0.5]}, "lost": float("nan"), 3: 1}, finished=False)  # type: ignore[dict-item]
-    assert content["scores"] == {"a": [0.5]} and content["base_weights"] == "1"
+    assert content["scores"] == {"a": [0.5]} and content["base_weights"] and content["model"] == "pico"
     read = read_results(tmp_path)
     assert list(read.claims) == made_findings() and read.tables == (TABLE,)
     assert (read.study, read.paper, read.model, read.data) == ("moee", "MoEE", "pico", {"sts": "1"})
@@ -60,10 +81,10 @@ def test_the_same_results_keep_their_date(tmp_path: Path) -> None:
         write(tmp_path, {"lost": float("nan"), "size": {2: 0.1}}, finished)
     content = json.loads((tmp_path / RESULTS).read_text())
     (tmp_path / RESULTS).write_text(json.dumps({**content, "date": "2001-02-03"}))
-    file = results_of(tmp_path)
-    numbers = {"model": "pico", "lost": float("nan"), "size": {2: 0.1}}
+    run = started(tmp_path)
+    numbers: dict[Any, object] = {"lost": float("nan"), "size": {2: 0.1}}
     for finished in (False, True):  # as a study does that writes on its way
-        file.write(numbers, made_findings(), [TABLE], finished=finished)
+        run.publish(MadeFindings(numbers), finished=finished)
     assert read_results(tmp_path).date == "2001-02-03"
     assert write(tmp_path, {"size": {2: 0.2}})["date"] != "2001-02-03"
 
@@ -75,15 +96,16 @@ def test_results_name_every_machine_that_measured(tmp_path: Path) -> None:
         {"hardware": "cpu", "versions": {"torch": "2.13", "unmask": "0.1"}},
         {"attention": "of an older version, which kept no more"},
     ]
-    results_of(tmp_path).write({"model": "pico"}, made_findings(), [TABLE], provenance=provenance)
+    started(tmp_path).publish(MadeFindings({}), provenance=provenance)
     read = read_results(tmp_path)
     assert read.hardware == "cpu, gpu" and read.versions == {"torch": "2.11, 2.13", "unmask": "0.1"}
-    results_of(tmp_path / "older").write({"model": "pico"}, made_findings(), [TABLE], provenance=provenance[2:])
+    started(tmp_path / "older").publish(MadeFindings({}), provenance=provenance[2:])
     assert read_results(tmp_path / "older").hardware.startswith("cpu (")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"study": "moee"}', "\udc80"])
 def test_a_damaged_file_is_refused_and_written_anew(content: str, tmp_path: Path) -> None:
+    started(tmp_path)
     (tmp_path / RESULTS).write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(UnmaskError, match="Run the command of the study again"):
         read_results(tmp_path)
@@ -92,18 +114,13 @@ def test_a_damaged_file_is_refused_and_written_anew(content: str, tmp_path: Path
 
 
 def test_what_lies_beside_a_record_is_replaced(tmp_path: Path) -> None:
-    RunRecord(base="pico").write(tmp_path / RECORD)
+    started(tmp_path)
     for name in (RESULTS, REPORT):
         (tmp_path / name).write_text("damaged, or of an earlier version")
     refuse_foreign_files(tmp_path)
     (tmp_path / RECORD).unlink()
     write(tmp_path, {})
     refuse_foreign_files(tmp_path)
-
-
-def test_a_folder_is_called_by_its_last_part() -> None:
-    assert StudyResults.model_validate(made()).name == "base & model"
-    assert StudyResults.model_validate(made(model="Qwen/Qwen3-0.6B")).name == "Qwen/Qwen3-0.6B"
 
 
 def test_a_study_is_known_by_its_files(tmp_path: Path) -> None:
@@ -117,11 +134,40 @@ def test_a_study_is_known_by_its_files(tmp_path: Path) -> None:
         refuse_several(tmp_path)
 
 
-def test_versions_and_hardware_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results_file, "versions", lambda: {"torch": "0"})
-    monkeypatch.setattr(results_file, "hardware", lambda device: f"a {device.type}")
-    content = write(tmp_path, {})
-    assert content["versions"] == {"torch": "0"} and content["hardware"] == "a cpu"
-    monkeypatch.setattr(results_file, "versions", lambda: {"torch": "1"})
-    assert write(tmp_path, {}) == content, "nothing was measured again"
-    assert write(tmp_path, {"scores": {"a": 0.1}})["versions"] == {"torch": "1"}
+SETTINGS = {"lr": 0.1, "steps": 0, "on": True, "parts": [{"a": 1}, {}]}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"lr": 0.2}, {"steps": None}, {"on": False}, {"on": 1.0}, {"parts": [{}, {"a": 1}]}, {"parts": [{"a": 1}]}, {"more": 0}],
+)
+def test_any_change_shows(changed: dict[str, object]) -> None:
+    assert digest_of({**SETTINGS, **changed}) != digest_of(SETTINGS)
+
+
+@pytest.mark.parametrize("off", [None, False, [], {}, "", {"deep": {"none": None}}])
+def test_a_new_option_that_is_off_and_the_order_of_keys_change_nothing(off: object) -> None:
+    assert digest_of({"new": off, **dict(reversed(SETTINGS.items()))}) == digest_of(SETTINGS)
+
+
+def test_models_and_dataclasses_are_their_values() -> None:
+    model = create_model("Model", lr=(float, ...), of=(Routing, ...))(lr=0.1, of=Routing(top_k=2))
+    record = make_dataclass("Record", ["lr", "of"])(0.1, Routing(top_k=2))
+    assert digest_of(model) == digest_of(record) == digest_of({"lr": 0.1, "of": vars(Routing(top_k=2))})
+    assert digest_of(model) != digest_of({"lr": 0.1, "of": Routing()})
+
+
+def test_columns_of_numbers_are_aligned_to_the_right() -> None:
+    columns = ("", "words", "points", "p", "empty", "mixed")
+    rows = (("1", "b", "+1.5 [-0.2, 3.2]", "< 0.001", "", "3"), ("2", "a 3", "**-2**", "", "", "none"))
+    sheet = Sheet("Title", columns, rows, "A note.")
+    assert sheet.markdown().splitlines() == [
+        "## Title",
+        "|  | words | points | p | empty | mixed |",
+        "| --- | --- | --: | --: | --: | --- |",
+        "| 1 | b | +1.5 [-0.2, 3.2] | < 0.001 |  | 3 |",
+        "| 2 | a 3 | **-2** |  |  | none |",
+        "",
+        "A note.",
+    ]
+    assert [column.justify for column in sheet.rich().columns] == ["left", "left", "right", "right", "right", "left"]

@@ -1,4 +1,4 @@
-"""The page of a study says what the results say, what does not hold first; it trusts no name and asks nothing of a network."""
+"""The page of a study says what its results say; it trusts no name and asks nothing of a network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +16,13 @@ from tests.chromium import CONTRAST
 from tests.loaded import loaded_by
 from tests.reporting.synthetic import SCRIPT, SPECIAL
 from tests.reporting.test_page import Parsed
-from tests.studies.claims.made import VERDICTS, made, made_findings
+from tests.studies.synthetic import CLAIMS, VERDICTS, made, made_findings, paired
 from tools.chromium import CHROMIUM
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.io.terminal import visible
-from unmask.reporting import template
-from unmask.studies.claims.page import MEANINGS, NOTE, compared, counts, difference, size
-from unmask.studies.claims.report import minus, write_claims
+from unmask.studies.claims.claim import Claim, Finding, findings
+from unmask.studies.claims.page import Plot, minus, plots, write_claims
+from unmask.studies.claims.tables import MEANINGS, compared, counts, difference, size
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -93,11 +91,11 @@ def test_each_claim_says_what_the_results_say(file: Path) -> None:
 def test_numbers_can_be_read_back_from_the_plots(file: Path) -> None:
     found = {one.claim.id: one for one in made_findings()}
     drawn = {name: part.all("svg", role="img") for name, part in articles(file).items()}
-    for name, plots in drawn.items():
+    for name, images in drawn.items():
         test = found[name].deciding
-        assert len(plots) == (test is not None)
+        assert len(images) == (test is not None)
         if test:
-            label = plots[0][0]["aria-label"].replace("\u2212", "-")
+            label = images[0][0]["aria-label"].replace("\u2212", "-")
             numbers = [float(number) for number in re.findall(r"[+-][\d.]+(?:e[+-]\d+)?", label)]
             assert numbers == pytest.approx([test.difference, *test.interval], rel=0.006, abs=1e-3)
 
@@ -113,38 +111,10 @@ def test_all_rivals_are_shown_and_the_one_that_decided_is_marked(file: Path) -> 
     assert "Not compared with f." in [text for _, text in articles(file)["left out"].all("p")]
 
 
-def test_the_tables_are_those_of_the_results(page: Parsed) -> None:
-    [table] = made()["tables"]
-    assert "Scores" in [text for _, text in page.all("h2")]
-    heads = [text for _, text in page.all("th", scope="row")]
-    assert heads[-4:-2] == [row[0] for row in table["rows"]]
-    cells = [text for _, text in page.all("td")]
-    assert cells[-6:-2] == ["3", "\u22120.5", "1", "\\u202e7"], "a character that turns the text round is written out"
-    assert table["note"] in [text for _, text in page.all("p", class_="note")]
-
-
-def test_it_says_where_the_numbers_come_from(page: Parsed) -> None:
-    said = " ".join(text for _, text in page.all("section", id="sources"))
-    content = made()
-    words = [content[name] for name in ("command", "model", "date", "hardware")]
-    for word in (*words, "unmask 0.1.0, torch 2.13.0", "stsb2053f6dbb8996e90"):
-        assert word in said
-    assert page.all("h1")[0][1] == f"{content['paper']} on base & model", "a folder is called by its last part"
-    assert any(NOTE in text for _, text in page.all("p", class_="note"))
-
-
 def test_names_are_text(file: Path, page: Parsed) -> None:
     html = file.read_text(encoding="utf-8")
     assert SCRIPT not in html and "<script" not in html and "\u202e" not in html
     assert page.all("h3")[0][1] == f"{SCRIPT} is the best."
-
-
-@pytest.mark.parametrize("name", ["</style>", "\0a\x1b[31m", "{{ style }}", "</title><b>", "--> <b>"])
-def test_no_name_breaks_the_page(name: str, tmp_path: Path) -> None:
-    changed = dict.fromkeys(("paper", "model", "command", "hardware", "date"), name)
-    page = Parsed(written(tmp_path, **changed, data={name: name}, versions={name: name}).read_text("utf-8"))
-    assert page.all("title")[0][1] == " ".join(f"unmask claims: {visible(name)} on {visible(name)}".split())
-    assert not page.all("b") and len(page.all("style")) == 1
 
 
 def test_it_is_one_file_that_runs_nothing_and_refers_to_nothing_outside(page: Parsed) -> None:
@@ -161,46 +131,6 @@ def test_it_is_one_file_that_runs_nothing_and_refers_to_nothing_outside(page: Pa
     assert referred <= set(identifiers)
     style = "".join(text for _, text in page.all("style"))
     assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= set(re.findall(r"(--[\w-]+):", style))
-
-
-def test_headings_stand_in_order(page: Parsed) -> None:
-    levels = [int(name[1]) for name, _, _ in page.elements if re.fullmatch("h[1-6]", name)]
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert page.all("html", lang="en")
-
-
-def test_a_study_without_claims_shows_its_tables(tmp_path: Path) -> None:
-    page = Parsed(written(tmp_path, claims=[]).read_text("utf-8"))
-    assert page.all("p")[1][1] == "No claim is tested."
-    assert [text for _, text in page.all("h2")] == ["Scores", "Where the numbers come from"]
-
-
-def test_the_conclusion_of_a_study_comes_first(tmp_path: Path) -> None:
-    points = ["**Distinct <b>.** Worse: top-2 (-0.3).", "Nothing is known of **the rest**."]
-    page = Parsed(written(tmp_path, conclusion=points).read_text("utf-8"))
-    assert next(text for _, text in page.all("h2")) == "Conclusion"
-    assert [text for _, text in page.all("li")] == [
-        "Distinct <b>. Worse: top-2 (\N{MINUS SIGN}0.3).", "Nothing is known of **the rest**."
-    ]  # fmt: skip
-    assert "Distinct <b>." in [text for _, text in page.all("strong")]
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"scale": "smoke"}, "This is a smoke run."),
-        ({"finished": False}, "This study is not finished."),
-    ],
-)
-def test_what_weakens_the_results_is_said(changed: dict[str, Any], said: str, tmp_path: Path, file: Path) -> None:
-    warned = [text for _, text in Parsed(written(tmp_path, **changed).read_text("utf-8")).all("strong")]
-    assert warned[0] == said
-    assert said not in file.read_text("utf-8")
-
-
-def test_the_same_results_make_the_same_page(tmp_path: Path, file: Path) -> None:
-    assert written(tmp_path).read_bytes() == file.read_bytes()
 
 
 def test_a_file_of_somebody_else_is_kept(tmp_path: Path) -> None:
@@ -220,23 +150,9 @@ def test_the_command_says_where_it_wrote(tmp_path: Path) -> None:
     assert isinstance(above.exception, UnmaskError) and str(tmp_path / "pico") in str(above.exception)
 
 
-def test_a_study_without_results_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "study.json").write_text("{}")
-    ran = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert isinstance(ran.exception, UnmaskError) and "no results yet" in str(ran.exception)
-    assert not (tmp_path / "report").exists()
-
-
-def test_the_head_is_that_of_all_pages_and_allows_no_script(tmp_path: Path) -> None:
-    html = written(tmp_path).read_text(encoding="utf-8")
-    same = [line for line in template.part("unmask.reporting", "head.html").splitlines() if "{" not in line]
-    assert len(same) > 2 and all(line in html for line in same)
-    assert """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">""" in html
-
-
 def test_the_page_of_a_study_needs_no_model(tmp_path: Path) -> None:
     written(tmp_path)
-    code = "from unmask.studies.claims.report import write_claims; write_claims(given[0], given[0] / 'out')"
+    code = "from unmask.studies.claims.page import write_claims; write_claims(given[0], given[0] / 'out')"
     assert loaded_by(code, tmp_path) == set()
 
 
@@ -301,36 +217,49 @@ def test_marks_stand_where_the_numbers_are(width: int, look: Any) -> None:
         assert test and (point > zero + 0.5) == (test.difference > 1e-6) and (point < zero - 0.5) == (test.difference < -1e-6)
 
 
-@needs_chromium
-def test_the_keyboard_reaches_every_control(look: Any) -> None:
-    page = look(360)
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if page.evaluate("() => document.activeElement === document.body"):
-            break
-        page.evaluate("() => { document.activeElement.dataset.reached = 1; }")
-        assert page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") in ("solid", "auto")
-    missed = page.locator("a[href]:not([data-reached]), [tabindex='0']:not([data-reached])").count()
-    assert missed == 0 and page.locator("[data-reached]").count() > 8
+def drawn(*differences: float, noise: float = 0.1, within: float | None = None) -> list[Plot]:
+    """Plots of claims with these differences."""
+    claims = [
+        Claim(id=f"{place}", where="1", says="a", better="a", than=("b",), within=within) for place in range(len(differences))
+    ]
+    tests = {(f"{place}", "b"): paired(value, noise) for place, value in enumerate(differences)}
+    return [plot for plot in plots(findings(claims, tests, lambda _: "points")) if plot]
 
 
-@needs_chromium
-def test_verdicts_differ_in_shape_not_in_colour_alone(look: Any) -> None:
-    page = look()
-    shapes = page.locator("h2 svg.mark").evaluate_all(
-        """all => all.map(({ firstElementChild: shape }) => {
-            const hollow = getComputedStyle(shape).fill === getComputedStyle(document.body).backgroundColor;
-            return [shape.tagName, shape.getAttribute("d"), hollow];
-        })"""
-    )
-    assert len({json.dumps(shape) for shape in shapes}) == 5
+def found(name: str) -> tuple[Finding, Plot | None]:
+    every = made_findings()
+    place = [claim.id for claim in CLAIMS].index(name)
+    return every[place], plots(every)[place]
 
 
-@needs_chromium
-def test_on_paper_nothing_is_hidden_but_the_links(look: Any) -> None:
-    page = look()
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.locator("article:visible").count() == 7 and page.locator("nav:visible").count() == 0
-    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(254, 254, 254)"
-    page.set_viewport_size({"width": 1032, "height": 700})
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 1032
+@pytest.mark.parametrize("size", [1e-4, 0.03, 1.0, 7.0, 300.0])
+def test_an_axis_shows_zero_both_sides_and_every_interval_at_round_numbers(size: float) -> None:
+    shown = drawn(size, 0.4 * size, noise=0.1 * size)
+    [axis] = {plot.axis for plot in shown}
+    assert axis.low < 0 < axis.high and 0 in axis.ticks
+    assert 4 <= len(axis.ticks) <= 7
+    assert all(0 < edge < 100 for plot in shown for edge in plot.interval) and shown[0].goes_on == (False, False)
+    assert all(plot.interval[0] < plot.point < plot.interval[1] for plot in shown)
+
+
+def test_places_are_those_of_the_numbers() -> None:
+    one, plot = found("best")
+    assert plot and one.deciding
+    axis, deciding = plot.axis, one.deciding
+    assert plot.point == axis.place(deciding.difference) < axis.place(0)
+    assert plot.interval == tuple(axis.place(edge) for edge in deciding.interval)
+    assert plot.near == (axis.place(-deciding.detectable), axis.place(deciding.detectable))
+
+
+def test_a_wide_interval_goes_on_beyond_the_axis() -> None:
+    _, wide = found("wide")
+    _, alike = found("alike")
+    assert wide and wide.goes_on == (True, True) and wide.interval == (0, 100)
+    assert alike and alike.interval[1] - alike.interval[0] > 0.5, "the others can be seen"
+
+
+def test_margins_are_on_the_axis() -> None:
+    [narrow] = drawn(0.0, within=5.0)
+    assert narrow.margins == (narrow.axis.place(-5), narrow.axis.place(5)) and narrow.margins[0] >= 0
+    _, cheap = found("cheap")
+    assert cheap and cheap.margins == (cheap.axis.place(-2.0),)

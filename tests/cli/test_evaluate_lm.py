@@ -1,4 +1,4 @@
-"""Models against each other on held-out responses."""
+"""`unmask evaluate-lm` compares models on lessons and texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,8 +19,6 @@ from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.lessons.lessons import tokenize_lessons, write_lessons
 from unmask.moe.experts.likelihood import response_likelihood, text_likelihood
 from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
-from unmask.training import collate
-from unmask.training.collate import chunk_tokens
 
 
 def test_differences_are_paired() -> None:
@@ -107,24 +104,6 @@ def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
     assert found["left_out"]["all"] == {"shorter than two tokens": 0}
     assert "some: 4 of 6 texts are left out (2 empty, 1 repeated, 1 shorter than two tokens)" in said
     assert "all: " not in said
-
-
-def test_a_domain_without_a_text_to_predict_is_named(base: Path, tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("a")
-    (tmp_path / "long.txt").write_text("It is cold.")
-    texts = [f"--texts={name}={tmp_path / name}.txt" for name in ("long", "short")]
-    with pytest.raises(UnmaskError, match="short: No text has two tokens"):
-        CliRunner().invoke(app, ["evaluate-lm", "-m", str(base), *texts], catch_exceptions=False)
-
-
-def test_texts_are_tokenized_once_for_all_models(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cold.txt").write_text("It is cold.\nSnow fell.")
-    shutil.copytree(base, tmp_path / "other")
-    tokenized = Mock(wraps=chunk_tokens)
-    monkeypatch.setattr(collate, "chunk_tokens", tokenized)
-    given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "other"), "--texts", f"cold={tmp_path / 'cold.txt'}"]
-    assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0
-    tokenized.assert_called_once()
 
 
 @pytest.mark.sample(0)

@@ -1,0 +1,133 @@
+"""What a study of embedders found: scores, agreements, claims, and the tables and report that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.evaluation.results import ResultStore
+from unmask.statistics.paired import PairedTest
+from unmask.studies.claims.claim import Claim, Finding, findings, with_here
+from unmask.studies.claims.tables import claims_sheet, short_sheet, summary
+from unmask.studies.embedders.comparison import Scored, TaskAgreement, agreement_test, agreements, compare_embedders
+from unmask.studies.embedders.plan import EmbeddersPlan
+from unmask.studies.sheet import Sheet
+
+
+@dataclass(frozen=True)
+class EmbeddersFindings:
+    """Each embedder with its scores, then the reference row if there is one, and the verdict on each claim."""
+
+    plan: EmbeddersPlan
+    model: str
+    scored: dict[str, Scored]
+    claims: list[Finding]
+    agreements: dict[str, dict[str, list[TaskAgreement]]]
+    """Of each claim about agreement, by id: how far both sides agree on each task, one value for each run."""
+
+    @classmethod
+    def of(cls, plan: EmbeddersPlan, model: str, scored: dict[str, Scored], store: ResultStore) -> EmbeddersFindings:
+        """Test the claims on the scores of a study. store: holds the items behind them."""
+        agreed = {}
+        for claim in plan.claims:
+            if claim.agreement and claim.better in scored and claim.than[0] in scored:
+                better, than = (
+                    [scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, claim.than[0])
+                )
+                agreed[claim.id] = agreements(claim.agreement, better, than, store)
+        return cls(plan, model, scored, _verdicts(plan, scored, store, agreed), agreed)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of task."""
+        return list(dict.fromkeys(result.kind for scored in self.scored.values() for result in scored.runs[0].values()))
+
+    def mean(self, embedder: str, kind: str) -> float | None:
+        """The mean score of an embedder over the tasks of a kind and its seeds, in percent. None without such a task."""
+        scored = self.scored[embedder]
+        tasks = scored.tasks([kind])
+        return 100 * float(np.mean(scored.points(tasks))) if tasks else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Every score, and the plan."""
+        return {
+            "scores": {
+                name: {task: [run[task].main_score for run in scored.runs] for task in scored.runs[0]}
+                for name, scored in self.scored.items()
+            },
+            "plan": self.plan.model_dump(mode="json"),
+        }
+
+    def tables(self) -> list[Sheet]:
+        """Scores by kind of task, and for each claim about agreement how far both sides agree, task by task."""
+        rows = []
+        for name, scored in self.scored.items():
+            means = [self.mean(name, kind) for kind in self.kinds]
+            rows.append((name, f"{len(scored.runs)}", *("" if mean is None else f"{mean:.1f}" for mean in means)))
+        note = (
+            "Main scores in percent: the mean over the tasks of a kind, and over seeds where a model was trained with several. "
+            f"Tasks: {', '.join(self.plan.tasks)}."
+        )
+        tables = [Sheet("Scores", ("", "seeds", *self.kinds), tuple(rows), note)]
+        for claim in self.plan.claims:
+            if by_task := self.agreements.get(claim.id):
+                rows = []
+                for task, runs in by_task.items():
+                    better, than = 100 * np.mean([run.total for run in runs], axis=0)
+                    rows.append((task, f"{better:.1f}", f"{than:.1f}", f"{better - than:+.1f}"))
+                second = {
+                    "prompts": f"{claim.than[0]}, two prompts",
+                    "clusters": f"{claim.better} and {claim.than[0]}, two prompts",
+                    "clusters under one prompt": f"{claim.better} and {claim.than[0]}, one prompt",
+                }[claim.agreement or "prompts"]
+                columns = ("task", f"{claim.better}, two prompts", second, "difference")
+                tables.append(Sheet(f"Agreement: {claim.id}", columns, tuple(rows), f"In percent. {claim.how}"))
+        return tables
+
+    def terminal_tables(self) -> list[Sheet]:
+        """Scores by kind of task, then the claims in short."""
+        return [self.tables()[0], short_sheet(self.claims)]
+
+    def report(self, _: Path) -> str:
+        """The claims first, then the scores."""
+        legend = "\n".join(
+            f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in self.plan.measured.items()
+        )
+        if self.plan.reference in self.scored:
+            legend += f"\n- **{self.plan.reference}**: a sentence-transformers model, as a yardstick"
+        head = f"# {self.plan.paper} on {self.model}\n\n{summary(self.claims)}\n"
+        tables = [sheet.markdown() for sheet in (claims_sheet(self.claims), *self.tables())]
+        return "\n".join([head, *tables, "## What the embedders are", legend, ""])
+
+
+def _verdicts(
+    plan: EmbeddersPlan,
+    scored: dict[str, Scored],
+    store: ResultStore,
+    agreed: Mapping[str, Mapping[str, Sequence[TaskAgreement]]],
+) -> list[Finding]:
+    """The verdict on each claim: on tasks of these kinds in general, and on these tasks alone."""
+    pairs = [(claim, than) for claim in plan.claims for than in claim.than if claim.better in scored and than in scored]
+    general: dict[tuple[str, str], PairedTest] = {}
+    here: dict[tuple[str, str], PairedTest] = {}
+    for claim, than in pairs:
+        if claim.agreement:
+            tests = (agreement_test(agreed[claim.id]),) * 2
+        else:
+            tests = compare_embedders(scored[claim.better], scored[than], claim.kinds, store, len(pairs), claim.less_on)
+        for family, test in zip((general, here), tests, strict=True):
+            if test is not None:
+                family[claim.id, than] = test
+    on_these_tasks = findings(plan.claims, here, _unit)
+    confirmed_here = [finding.claim.id for finding in on_these_tasks if finding.verdict == "confirmed"]
+    return with_here(findings(plan.claims, general, _unit, confirmed_here), on_these_tasks)
+
+
+def _unit(claim: Claim) -> str:
+    if claim.agreement is None:
+        return "points"
+    return "points of Spearman" if claim.agreement == "prompts" else "points of V-measure"

@@ -1,0 +1,458 @@
+"""What the study of Self-MoE found: its tables and figures, verdicts on the paper's claims, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.io.files import atomic
+from unmask.moe.experts.lessons.specialise import Yield
+from unmask.moe.routing.text_bootstrap import without_chance
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.domain_differences import ModelScores, compare_by_domain, share_of_gain
+from unmask.statistics.intervals import Estimate
+from unmask.statistics.paired import PairedTest, paired_bootstrap
+from unmask.studies.claims.claim import Finding, findings
+from unmask.studies.self_moe.measurements import Choices, Values
+from unmask.studies.self_moe.plan import MIXSE, PAPER, VARIANTS, SelfMoEPlan
+from unmask.studies.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CHOICE_PARTS = ("right", "behind", "nats")
+BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
+HUMAN, SELF = "human lessons", "self-written"
+
+
+@dataclass
+class SelfMoEFindings:
+    """The findings so far. Each table holds rows by name. A row holds likelihoods by domain, one for each lesson."""
+
+    plan: SelfMoEPlan
+    model: str
+    main: dict[str, Values] = field(default_factory=dict)
+    ablations: dict[str, Values] = field(default_factory=dict)
+    usage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The usage of experts, by mixture."""
+    growing: dict[str, Values] = field(default_factory=dict)
+    """Mixtures of 0, 1, .. experts."""
+    sizes: dict[int, dict[str, Values]] = field(default_factory=dict)
+    """Instance merging and MiXSE, by number of lessons."""
+    overhead: dict[str, Any] = field(default_factory=dict)
+    abilities: dict[str, Values] = field(default_factory=dict)
+    """For each row of any table, which items were answered correctly."""
+    answers: dict[str, Values] = field(default_factory=dict)
+    """Likelihoods of right answers, by ability test."""
+    multiple_choice: dict[str, Choices] = field(default_factory=dict)
+    chance: dict[str, float] = field(default_factory=dict)
+    """The percentage of right choices by chance, by test."""
+    written: dict[str, Values] = field(default_factory=dict)
+    """Models that learned lessons written by a model, and as many human ones."""
+    yields: Mapping[str, Yield] = field(default_factory=dict)
+    """The yield of the writing model, by domain."""
+    writer: str = SELF
+    """The name of the writing model in the rows."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all tables are there: the last one ends with the full number of lessons."""
+        return self.plan.number in self.sizes
+
+    @property
+    def rows(self) -> dict[str, Values]:
+        """Every row that a claim can name."""
+        fewest = {f"{MIXSE}, fewest lessons": self.sizes[min(self.sizes)][MIXSE]} if len(self.sizes) > 1 else {}
+        answers = {f"{row}, answers": values for row, values in self.answers.items()}
+        choices = {f"{row}, multiple choice": chosen.behind for row, chosen in self.multiple_choice.items()}
+        return {**self.main, **self.ablations, **self.growing, **fewest, **answers, **choices, **self.written}
+
+    def chosen(self, part: str) -> dict[str, Values]:
+        """One part of every row of multiple choice: `right`, `behind` or `nats`."""
+        return {row: getattr(chosen, part) for row, chosen in self.multiple_choice.items()}
+
+    @property
+    def shares(self) -> dict[str, Estimate | None]:
+        """For each row of written lessons, the share of the gain of as many human lessons that it reaches; of an expert, on its domain."""
+        shares = {}
+        for row, values in self.written.items():
+            model, _, lessons = row.rpartition(", ")
+            if lessons == self.writer:
+                on = [name for name in values if model == f"expert {name}"] or list(values)
+                rows = (self.main[BASE], values, self.written[f"{model}, {HUMAN}"])
+                start, part, whole = ({name: one[name] for name in on} for one in rows)
+                shares[row] = share_of_gain(start, part, whole)
+        return shares
+
+    def as_json(self) -> dict[str, Any]:
+        """Means, differences and intervals of every table."""
+        sized = {f"{name}, {number} lessons": values for number, rows in self.sizes.items() for name, values in rows.items()}
+        tables = {
+            "main": self.main, "ablations": self.ablations, "experts": self.growing, "lessons": sized, "written": self.written,
+        }  # fmt: skip
+        return {
+            "unit": "nats per response token of held-out lessons; differences with 95 % intervals (paired bootstrap over lessons)",
+            **{name: [asdict(row) for row in rows_of(self, values)] for name, values in tables.items()},
+            "abilities": [asdict(row) for row in compare_by_domain(self.abilities, BASE)] if self.abilities else [],
+            "answers": [asdict(row) for row in compare_by_domain(self.answers, BASE)] if self.answers else [],
+            "multiple choice": {
+                "chance": self.chance,
+                **{
+                    part: [asdict(row) for row in compare_by_domain(self.chosen(part), BASE)]
+                    for part in CHOICE_PARTS
+                    if self.multiple_choice
+                },
+            },
+            "shares": {row: asdict(share) if share else None for row, share in self.shares.items()},
+            "yields": {name: one.as_json() for name, one in self.yields.items()},
+            "routing": self.usage,
+            "overhead": self.overhead,
+        }
+
+    @property
+    def claims(self) -> list[Finding]:
+        """The verdict on every claim. A difference is in nats per token, the mean over domains, and positive if the claim is right.
+
+        The test is a paired one over lessons, domain by domain. It is about these mixtures: the study has one seed.
+        """
+        rows = self.rows
+        pairs = [(claim, than) for claim in self.plan.claims for than in claim.than if claim.better in rows and than in rows]
+        tests: dict[tuple[str, str], PairedTest] = {}
+        for claim, than in pairs:
+            better, rival = rows[claim.better], rows[than]
+            domains = [name for name in better if not claim.kinds or name in claim.kinds]
+            if not domains or not set(domains) <= set(rival) or set(claim.kinds) - set(domains):
+                continue  # a domain was not measured
+            if min(len(better[name]) for name in domains) < 2:
+                continue
+            loss, rival_loss = ([Items("mean", {"value": row[name]}) for name in domains] for row in (better, rival))
+            # the lower loss is better
+            tests[claim.id, than] = paired_bootstrap(rival_loss, loss, max(2000, 100 * len(pairs)))
+        return findings(self.plan.claims, tests, lambda _: "nats per token")
+
+    def tables(self) -> list[Sheet]:
+        """Every table that has findings."""
+        tables = []
+        if self.main:
+            tables.append(_likelihoods("Main table", self, self.main))
+        if self.abilities:
+            tables += _abilities(self)
+        if self.answers:
+            tables.append(_answers(self))
+        if self.multiple_choice:
+            tables += _multiple_choice(self)
+        if self.ablations:
+            tables.append(_likelihoods("Ablations", self, self.ablations))
+        if self.usage:
+            tables.append(_routing(self))
+        if self.growing:
+            tables.append(_likelihoods("Number of experts", self, self.growing))
+        if self.sizes:
+            sized = {f"{name}, {number}": values for number, rows in self.sizes.items() for name, values in rows.items()}
+            tables.append(_likelihoods("Number of lessons of a domain", self, sized))
+        if self.written:
+            tables.append(_written(self))
+        if self.yields:
+            tables.append(_yields(self))
+        if self.overhead:
+            tables.append(_overhead(self))
+        return tables
+
+    def terminal_tables(self) -> list[Sheet]:
+        """The same."""
+        return self.tables()
+
+    def report(self, folder: Path) -> str:
+        """All tables that have findings. Drawing takes time, so the figures follow when the study is complete."""
+        plan = self.plan
+        drawn = draw_figures(self, folder / "figures") if self.is_complete else []
+        figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in drawn] or [
+            "Figures follow when the study is complete.\n"
+        ]
+        kind = "lessons of public sets" if plan.lessons == "seeds" else "instructions that the model wrote itself"
+        head = (
+            f"# {PAPER} on {self.model}\n\n- Domains: {', '.join(plan.seeds)}.\n- For each domain: {plan.number} {kind}, and "
+            f"{plan.held_out} held-out lessons.\n- Experts: LoRA of rank {plan.lora.r}, {plan.expert.steps} steps with batches of "
+            f"{plan.batch} lessons. Experts of fewer lessons learn for fewer steps.\n"
+            f"- Routers: {plan.router.steps} steps.\n- Seed: {plan.seed}. There is only one seed, so the intervals cover other lessons of "
+            "the same kind, but not other trainings.\n"
+        )
+        descriptions = [f"- {row}: {VARIANTS[row].about}" for row in self.ablations if row in VARIANTS]
+        legend = "\n".join(["## What the ablations are", *descriptions]) + "\n" if descriptions else ""
+        return "\n".join([head, *(sheet.markdown() for sheet in self.tables()), legend, *figures])
+
+
+def rows_of(found: SelfMoEFindings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
+    """The rows of a table, in its order. Each is compared with one row of the main table."""
+    compared = {row.model: row for row in compare_by_domain({against: found.main[against]} | values, against)}
+    return [compared[name] for name in values]
+
+
+def _likelihoods(title: str, found: SelfMoEFindings, values: dict[str, Values]) -> Sheet:
+    """Nats per token by domain, their average, and its difference from the base and from instance merging."""
+    against = [rows_of(found, values, row) for row in (BASE, INSTANCE)]
+    domains = tuple(against[0][0].domains)
+    rows = tuple(
+        (
+            row.model,
+            *(f"{row.domains[domain]:.3f}" for domain in domains),
+            f"{row.average:.3f}",
+            _difference(row, BASE),
+            _difference(other, INSTANCE),
+        )
+        for row, other in zip(*against, strict=True)
+    )
+    note = (
+        "Nats per response token on held-out lessons; lower is better. The last two columns are the average minus the base's average, and "
+        "minus instance merging's, ± half of the 95 % interval (paired bootstrap over lessons)."
+    )
+    return Sheet(title, ("", *domains, "average", "minus base", "minus instance merging"), rows, note)
+
+
+def _abilities(found: SelfMoEFindings) -> Iterator[Sheet]:
+    """Percent of correct items, for the rows of the main table and then for all other rows."""
+    rows = compare_by_domain(found.abilities, BASE)
+    tests = tuple(rows[0].domains)
+    numbers = ", ".join(f"{test} {len(found.abilities[BASE][test])}" for test in tests)
+    note = f"Percent of correct items. Items: {numbers}. Last column: average minus base, ± half of the 95 % interval (paired bootstrap)."
+    others = [row for row in rows if row.model not in found.main]
+    for title, shown in (
+        ("Abilities", [row for row in rows if row.model in found.main]),
+        ("Abilities of ablations, fewer experts and fewer lessons", [rows[0], *others] if others else []),
+    ):
+        cells = []
+        for row in shown:
+            value, low, high = row.difference
+            minus_base = "" if row.model == BASE else f"{value:+.1f} ± {(high - low) / 2:.1f}"
+            cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", minus_base))
+        if cells:
+            yield Sheet(title, ("", *tests, "average", "minus base"), tuple(cells), note)
+
+
+def _answers(found: SelfMoEFindings) -> Sheet:
+    """Nats per token of right answers by ability test, and their differences from the base."""
+    header, cells = _minus_base(found.answers, 3)
+    numbers = ", ".join(f"{test} {len(found.answers[BASE][test])}" for test in header[1:])
+    note = (
+        "Nats per token; lower is better. Of a test with choices: how much less likely the right choice is than the likeliest wrong one "
+        "(below 0: the right one is the likeliest). Of other tests: the loss on the reference answer. In brackets: minus base, ± half of "
+        f"the 95 % interval (paired bootstrap over items). Items: {numbers}."
+    )
+    return Sheet("Answers of ability tests", header, cells, note)
+
+
+def _multiple_choice(found: SelfMoEFindings) -> Iterator[Sheet]:
+    """The percentage of right choices, how far right choices are behind, and the likelihood of human answers."""
+    base = found.multiple_choice[BASE].nats
+    numbers = ", ".join(f"{test} {len(items)}" for test, items in base.items())
+    about = f"In brackets: minus base, ± half of the 95 % interval (paired bootstrap over items). Items: {numbers}."
+    header, cells = _minus_base(found.chosen("right"), 1)
+    by_chance = ("chance", *(f"{found.chance[test]:.1f}" for test in header[1:]))
+    note = f"Percent of items whose right answer is likelier than all wrong answers of its form. {about}"
+    yield Sheet("Multiple choice", header, (by_chance, *cells), note)
+    note = (
+        "Nats per token; lower is better: how much less likely the right answer is than the likeliest wrong one (below 0: the right one is "
+        f"the likeliest). {about}"
+    )
+    yield Sheet("Multiple choice: distance to the likeliest wrong answer", *_minus_base(found.chosen("behind"), 3), note)
+    note = f"Nats per token of the human answer to the question; lower is better. {about}"
+    yield Sheet("Multiple choice: likelihood of the human answer", *_minus_base(found.chosen("nats"), 3), note)
+
+
+def _minus_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The header and the rows of a table: the mean of each test, and its difference from the base's with half of its interval."""
+    rows = compare_by_domain(values, BASE)
+    tests = tuple(rows[0].domains)
+    cells = []
+    for row in rows:
+        differences = (row.differences[test] for test in tests)
+        minus_base = (
+            "" if row.model == BASE else f" ({value:+.{digits}f} ± {(high - low) / 2:.{digits}f})"
+            for value, low, high in differences
+        )
+        means = (f"{row.domains[test]:.{digits}f}{than}" for test, than in zip(tests, minus_base, strict=True))
+        cells.append((row.model, *means))
+    return ("", *tests), tuple(cells)
+
+
+def _written(found: SelfMoEFindings) -> Sheet:
+    """Nats per token of what learned written lessons and as many human ones, and how much of the human gain the written ones reach."""
+    rows, shares = [], found.shares
+    for row in rows_of(found, {BASE: found.main[BASE], **found.written}):
+        share = shares.get(row.model)
+        reached = f"{share.value:.0%} ({share.interval[0]:.0%} .. {share.interval[1]:.0%})" if share else ""
+        nats = (f"{row.domains[domain]:.3f}" for domain in row.domains)
+        rows.append((row.model, *nats, f"{row.average:.3f}", _difference(row, BASE), reached))
+    note = (
+        "Nats per response token on held-out human lessons; lower is better. Experts learn equally many lessons for equally many steps. "
+        "The last column divides the gain of written lessons over the base by that of human lessons, with its 95 % interval (paired "
+        "bootstrap over lessons). For an expert, this is measured on its own domain. The cell is empty if human lessons gain nothing for "
+        "certain. Lessons that are near a held-out lesson are left out."
+    )
+    header = ("", *found.main[BASE], "average", "minus base", "share of the human gain")
+    return Sheet("Written lessons", header, tuple(rows), note)
+
+
+def _yields(found: SelfMoEFindings) -> Sheet:
+    """What became of all that a model wrote, by domain."""
+    rows = tuple(
+        (
+            domain,
+            str(done.written),
+            str(done.instructions),
+            str(done.kept),
+            ", ".join(f"{why} {number}" for why, number in sorted(done.dropped.items(), key=lambda reason: -reason[1])),
+            f"{done.nearest:.2f}",
+            f"{done.words:.0f}",
+        )
+        for domain, done in found.yields.items()
+    )
+    note = "Nearest: the mean ROUGE-L of an instruction to the nearest other or seed. Words: of a response, the mean."
+    header = ("", "instructions written", "kept", "lessons", "dropped", "nearest", "words")
+    return Sheet("What the model wrote", header, rows, note)
+
+
+def _difference(row: ModelScores, against: str) -> str:
+    value, low, high = row.difference
+    return "" if row.model == against else f"{value:+.3f} ± {(high - low) / 2:.3f}"
+
+
+def _routing(found: SelfMoEFindings) -> Sheet:
+    """How well the first expert of a token predicts its domain, and how large the gates are."""
+    rows = []
+    for name, usage in found.usage.items():
+        chance = usage["shuffled"]
+        value, low, high = (without_chance(raw, chance) for raw in (usage["information"], *usage["interval"]))
+        own_first = "" if usage["own"] is None else f"{usage['own'] * len(usage['domains']):.0f} of {len(usage['domains'])}"
+        corrected = f"{value:.3f} ({low:.3f} .. {high:.3f})"
+        measured = f"{usage['information']:.3f}, {chance:.3f}"
+        of_responses = without_chance(usage["responses"], usage.get("responses_shuffled", chance))  # older measurements lack it
+        rows.append((name, corrected, measured, f"{of_responses:.3f}", own_first, f"{usage['strength']:.2f}"))
+    note = (
+        "I(D;E): how well a token's first expert tells its domain. It is their mutual information, divided by log |D|, without what chance "
+        "gives: 0 is chance, and at 1 the expert tells the domain. By chance: the mean value after the domains are shuffled. Responses "
+        "only: the same on the tokens of responses. Own expert "
+        "first: the number of domains that use their own expert most. Sum of gates: its mean."
+    )
+    header = ("", "I(D;E)", "measured, by chance", "responses only", "own expert first", "sum of gates")
+    return Sheet("Routing", header, tuple(rows), note)
+
+
+def _overhead(found: SelfMoEFindings) -> Sheet:
+    overhead = found.overhead
+    base = overhead["parameters"]
+    rows: Sequence[tuple[str, str, str, str]] = (
+        ("parameters", f"{base:,}", f"{base + overhead['added']:,}", f"x {1 + overhead['added'] / base:.3f}"),
+        ("of these, router", "", f"{overhead['router']:,}", ""),
+        ("FLOPs of a forward pass", "", "", f"x {overhead['flops']:.3f}"),
+        ("time of a forward pass", "", "", f"x {overhead['forward']:.2f}"),
+    )
+    return Sheet(f"Overhead of {overhead['experts']} experts", ("", "base", "mixture", ""), tuple(rows))
+
+
+_BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # colour-blind people can tell these apart
+
+
+def draw_figures(found: SelfMoEFindings, folder: Path) -> list[Path]:
+    """Write every figure that has data. Returns the files."""
+    written = []
+    for name, figure in (
+        ("routing", _routing_figure(found)),
+        ("growth", _growth_figure(found)),
+        ("overhead", _overhead_figure(found)),
+    ):
+        if figure is not None:
+            file = folder / f"{name}.png"
+            with atomic(file) as scratch:
+                figure.savefig(scratch, format="png", dpi=150, bbox_inches="tight")
+            written.append(file)
+    return written
+
+
+def _panels(columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(np.atleast_1d(figure.subplots(1, columns)))
+
+
+def _routing_figure(found: SelfMoEFindings) -> Figure | None:
+    """The share of each domain's tokens that go to each expert first, one panel for each mixture."""
+    shown = list(found.usage.items())[:6]
+    if not shown:
+        return None
+    figure, axes = _panels(len(shown), 1.2 + 2.3 * len(shown), 2.9)
+    for place, (axis, (name, usage)) in enumerate(zip(axes, shown, strict=True)):
+        load = np.array(usage["load"])
+        axis.imshow(load, vmin=0, vmax=1, cmap="Blues")
+        for (row, column), share in np.ndenumerate(load):
+            axis.text(
+                column, row, f"{share:.2f}", ha="center", va="center", fontsize=8, color="white" if share > 0.6 else "black"
+            )
+        axis.set_xticks(range(len(usage["experts"])), usage["experts"], rotation=45, ha="right", fontsize=8)
+        axis.set_yticks(range(len(load)), usage["domains"] if place == 0 else [""] * len(load), fontsize=8)
+        axis.set_title(f"{name}\nI(D;E) {without_chance(usage['information'], usage['shuffled']):.2f}", fontsize=9)
+    figure.suptitle("Share of each domain's tokens (row) that go to each expert first (column)", fontsize=9)
+    return figure
+
+
+def _growth_figure(found: SelfMoEFindings) -> Figure | None:
+    """Average loss by number of experts, and by number of lessons."""
+    panels: list[Any] = [part for part in (found.growing, found.sizes) if part]
+    if not panels:
+        return None
+    figure, axes = _panels(len(panels), 4.6 * len(panels), 3.2)
+    if found.growing:
+        axis = axes[0]
+        axis.plot([_average(values) for values in found.growing.values()], marker="o", color=_BLUE, label="MiXSE")
+        axis.axhline(_average(found.main[INSTANCE]), color=_ORANGE, linestyle="--", label=INSTANCE)
+        axis.set_xticks(range(len(found.growing)), [name.replace(": ", "\n") for name in found.growing], fontsize=8)
+        axis.set_xlabel("experts")
+    if found.sizes:
+        axis = axes[-1]
+        numbers = sorted(found.sizes)
+        for name, colour, mark in (("MiXSE", _BLUE, "o"), (INSTANCE, _ORANGE, "s")):
+            axis.plot(
+                numbers, [_average(found.sizes[number][name]) for number in numbers], marker=mark, color=colour, label=name
+            )
+        axis.set_xticks(numbers)
+        axis.set_xlabel("lessons of a domain")
+    for axis in axes:
+        axis.axhline(_average(found.main[ORACLE]), color=_GREY, linestyle=":", label=ORACLE)
+        axis.set_ylabel("nats a response token")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8)
+    axes[0].set_title(f"base: {_average(found.main[BASE]):.2f}", fontsize=9, loc="left")
+    return figure
+
+
+def _overhead_figure(found: SelfMoEFindings) -> Figure | None:
+    """Parameters, operations and time of a mixture, as shares of its base."""
+    if not found.overhead:
+        return None
+    overhead = found.overhead
+    shares = {
+        "parameters": 1 + overhead["added"] / overhead["parameters"],
+        "FLOPs of a forward pass": overhead["flops"],
+        "its time": overhead["forward"],
+    }
+    figure, (axis,) = _panels(1, 5.2, 1.5)
+    places = range(len(shares))[::-1]
+    axis.barh(places, list(shares.values()), color=_BLUE, height=0.55)
+    axis.axvline(1, color=_GREY, linestyle=":")
+    for place, share in zip(places, shares.values(), strict=True):
+        axis.annotate(f"{share:.2f}", (share, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    axis.set_yticks(places, list(shares), fontsize=8)
+    axis.set_xlim(0, 1.15 * max(shares.values()))
+    axis.set_title(f"{overhead['experts']} experts, times the base model", fontsize=9, loc="left")
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _average(values: Any) -> float:
+    return float(np.mean([some.mean() for some in values.values()]))
