@@ -21,7 +21,7 @@ from tests.server.running import Client, running, until
 from unmask.designs.prompts import Prompt
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
-from unmask.server.limits import Limits
+from unmask.server.middleware import ServerSettings
 from unmask.server.served import ServedModels
 
 DESIGNS = {
@@ -32,9 +32,7 @@ DESIGNS = {
     "instructed": "causal/instruction/mean",
     "z": "causal/plain/mean/zscore",
 }
-LIMITS = Limits(
-    items=500, request_tokens=20_000, body_bytes=200_000, seconds=20, body_seconds=1, idle_seconds=1, token_ids=True
-)
+SETTINGS = ServerSettings(max_texts=500, max_tokens=20_000, max_body=200_000, timeout=20, allow_token_ids=True)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,7 @@ def embedders(pico: Callable[..., Embedder]) -> dict[str, Embedder]:
 
 @pytest.fixture(scope="module")
 def client(embedders: dict[str, Embedder]) -> Iterator[Client]:
-    with running(ServedModels(embedders), limits=LIMITS) as client:
+    with running(ServedModels(embedders), settings=SETTINGS) as client:
         yield client
 
 
@@ -361,7 +359,7 @@ def test_the_answer_is_json_with_the_right_type(client: Client) -> None:
 
 
 def test_what_takes_too_long_is_ended(embedders: dict[str, Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(ServedModels({"mean": embedders["mean"]}), limits=Limits(seconds=0.2)) as client:
+    with running(ServedModels({"mean": embedders["mean"]}), settings=ServerSettings(timeout=0.2)) as client:
         compute, computed = client.server.service.batcher._compute, []
 
         def slow(*given: Any) -> Any:
@@ -377,4 +375,4 @@ def test_what_takes_too_long_is_ended(embedders: dict[str, Embedder], monkeypatc
         first.join(20)
         until(lambda: client.server.service.batcher.waiting == (0, 0))
     assert sum(computed) == 1, "a text was computed that nobody waited for"
-    assert Limits().seconds is None, "a slow machine gives no answer to 2,048 texts, unless the user knows the option"
+    assert ServerSettings().timeout is None, "a slow machine gives no answer to 2,048 texts, unless the user knows the option"

@@ -169,7 +169,7 @@ def test_every_text_is_taken_once(requests: list[tuple[str, list[int]]], budget:
     taken = []
     while batch := queue.take(budget):
         assert len({text.group for text in batch}) == 1
-        taken += [(text.request, text.place) for text in batch]
+        taken += [(text.request, text.position) for text in batch]
         assert queue.tokens == sum(text.tokens for text in queue._waiting)
     assert sorted(taken) == sorted((f"{n}-", place) for n, (_, lengths) in enumerate(requests) for place in range(len(lengths)))
     assert queue.tokens == len(queue) == 0
