@@ -1,4 +1,4 @@
-"""`unmask designs`, `unmask models`, `unmask tasks`: what there is."""
+"""`unmask designs`, `unmask models`, `unmask tasks`: lists of what is available."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def designs(as_json: AsJson = False) -> None:
         ]
         tell_json({"designs": rows, "sets": sets, "prompts": prompts})
         return
-    _entries("Named designs", [(name, preset.design, _told(preset)) for name, preset in PRESETS.items()])
+    _entries("Named designs", [(name, preset.design, _describe(preset)) for name, preset in PRESETS.items()])
     _entries(
         "Sets of designs",
         [(name, ", ".join(parse_designs(group.designs)), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
     )
-    _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _told(prompt)) for prompt in PROMPTS.values()])
+    _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _describe(prompt)) for prompt in PROMPTS.values()])
     _tell_grammar()
 
 
@@ -233,7 +233,7 @@ def _where(model: Bundled) -> str:
     return f"{model.meaning}; {model.path if model.installed else model.install_command}"
 
 
-def _told(entry: Preset | Prompt) -> str:
+def _describe(entry: Preset | Prompt) -> str:
     training = "; needs training" if getattr(entry, "needs_training", False) else ""
     return f"{entry.meaning}{training}" + (f" [{entry.source}]" if entry.source else "")
 

@@ -1,4 +1,4 @@
-"""`unmask reproduce STUDY`: a paper's tables and figures measured anew, and studies of our own."""
+"""`unmask reproduce STUDY`: the tables and figures of a paper or of a study of this project, measured again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.lesson_options import showing
-from unmask.cli.options import ModelOptions, with_model_options
-from unmask.cli.outputs import Command, Group
-from unmask.cli.train import Data, Settings, root_of, show_settings
+from unmask.cli.command import Command, Group
+from unmask.cli.options import Data, ModelOptions, OutputFolder, Reads, Settings, with_settings
+from unmask.cli.train import data_root, show_settings, training_progress
 from unmask.io.paths import expanded
 
 if TYPE_CHECKING:
@@ -27,10 +26,6 @@ reproduce = typer.Typer(
     epilog="Example: unmask reproduce moee --scale smoke -o moee",
     no_args_is_help=True,
 )
-Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study. Run the same command again to continue."),
-]
 Scale = Annotated[
     str,
     typer.Option(
@@ -38,20 +33,22 @@ Scale = Annotated[
     ),
 ]
 Models = Annotated[
-    list[str] | None, typer.Option("--model", "-m", help="Base model. Repeat for several. Default: the models of the plan.")
+    list[str] | None,
+    Reads(is_model=True),
+    typer.Option("--model", "-m", help="Base model. Repeat for several. Default: the models of the plan."),
 ]
 ShowPlan = Annotated[
     bool,
-    typer.Option("--plan", help="Only print the plan, as JSON: its settings after --set, and the names that they may hold."),
+    typer.Option("--plan", help="Only print the plan as JSON: its settings after --set, and their allowed values."),
 ]
 
 
 def _with_example(setting: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Show a setting of the study's own plan in the help of --set."""
-    told = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
+    """Show a setting of the study's plan in the help of --set."""
+    about = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=told)]
+        command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=about)]
         return command
 
     return decorate
@@ -60,11 +57,11 @@ def _with_example(setting: str) -> Callable[[Callable[..., None]], Callable[...,
 @reproduce.command(
     "self-moe", cls=Command, epilog="Example: unmask reproduce self-moe --scale small -m smollm2 --data DATA -o self-moe"
 )
-@with_model_options
+@with_settings
 @_with_example('ablations=["layer routers"]')
 def self_moe(
     scale: Scale,
-    output: Output = Path("self-moe"),
+    output: OutputFolder = Path("self-moe"),
     model: Models = None,
     settings: Settings = None,
     data: Data = None,
@@ -84,11 +81,11 @@ def self_moe(
         return
 
     def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-        def write(findings: Findings, place: Path) -> list[Sheet]:
-            return write_report(findings, place, name, plan)
+        def write(findings: Findings, folder: Path) -> list[Sheet]:
+            return write_report(findings, folder, name, plan)
 
         command = _command("self-moe", scale, name, settings, data, options.dtype)
-        return sheets(study(plan, options.source(name), root_of(data), folder, write, callbacks, command, scale))
+        return sheets(study(plan, options.source(name), data_root(data), folder, write, callbacks, command, scale))
 
     _each(model or plan.models, output, run)
 
@@ -96,11 +93,11 @@ def self_moe(
 @reproduce.command(
     "routers", cls=Command, epilog="Example: unmask reproduce routers --scale small -m smollm2 --data DATA -o routers"
 )
-@with_model_options
+@with_settings
 @_with_example('configurations=["standard", "random"]')
 def routers(
     scale: Scale,
-    output: Output = Path("routers"),
+    output: OutputFolder = Path("routers"),
     model: Models = None,
     settings: Settings = None,
     data: Data = None,
@@ -122,12 +119,12 @@ def routers(
         _show(plan, model, configurations=CONFIGURATIONS)
         return
     require_package("mteb")
-    root = root_of(data)
+    root = data_root(data)
     tasks = resolve_tasks(specs_below(root, plan.tasks))
 
     def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-        def write(findings: Findings, place: Path) -> list[Sheet]:
-            return write_report(findings, place, name, plan)
+        def write(findings: Findings, folder: Path) -> list[Sheet]:
+            return write_report(findings, folder, name, plan)
 
         source = replace(options.source(name), attn_implementation=plan.attn_implementation)
         command = _command("routers", scale, name, settings, data, options.dtype)
@@ -143,11 +140,11 @@ def _of_embedders(study_name: str, about: str, setting: str) -> None:
         study_name, cls=Command, help=about,
         epilog=f"Example: unmask reproduce {study_name} --scale small -m smollm2 --data DATA -o {study_name}",
     )  # fmt: skip
-    @with_model_options
+    @with_settings
     @_with_example(setting)
     def command(
         scale: Scale,
-        output: Output = Path(study_name),
+        output: OutputFolder = Path(study_name),
         model: Models = None,
         settings: Settings = None,
         data: Data = None,
@@ -169,7 +166,7 @@ def _of_embedders(study_name: str, about: str, setting: str) -> None:
         def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
             command = _command(study_name, scale, name, settings, data, options.dtype)
             part, source = load_plan(study_name, scale, settings or [], _called(name)), options.source(name)
-            return sheets(study(part, scale, source, root_of(data), folder, write_report, callbacks, command))
+            return sheets(study(part, scale, source, data_root(data), folder, write_report, callbacks, command))
 
         _each(model or plan.models, output, run)
 
@@ -195,34 +192,34 @@ for _study, _about, _setting in (
 
 
 def _show(plan: WholePlan, models: list[str] | None, **names: Iterable[str]) -> None:
-    """Print a plan. names: what a setting may hold, by the key of the setting."""
+    """Print a plan. names: allowed values by setting."""
     chosen = plan.model_copy(update={"models": tuple(models)}) if models else plan
     show_settings(chosen, allowed={key: list(values) for key, values in names.items()})
 
 
 def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:
-    """Run a study on each base model, in a folder of its own, and print its tables."""
+    """Run a study on each base model, in a subfolder, and print its tables."""
     from unmask.io.files import inside
     from unmask.io.terminal import console, tell_result
     from unmask.studies.results import REPORT, refuse_foreign_files
 
     folders = {name: inside(output, _called(name)) for name in models}
-    for folder in folders.values():  # hours may pass before the study of the last model begins
+    for folder in folders.values():  # before hours of work on the first model
         refuse_foreign_files(folder)
     results = []
     for name, folder in folders.items():
-        with showing() as callbacks:
+        with training_progress() as callbacks:
             tables = list(run(name, folder, callbacks))
         results.append({"model": name, "report": str(folder / REPORT), "tables": [asdict(sheet) for sheet in tables]})
         for sheet in tables:
             console().print(sheet.rich())
         print(f"Report: {folder / REPORT}")
-        print(f"Look at it next: unmask report {shlex.quote(str(folder))}")
+        print(f"Next: unmask report {shlex.quote(str(folder))}")
     tell_result(results)
 
 
 def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
-    """The command of a run, as a page shows it: without the places of one machine."""
+    """The command of a run as a page shows it, without local paths."""
     words = ["unmask", "reproduce", study, "--scale", scale, "-m", _shown(model)]
     words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
     words += [] if dtype == "auto" else ["--dtype", dtype]
@@ -231,13 +228,13 @@ def _command(study: str, scale: str, model: str, settings: list[str] | None, dat
 
 
 def _shown(model: str) -> str:
-    """A model as a command on a page names it: a folder below the current one as it is, of another folder its name alone."""
-    place = Path(model)
-    elsewhere = place.is_absolute() or ".." in place.parts or place == Path()
-    return _called(model) if elsewhere and place.exists() else model
+    """A model as a command on a page: only the name of a folder that is not below the current one."""
+    path = Path(model)
+    is_elsewhere = path.is_absolute() or ".." in path.parts or path == Path()
+    return _called(model) if is_elsewhere and path.exists() else model
 
 
 def _called(model: str) -> str:
-    """The last part of a model's name, or of its folder's, however that was given (`.`, `../x`)."""
-    place = expanded(model)
-    return place.resolve().name if place.exists() else place.name
+    """The last part of a model's name or path, which may be `.` or `../x`."""
+    path = expanded(model)
+    return path.resolve().name if path.exists() else path.name

@@ -12,7 +12,8 @@ import typer
 
 from unmask.cli.options import ADVANCED, Check, Designs, Model, ModelOptions, Port
 from unmask.errors import require_package
-from unmask.io.terminal import say, tell, tell_result
+from unmask.io.terminal import is_quiet, say, tell, tell_result
+
 
 def serve(
     model: Model,
@@ -60,9 +61,6 @@ def serve(
             rich_help_panel=ADVANCED,
         ),
     ] = None,
-    access_log: Annotated[
-        bool, typer.Option("--access-log/--no-access-log", help="Log every request.", rich_help_panel=ADVANCED)
-    ] = True,
     check: Check = False,
     *,
     options: ModelOptions,
@@ -83,7 +81,7 @@ def serve(
     )
     api_keys = read_keys(keys, os.environ)
     require_keys(host, api_keys, no_keys)
-    logging.getLogger("unmask.access").disabled = not access_log
+    logging.getLogger("unmask.access").disabled = is_quiet()
 
     from unmask.server.served import load_models  # imports torch, which takes seconds
     from unmask.server.server import Server, address_of, listen
@@ -91,9 +89,19 @@ def serve(
     with listen(host, port) as listening:
         models = load_models(model, ",".join(designs or ()), **asdict(options))
         address = f"{address_of(listening)}/v1"
-        tell_result({"address": None if check else address, "models": models.about()})
-        for line in models.lines():
-            (tell if check else say)(line)
+        tell_result(
+            {
+                "address": None if check else address,
+                "models": {
+                    name: {"design": served.embedder.design.name, "dim": served.dim, "max_length": served.embedder.max_length}
+                    for name, served in models.items()
+                },
+            }
+        )
+        for name, served in models.items():
+            aliases = f" (also {', '.join(models.aliases(name))})" if models.aliases(name) else ""
+            about = f"{served.embedder.design.name}, {served.dim} dimensions, at most {served.embedder.max_length} tokens"
+            (tell if check else say)(f"{name}{aliases}: {about}")
         if check:
             return
         say(f"serving at {address} {'with' if api_keys else 'without'} keys; Ctrl-C stops it")

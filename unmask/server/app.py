@@ -103,9 +103,7 @@ class Service:
         work = asyncio.ensure_future(self._embed(body, stop, request.state))
         disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
-            done, _ = await asyncio.wait(
-                (work, disconnect), timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait((work, disconnect), timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stop.set()
             disconnect.cancel()
@@ -170,7 +168,9 @@ class Service:
 
         def check_tokens(number: int) -> None:
             if number > max_tokens:
-                message = f"The texts have more than {max_tokens} tokens: send fewer at once, or raise the server's --max-tokens."
+                message = (
+                    f"The texts have more than {max_tokens} tokens: send fewer at once, or raise the server's --max-tokens."
+                )
                 raise ApiError(413, message, param="input")
 
         if request.ids is not None:
@@ -281,6 +281,8 @@ def _docs_page(openapi: dict[str, Any]) -> Iterator[str]:
                     yield f"<tr><td><code>{escape(name)}</code></td><td>{escape(field.get('description', ''))}</td>"
                     yield f"<td>{escape(default)}</td></tr>"
                 yield "</table>"
-            responses = "; ".join(f"{status}: {escape(about['description'])}" for status, about in operation["responses"].items())
+            responses = "; ".join(
+                f"{status}: {escape(about['description'])}" for status, about in operation["responses"].items()
+            )
             yield f"<p>Responses: {responses}.</p>"
     yield "</html>"

@@ -23,9 +23,7 @@ class Metrics:
             return Counter(name, about, labels, registry=registry)
 
         self.requests = counter("unmask_requests_total", "Requests, by path and status.", ("path", "status"))
-        self.seconds = Histogram(
-            "unmask_request_seconds", "Time of a request.", ["path"], buckets=_SECONDS, registry=registry
-        )
+        self.seconds = Histogram("unmask_request_seconds", "Time of a request.", ["path"], buckets=_SECONDS, registry=registry)
         self.texts = counter("unmask_texts_total", "Texts of answered requests.", ("model",))
         self.tokens = counter("unmask_tokens_total", "Tokens of these texts, prompts included.", ("model",))
         self.truncated = counter("unmask_truncated_texts_total", "Texts truncated to the model's limit.", ("model",))

@@ -118,7 +118,9 @@ class Middleware:
             require_host(_without_port(headers.get("host", "")), self._hosts)
             cross_origin |= is_cross_origin(headers)
         if cross_origin and not (self._settings.cors_origins and self._cors.is_allowed_origin(headers.get("origin", ""))):
-            raise ApiError(403, "Web pages of other origins may not use this server. To allow one, start it with --cors-origin.")
+            raise ApiError(
+                403, "Web pages of other origins may not use this server. To allow one, start it with --cors-origin."
+            )
         self._keys.check(headers.get("authorization", ""))
 
 

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +64,7 @@ class EmbeddingRequest(BaseModel):
     input: StrictStr | _List[StrictStr] | _List[StrictInt] | _List[_List[StrictInt]] = Field(
         description="A text, texts, the token ids of a text, or those of several texts."
     )
-    encoding_format: Literal["float", "base64"] = Field(
-        "float", description="base64 encodes little-endian float32."
-    )
+    encoding_format: Literal["float", "base64"] = Field("float", description="base64 encodes little-endian float32.")
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = Field(None, description="Keep only the first dimensions.")
     user: StrictStr | None = Field(None, description="Ignored.")
     input_type: Literal["query", "document"] | None = Field(

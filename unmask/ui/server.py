@@ -54,7 +54,9 @@ def read_inputs(
         raise UnmaskError("--label names a column of the corpus: give --corpus FILE, too.")
     parsed = parse_designs(designs) if designs else {}
     if len(parsed) > 2:
-        raise UnmaskError(f"The page shows two designs side by side; {len(parsed)} were given. You can change them on the page.")
+        raise UnmaskError(
+            f"The page shows two designs side by side; {len(parsed)} were given. You can change them on the page."
+        )
     return Inputs(find_reports(folders), read_corpus(corpus, column, label) if corpus else None, parsed)
 
 

@@ -48,6 +48,8 @@ def measure_experts(
     Labels of words are left out: the loss is that of a text. Raises UnmaskError for a dense model, for a folder of somebody else, and if no
     text has two tokens.
     """
+    if given.token_labels:
+        warnings.warn(f"Labels of words are ignored, since losses are per text: {', '.join(given.token_labels)}.", stacklevel=2)
     weights = str(model.provenance["weights"])
     check_experts_folder(folder, weights)
     texts, tokens = _with_loss(model, given.texts, max_length)

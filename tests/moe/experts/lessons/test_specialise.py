@@ -175,7 +175,7 @@ def test_a_command_that_keeps_no_lesson_is_an_error(
 ) -> None:
     seeds, out = tmp_path / "seeds.jsonl", tmp_path / "out"
     write_lessons(SUMS, seeds)
-    monkeypatch.setattr("unmask.cli.experts._writer", lambda *_: Endless())
+    monkeypatch.setattr("unmask.moe.experts.lessons.specialise.open_writer", lambda *_: Endless())
     words = ["specialise", "math", "-m", "pico", "--seeds", str(seeds), "-o", str(out), "-n", "2"]
     code, told, error = run_program(words, monkeypatch, capfd)
     assert code == 2 and "dropped: cut off" in told

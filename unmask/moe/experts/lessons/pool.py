@@ -67,5 +67,5 @@ def _require_gpus(ray: Any, writers: int, gpus: float) -> None:
     if wanted > free:
         raise UnmaskError(
             f"{writers} writers need {wanted:g} GPUs, and the Ray cluster has {free:g} free of {ray.cluster_resources().get('GPU', 0):g}: "
-            "ask for fewer --writers, or use --device cpu."
+            "ask for fewer --workers, or use --device cpu."
         )
