@@ -164,7 +164,7 @@ def make_tokenizer(add_bos: bool = False) -> Any:
     """The pico tokenizer; with add_bos, it puts a beginning-of-sequence token before a text."""
     from tokenizers import processors
 
-    from unmask.models.pico import pico_tokenizer
+    from unmask.models.bundled import pico_tokenizer
 
     tokenizer = pico_tokenizer()
     if add_bos:

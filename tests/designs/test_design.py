@@ -13,7 +13,7 @@ from unmask.designs.prompts import PROMPTS
 from unmask.encoding.heads import HEADS as BUILT
 from unmask.encoding.pooling import POOLINGS as POOLS
 from unmask.errors import UnmaskError
-from unmask.models.routing import ROUTINGS as ROUTES
+from unmask.models.routers import ROUTINGS as ROUTES
 
 ODD = [
     "Topic of: {text}",

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.designs.design import Design, parse_designs
-from unmask.designs.prompt_names import averaged, name_of, prompts_of
-from unmask.designs.prompts import PROMPTS
+from unmask.designs.prompts import PROMPTS, averaged, name_of, prompts_of
 from unmask.errors import UnmaskError
 
 ODD = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]) | st.sampled_from('"+/\\,:@~=')).map(

@@ -23,7 +23,7 @@ from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone, HiddenRead, Read, RoutingRead, TokenBatch
 from unmask.encoding.pooling import POOLINGS
 from unmask.errors import UnmaskError
-from unmask.models.routing import ROUTINGS
+from unmask.models.routers import ROUTINGS
 
 DEPTH, LENGTHS = 3, (5, 12, 20, 1)
 LAST = POOLINGS["last"]

@@ -131,7 +131,7 @@ def test_a_broken_record_is_refused(broken: str, tmp_path: Path) -> None:
 
 def test_runs_that_training_left_are_told_by_their_seeds(tmp_path: Path) -> None:
     from tests.training.running import ROOT, recipe
-    from unmask.models.pico import write_pico
+    from unmask.models.bundled import write_pico
     from unmask.training.run import train
 
     write_pico(tmp_path / "pico")

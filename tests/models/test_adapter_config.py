@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from unmask.models.adapter_config import sort_adapter_config
+from unmask.saving.saved_adapter import sort_adapter_config
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj")
 EXCLUDED = ("x", "y", "z")

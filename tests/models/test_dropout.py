@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
-from unmask.models.dropout import no_dropout
+from unmask.models.decoder import no_dropout
 
 
 def test_a_model_that_a_trainer_left_training_embeds_without_dropout(tokenizer: Any) -> None:

@@ -15,8 +15,7 @@ from tests.conftest import TEXTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.hub import hub_file, hub_folder
-from unmask.saving.folder import read_settings
-from unmask.saving.own_files import SETTINGS
+from unmask.saving.folder import SETTINGS, read_settings
 
 COMMITS = {"main": "1" * 40, "older": "2" * 40}
 LOADING: dict[str, Any] = {"dtype": "float32", "device": "cpu"}

@@ -15,8 +15,7 @@ from unmask.designs.design import Design
 from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
 from unmask.encoding.pooling import POOLINGS
 from unmask.errors import UnmaskError
-from unmask.models.routers import find_routers
-from unmask.models.routing import Router
+from unmask.models.routers import Router, find_routers
 
 LAST, SIZE, NUMBER, CHOSEN = POOLINGS["last"], 64, 6, 2
 GEMMA4 = Family(

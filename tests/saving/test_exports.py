@@ -26,12 +26,10 @@ from unmask.errors import UnmaskError
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import build_mixture
-from unmask.saving.exports import gguf, graph, model2vec, standalone
-from unmask.saving.exports.check import TEXTS, check_texts, check_vectors, our_vectors, unit
-from unmask.saving.exports.export import card, export, find_target
-from unmask.saving.exports.graph import load_reader
-from unmask.saving.exports.target import Checked, Target
-from unmask.saving.exports.targets import TARGETS
+from unmask.saving.exports import gguf, model2vec, onnx, standalone
+from unmask.saving.exports.export import TARGETS, card, export, find_target
+from unmask.saving.exports.onnx import load_reader
+from unmask.saving.exports.target import TEXTS, Checked, Target, check_texts, check_vectors, our_vectors, unit
 
 Make = Callable[..., Embedder]
 ONNX, GGUF, STATIC, FOLDER = (TARGETS[name] for name in ("onnx", "gguf", "model2vec", "sentence-transformers"))
@@ -140,7 +138,7 @@ def test_a_special_token_in_a_text_is_read_as_the_tokenizer_reads_it(
     tokenizer = make_tokenizer()
     tokenizer.split_special_tokens = split
     embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, "causal/plain/last", max_length=48)
-    graph.write_reader(embedder, tmp_path)
+    onnx.write_reader(embedder, tmp_path)
     (tmp_path / "model.onnx").touch()
     monkeypatch.setattr(standalone, "_onnx", lambda *_: None)
     [ours] = embedder.prompt.tokenize(["a </s> b"])
@@ -161,7 +159,7 @@ def test_a_reader_refuses_one_string(pico: Make, tmp_path: Path) -> None:
 
 
 def test_a_reader_reads_all_that_is_written_for_it(pico: Make, tmp_path: Path) -> None:
-    graph.write_reader(pico("causal/instruction/mean", instructions={"query": "Find it."}), tmp_path)
+    onnx.write_reader(pico("causal/instruction/mean", instructions={"query": "Find it."}), tmp_path)
     layout, code = json.loads((tmp_path / "input.json").read_text()), (tmp_path / "embed.py").read_text()
     assert [name for name in layout if f'"{name}"' not in code] == []
 

@@ -33,8 +33,7 @@ from unmask.io import files
 from unmask.io.seals import SEAL, Damaged
 from unmask.models.provenance import versions
 from unmask.saving import folder as persistence
-from unmask.saving.folder import read_settings, sentence_transformers_modules
-from unmask.saving.own_files import FIT, HEAD, SETTINGS
+from unmask.saving.folder import FIT, HEAD, SETTINGS, read_settings, sentence_transformers_modules
 
 INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
 PLAIN = [

@@ -22,7 +22,7 @@ from unmask.io.seals import SEAL
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import build_mixture
-from unmask.saving.own_files import FIT, ST_CONFIG, files_in
+from unmask.saving.folder import FIT, ST_CONFIG, files_in
 
 Make = Callable[[str], Embedder]
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}

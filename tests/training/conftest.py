@@ -12,7 +12,7 @@ from tests.conftest import make_tokenizer
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 2 layers and 32 dimensions with its language-model head, and a tokenizer."""
-    from unmask.models.pico import write_pico
+    from unmask.models.bundled import write_pico
 
     folder = tmp_path_factory.mktemp("pico")
     write_pico(folder)

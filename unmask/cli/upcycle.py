@@ -51,8 +51,8 @@ def upcycle(
 ) -> None:
     """Turn a dense model into a mixture of experts. The experts are copies of its MLPs, or the MLPs of trained copies (--branch)."""
     from unmask.io.files import only_writer_of
-    from unmask.models.branches import load_branch
     from unmask.models.loading import dtype_name, load_base_language_model, places_of
+    from unmask.moe.upcycling.branches import load_branch
     from unmask.moe.upcycling.upcycle import UpcycleOptions, sizes
     from unmask.moe.upcycling.upcycle import upcycle as run
     from unmask.moe.upcycling.upcycled_folder import check_free, save_upcycled

@@ -27,8 +27,7 @@ from typing import Final, Literal, cast, get_args
 
 from unmask.designs.presets import PRESETS, SETS, design_named
 from unmask.designs.prompt_files import members
-from unmask.designs.prompt_names import AND, Prompts, averaged, name_of, prompts_of, split
-from unmask.designs.prompts import find_prompt
+from unmask.designs.prompts import AND, Prompts, averaged, find_prompt, name_of, prompts_of, split
 from unmask.errors import UnmaskError, unknown
 from unmask.io.terminal import counted
 

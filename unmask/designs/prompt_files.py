@@ -27,8 +27,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.designs.prompt_names import AND, Prompts, averaged, name_of
-from unmask.designs.prompts import PROMPTS, Prompt
+from unmask.designs.prompts import AND, PROMPTS, Prompt, Prompts, averaged, name_of
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.io.paths import expanded
 from unmask.io.terminal import counted

@@ -31,17 +31,16 @@ from unmask.models.decoder import (
     first_position,
     has_hooks,
     model_lock,
+    no_dropout,
     positions_of,
     require_headless,
     restore_rotary,
     sparse_limit,
     vocabulary_of,
 )
-from unmask.models.dropout import no_dropout
 from unmask.models.identity import attention_implementation
 from unmask.models.output_layer import OutputLayer, find_output_layer
-from unmask.models.routers import proven_routers, why_no_routers
-from unmask.models.routing import ROUTINGS, Router
+from unmask.models.routers import ROUTINGS, Router, proven_routers, why_no_routers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

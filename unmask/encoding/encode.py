@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
 from unmask.encoding.batching import collate, padded_tokens, plan, share, shares, steps_of
 from unmask.encoding.beginnings import after, find_beginning

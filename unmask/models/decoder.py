@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from itertools import chain
 from math import inf
@@ -15,6 +17,7 @@ from unmask.io.threads import FairLock, lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 _TOKENS = 8
 # Change of an element, relative to the larger of itself and the median. Rounding is less in any precision, another position is more.
@@ -213,3 +216,16 @@ def pad_id_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int
 def vocabulary_of(model: PreTrainedModel) -> int:
     """The number of tokens that the input embeddings hold, also where an adapter changes them."""
     return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
+
+
+@contextmanager
+def no_dropout(model: nn.Module) -> Iterator[None]:
+    """Where no gradient is computed, have every part of a model in evaluation mode. Parts that train do so afterwards."""
+    training = [part for part in model.modules() if part.training] if torch.is_inference_mode_enabled() else []
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -26,7 +27,7 @@ from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.paths import expanded
-from unmask.io.seals import SEAL, check_seal, load_tensors, save_tensors, seal
+from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import depth_of, rotary_border
 from unmask.models.devices import is_native
@@ -35,7 +36,6 @@ from unmask.models.identity import attention_implementation, base_of_loaded, ide
 from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick_device
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
-from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, ST_CONFIG, files_in, own_files, replace_files
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
 
 if TYPE_CHECKING:
@@ -45,6 +45,22 @@ if TYPE_CHECKING:
     from unmask.encoding.several_prompts import DesignTokenizer
     from unmask.encoding.tokenization import PromptTokenizer
 
+
+SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
+ST_CONFIG = "config_sentence_transformers.json"
+ADDED = ("README.md", "training.png")
+"""What training and sentence-transformers add to a saved embedder."""
+
+_OWN_NAMES = (
+    *(SETTINGS, FIT, HEAD, SEAL),
+    *("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
+    "model-?????-of-?????.safetensors",
+    *("adapter_config.json", "adapter_model.safetensors", "mixture.json", "router.safetensors"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "additional_chat_templates/*.jinja"),
+    *("modules.json", ST_CONFIG, "sentence_bert_config.json", "1_Pooling/config.json"),
+)
+"""The names that saving gives to files."""
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
 _MODULES = "modules.json"
@@ -455,3 +471,31 @@ def _read_fit(folder: Path, alpha: float | None) -> Fit:
 
 def _write_json(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def own_files(folder: Path) -> set[Path]:
+    """The files of the saved embedder in a folder: those in its seal, or, without one (sentence-transformers), those that saving names."""
+    files = files_in(folder)
+    if (sealed := read_record(folder / SEAL)) is not None:
+        return {folder / name for name in (*sealed, SEAL)} & set(files)
+    return {file for file in files if any(fnmatchcase(file.relative_to(folder).as_posix(), name) for name in _OWN_NAMES)}
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Everything in a folder and below that is no folder itself, in order."""
+    return sorted(path for path in folder.rglob("*") if not path.is_dir())
+
+
+def replace_files(folder: Path, earlier: Iterable[Path], scratch: Path) -> None:
+    """Move all files of a scratch folder into a folder, and remove the earlier files there that were not replaced."""
+    gone = set(earlier)
+    for file in files_in(scratch):
+        target = folder / file.relative_to(scratch)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(target)
+        gone.discard(target)
+    for file in gone:
+        file.unlink(missing_ok=True)
+    for emptied in sorted({place for file in gone for place in file.parents if folder in place.parents}, reverse=True):
+        with suppress(OSError):  # something else lies there
+            emptied.rmdir()

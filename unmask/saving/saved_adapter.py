@@ -6,6 +6,7 @@ with other vectors.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.identity import Pinned, require_unchanged_base
 from unmask.models.loading import require_repeatable
 
@@ -125,3 +125,20 @@ def _of_decoder(config: Any, model: Any, place: str) -> Any:
             setattr(config, field, [end for end in named if any(name.endswith(end) for name in names)])
     config.ensure_weight_tying = False  # else peft would look for weights of the head
     return config
+
+
+_SETS = ("target_modules", "exclude_modules")
+
+
+def sort_adapter_config(folder: Path) -> None:
+    """Sort the module names in `adapter_config.json` of a folder that peft wrote.
+
+    peft holds them as sets and writes them in the order of Python's hashes, which differ between processes: the same training would
+    leave other bytes after it was stopped and started again.
+    """
+    file = folder / "adapter_config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    for key in _SETS:
+        if isinstance(config.get(key), list):
+            config[key] = sorted(config[key])
+    file.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from unmask.errors import UnmaskError
-from unmask.models.attention import hidden_of
-from unmask.models.attention_function import attention_function, replaced_attention
+from unmask.models.attention import attention_function, hidden_of, replaced_attention
 
 _NAME = "unmask_dropout"
 Acted = Counter[str]  # how often dropout was applied, by the class of the module

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from unmask import __version__
 from unmask.designs.design import Attention
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompts import Prompts
 from unmask.errors import UnmaskError, first_problem
 from unmask.server.app import add_error_handlers
 from unmask.server.protocol import ApiError

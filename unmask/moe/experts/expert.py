@@ -15,7 +15,6 @@ from torch import nn
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import seal
-from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of, find_layers, pad_id_of
 from unmask.models.identity import Pinned, identity_of, pinned
 from unmask.models.loading import Source, load_base_language_model, precision_of
@@ -24,6 +23,7 @@ from unmask.models.source import lasting_name
 from unmask.moe.experts.lesson_training import Learning, learn
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.records import LessonsRecord, TrainingRecord, claim, finished, is_own, working_folder
+from unmask.saving.saved_adapter import sort_adapter_config
 from unmask.training.lora import LoraOptions, add_lora, weight_kinds
 from unmask.training.trainee import cast_inputs
 

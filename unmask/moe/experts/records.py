@@ -168,7 +168,7 @@ def is_own(name: str) -> Callable[[Path], bool]:
 
 def _require_only_own(folder: Path, name: str) -> None:
     """Raise UnmaskError for a finished run's folder with files that the run did not write: they would go with the folder."""
-    from unmask.saving.own_files import files_in, own_files  # which loads torch; records are read without it
+    from unmask.saving.folder import files_in, own_files  # which loads torch; records are read without it
 
     known = own_files(folder) | {folder / name}
     if others := [file for file in files_in(folder) if file not in known]:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.io.seals import Damaged, check_seal, save_tensors
-from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of
 from unmask.models.digests import digest_of_file
 from unmask.models.identity import recorded_base
 from unmask.models.source import adapter_weights, base_name, lasting_name
 from unmask.moe.mixture.expert_linear import Factors
+from unmask.saving.saved_adapter import sort_adapter_config
 
 _PREFIX = "base_model.model."
 UNREADABLE = {

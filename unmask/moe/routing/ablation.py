@@ -24,8 +24,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.models.decoder import model_lock
-from unmask.models.routers import why_no_routers
-from unmask.models.routing import Router
+from unmask.models.routers import Router, why_no_routers
 from unmask.moe.mixture.gating import gates
 from unmask.moe.routing.expert_record import LabelLosses, Removal
 from unmask.moe.routing.record import Point

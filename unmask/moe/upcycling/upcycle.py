@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, cause_of
-from unmask.models.branches import Branch, is_expert, mix_branches, require_different
 from unmask.models.routers import find_routers
+from unmask.moe.upcycling.branches import Branch, is_expert, mix_branches, require_different
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,8 +11,11 @@ from unmask.models.identity import loaded_from
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import installed_versions, versions
 from unmask.models.source import Source, short_name
+from unmask.saving.exports.gguf import GGUF
+from unmask.saving.exports.model2vec import MODEL2VEC
+from unmask.saving.exports.onnx import ONNX, OPENVINO
+from unmask.saving.exports.sentence_transformers import SENTENCE_TRANSFORMERS
 from unmask.saving.exports.target import Checked, Exportable, Target
-from unmask.saving.exports.targets import TARGETS
 
 _UNCHECKED = Checked(
     "not checked", "It was not checked (`--unchecked`): nobody knows whether its vectors are the embedder's.\n"
@@ -105,3 +108,6 @@ def _origin(exported: Source, made_of: Source) -> list[str]:
 def _named(source: Source) -> str:
     revision = f", revision `{source.revision}`" if source.revision else ""
     return f"`{source.model}`{revision}" + (f", adapter `{source.adapter_names}`" if source.adapters else "")
+
+
+TARGETS: dict[str, Target] = {target.name: target for target in (SENTENCE_TRANSFORMERS, ONNX, OPENVINO, GGUF, MODEL2VEC)}

@@ -19,9 +19,8 @@ from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError
 from unmask.models.identity import loaded_from
 from unmask.models.source import short_name
-from unmask.saving.exports.check import INSTRUCTION, check_texts, check_vectors
-from unmask.saving.exports.graph import load_reader, pools_a_part, reader_usage, write_reader
-from unmask.saving.exports.target import Checked, Exportable, Target
+from unmask.saving.exports.onnx import load_reader, pools_a_part, reader_usage, write_reader
+from unmask.saving.exports.target import INSTRUCTION, Checked, Exportable, Target, check_texts, check_vectors
 from unmask.saving.folder import adapted, mixture_of
 
 _TOLERANCE = 1e-4

@@ -17,8 +17,7 @@ from unmask.encoding.encode import encode_tokenized
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
-from unmask.saving.exports.check import check_texts, our_vectors, unit
-from unmask.saving.exports.target import Checked, Exportable, Target, Vectors
+from unmask.saving.exports.target import Checked, Exportable, Target, Vectors, check_texts, our_vectors, unit
 from unmask.statistics.correlations import spearman_matrix
 from unmask.tasks.find import resolve_tasks
 from unmask.tasks.mteb.evaluator import evaluate

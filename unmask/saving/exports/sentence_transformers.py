@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unmask.models.loading import dtype_name
-from unmask.saving.exports.check import check_vectors
-from unmask.saving.exports.target import Checked, Exportable, Target
+from unmask.saving.exports.target import Checked, Exportable, Target, check_vectors
 from unmask.saving.folder import sentence_transformers_modules, write
 
 # of a number at unit length; in low precision the texts of a batch move each other's vectors

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from unmask.models.attention_function import attention_function, replaced_attention
+from unmask.models.attention import attention_function, replaced_attention
 
 _NAME = "unmask_packed"
 

@@ -14,8 +14,8 @@ import torch
 
 from tests.moe.upcycling.test_upcycle import PLAIN, TAKEN, batch, headed
 from unmask.errors import UnmaskError
-from unmask.models.branches import Branch, load_branch
 from unmask.models.loading import Source, load_base_language_model
+from unmask.moe.upcycling.branches import Branch, load_branch
 from unmask.moe.upcycling.upcycle import upcycle
 from unmask.moe.upcycling.upcycled_folder import save_upcycled
 
