@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tests.cli.test_outputs import COMMANDS
+from tests.cli.test_every_command import COMMANDS
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from tests.in_process import run_program

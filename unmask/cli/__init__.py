@@ -63,7 +63,7 @@ for command, example in (
     (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
     (index, "unmask index texts.jsonl -m smollm2 -d mean -o my-index"),
-    (search, 'unmask search my-index "how to reset a password" --hybrid'),
+    (search, 'unmask search my-index "how to reset a password" --mode hybrid'),
     (serve, "unmask serve smollm2 -d prompteol,mean"),
     (ui, "unmask ui -m smollm2 -d prompteol,mean --corpus texts.jsonl --open"),
     (export, "unmask export smollm2 -d prompteol --to onnx -o smollm2-onnx"),

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from unmask.cli.options import AsJson, Reads, Writes, complete_model
+from unmask.cli.options import ADVANCED, AsJson, Reads, Writes, complete_model
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.io.terminal import complain, output_mode, say
@@ -66,6 +66,7 @@ class Command(TyperCommand):
         self.inputs: dict[str, Reads] = dict(_marked(hints, Reads)) | {
             name: Reads() for name, hint in hints.items() if _is_path(hint) and name not in self.outputs
         }
+        self.params.sort(key=lambda parameter: getattr(parameter, "rich_help_panel", None) == ADVANCED)
         model = next((parameter for parameter in self.params if parameter.name == "model"), None)
         self.requires_model = False
         if model is not None and not any(parameter.param_type_name == "argument" for parameter in self.params):

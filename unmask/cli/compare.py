@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import AsJson, Designs, FitOn, Model, ModelOptions, Models, Outputs, Reads, Tasks
+from unmask.cli.options import AsJson, Designs, FitOn, Model, ModelOptions, Models, OutputFolder, Reads, Tasks
 from unmask.io.terminal import tell_json
 
 
@@ -20,7 +20,7 @@ def compare(
         Reads(is_model=True),
         typer.Option("--reference", "-r", help="sentence-transformers model to show in the same table. Repeat for several."),
     ] = None,
-    output: Outputs = Path("report"),
+    output: OutputFolder = Path("report"),
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +66,7 @@ def recommend(
         bool,
         typer.Option("--layers/--no-layers", help="Also try three earlier layers of the best designs, without extra passes."),
     ] = True,
-    output: Outputs = Path("recommendation"),
+    output: OutputFolder = Path("recommendation"),
     *,
     options: ModelOptions,
     as_json: AsJson = False,

@@ -20,11 +20,11 @@ from unmask.cli.options import (
     Instruction,
     Model,
     ModelOptions,
+    Precisions,
     Ray,
     Writes,
     refuse_options,
 )
-from unmask.encoding.precision import Precision
 from unmask.io.terminal import counted, say, tell_result
 
 _FOR_FOLDERS = ("workers", "ray_address", "shard_rows", "prune")
@@ -48,7 +48,7 @@ def embed(
             "-o",
             metavar="FILE|FOLDER",
             help="A file (.parquet, .npy or .jsonl) for one input file: a bad row is an error. Or a folder (a name without suffix) for a "
-            "corpus of any size: bad rows go to its dead-letters/, and the exit code is 1. Run the same command again to continue a folder.",
+            "corpus of any size: bad rows go to its dead-letters/, and the exit code is 1. The same command continues a folder.",
         ),
     ],
     design: Design = None,
@@ -60,7 +60,7 @@ def embed(
     instruction: Instruction = None,
     dim: Annotated[int | None, typer.Option(min=1, help="Keep only the first N dimensions.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
-    precision: Annotated[Precision, typer.Option(help="Number format of the vectors.")] = "float32",
+    precision: Precisions = None,
     chunk: Annotated[
         int | None,
         typer.Option(
@@ -121,7 +121,7 @@ def embed(
         instruction=instruction,
         dim=dim,
         normalize=normalize,
-        precision=precision,
+        precision=precision or "float32",
         keep=tuple(name for part in keep.split(",") if (name := part.strip())),
         shard_rows=shard_rows or SHARD_ROWS,
         chunk=chunk,

@@ -7,18 +7,16 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import ADVANCED, AsJson, Limit, ModelOptions, Models, Reads, Seed, parse_named, refuse_options
+from unmask.cli.options import ADVANCED, AsJson, Lessons, Limit, ModelOptions, Models, Reads, Seed, parse_named, refuse_options
 from unmask.io.terminal import tell_json
 
-_FOR_TESTS = ("limit", "learned", "run_code", "allow_unsandboxed_code", "batch", "seed")
+_FOR_TESTS = ("limit", "learned", "run_code", "allow_unsandboxed_code", "seed")
 
 
 def evaluate_lm(
     context: typer.Context,
     model: Models,
-    lessons: Annotated[
-        list[str] | None, Reads(), typer.Option(metavar="NAME=FILE", help="Held-out lessons of a domain. Repeat for several.")
-    ] = None,
+    lessons: Lessons = [],  # noqa: B006 (typer copies it)
     texts: Annotated[
         list[str] | None,
         Reads(),
@@ -56,11 +54,9 @@ def evaluate_lm(
             rich_help_panel=ADVANCED,
         ),
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Items of public tests in one batch.", rich_help_panel=ADVANCED)] = 8,
-    max_length: Annotated[int, typer.Option(min=2, help="Maximum tokens of a lesson or text.")] = 512,
     seed: Seed = 0,
     *,
-    options: Annotated[ModelOptions, "dtype", "device", "attn_implementation", "trust_remote_code"],
+    options: Annotated[ModelOptions, "max_length", "dtype", "device", "attn_implementation", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """Evaluate language models: likelihood of held-out text (also informative for small models), and accuracy on public tests."""
@@ -76,7 +72,7 @@ def evaluate_lm(
     files = parse_named("ability", [name if "=" in name else f"{name}=hub" for name in ability or []], "NAME or NAME=FILE")
     settings = LMSettings(
         sources=tuple(options.source(name) for name in model),
-        lessons={name: Path(file) for name, file in parse_named("lessons", lessons or []).items()},
+        lessons={name: Path(file) for name, file in parse_named("lessons", lessons).items()},
         texts={name: Path(file) for name, file in parse_named("texts", texts or []).items()},
         abilities={name: Path(file) if f"{name}={file}" in (ability or []) else None for name, file in files.items()},
         choices=tuple(choice or ()),
@@ -84,8 +80,7 @@ def evaluate_lm(
         learned=tuple(learned or ()),
         run_code=run_code,
         allow_unsandboxed_code=allow_unsandboxed_code,
-        batch=batch,
-        max_length=max_length,
+        max_length=options.max_length or 512,
         seed=seed,
     )
     sections = evaluate_language_models(settings)

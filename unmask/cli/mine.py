@@ -107,16 +107,13 @@ def leaks(
         ),
     ],
     task: Tasks,
-    threshold: Annotated[
-        float, typer.Option(help="Similarity from which two texts are near duplicates (Jaccard of runs of five letters).")
-    ] = 0.8,
     as_json: AsJson = False,
 ) -> None:
     """Look for leaks: count the training texts and pairs that also occur in a task, exactly or nearly."""
     from unmask.reporting.console import print_leaks
     from unmask.training.leakage import search_leaks
 
-    reports = search_leaks(train, task, threshold)
+    reports = search_leaks(train, task)
     if as_json:
         tell_json([{"path": path, **report.as_json()} for path, report in zip(train, reports, strict=True)])
     else:

@@ -13,6 +13,7 @@ from unmask.cli.options import (
     AsJson,
     Base,
     LearningOptions,
+    Lessons,
     LoadOptions,
     LoraSettings,
     Model,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Experts = Annotated[
     list[Path] | None, Reads(is_model=True), typer.Argument(help="PEFT folders of experts with the same base model, in order.")
 ]
-_LEARNING = ("balance", "batch", "accumulate", "lr", "router_lr", "average")
+_LEARNING = ("balance", "batch", "accumulate", "lr", "average")
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,7 @@ class RoutingOptions:
 def mix(
     context: typer.Context,
     output: OutputFolder,
-    lessons: Annotated[
-        list[str],
-        Reads(),
-        typer.Option(metavar="NAME=FILE", help="Lessons of one domain for the router to learn on. Repeat for each domain."),
-    ],
+    lessons: Lessons,
     experts: Experts = None,
     joint: Annotated[
         bool, typer.Option("--joint", help="Train new experts together with the router, one for each domain.")
@@ -100,10 +97,6 @@ def mix(
         typer.Option(help="Initial router. random: small weights. prototypes: mean states of the experts' domains."),
     ] = "random",
     balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
-    router_lr: Annotated[
-        float | None,
-        typer.Option(help="Peak learning rate of the router with --joint. Default: 1e-2.", rich_help_panel=ADVANCED),
-    ] = None,
     *,
     routing: RoutingOptions,
     learning: LearningOptions,
@@ -119,7 +112,6 @@ def mix(
 
     if not joint:
         refuse_options(context, ("r", "alpha"), "applies to new experts: give --joint, or leave it out.")
-        refuse_options(context, ("router_lr",), "applies to a router trained with new experts: give --joint, or use --lr.")
     if learning.steps == 0:
         refuse_options(context, _LEARNING, "applies to training, and --steps 0 trains nothing: leave it out.")
     with training_progress() as callbacks:
@@ -131,7 +123,7 @@ def mix(
             options.source(base or ""),
             lora=lora.lora(),
             learning=learning,
-            options=RouterOptions(start=start, balance=Balance(balance), joint=joint, lr=router_lr),
+            options=RouterOptions(start=start, balance=Balance(balance), joint=joint),
             callbacks=callbacks,
         )
     losses = f"; loss {done.losses[0]:.3f} -> {done.losses[-1]:.3f}" if done.losses else ""
@@ -183,20 +175,9 @@ def upcycle(
         int | None, typer.Option(min=2, max=4096, help="Number of copies of each MLP. Default without --branch: 8.")
     ] = None,
     top_k: Annotated[int, typer.Option(min=2, max=4096, help="Experts that act on a token.")] = 2,
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=10,
-            help="Noise added to each expert, as a share of its weights' standard deviation. Default: 0.01 for copies, 0 for branches.",
-        ),
-    ] = None,
     drop: Annotated[
         float, typer.Option(min=0, max=1, help="Share of each expert's neurons that get new random weights (Drop-Upcycling).")
     ] = 0.0,
-    router_std: Annotated[
-        float, typer.Option(min=0, max=10, help="Standard deviation of new routers' weights.", rich_help_panel=ADVANCED)
-    ] = 0.02,
     seed: Seed = 0,
     *,
     options: LoadOptions,
@@ -211,9 +192,7 @@ def upcycle(
         output,
         experts=experts,
         top_k=top_k,
-        noise=noise,
         drop=drop,
-        router_std=router_std,
         seed=seed,
     )
     if as_json:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
 import typer
 
 from unmask.designs.design import Attention
+from unmask.encoding.precision import Precision
 from unmask.errors import UnmaskError
 from unmask.moe.experts import names
 
@@ -100,17 +101,13 @@ Tasks = Annotated[
         "Repeat for several.",
     ),
 ]
-Outputs = Annotated[
-    Path,
-    Writes(resumable=True),
-    typer.Option(
-        "--output", "-o", metavar="FOLDER", help="Folder for the results. Run the same command again to continue or extend it."
-    ),
-]
 OutputFolder = Annotated[
     Path,
     Writes(resumable=True),
     typer.Option("--output", "-o", metavar="FOLDER", help="Output folder. Run the same command again to continue."),
+]
+OptionalFolder = Annotated[
+    Path | None, Writes(), typer.Option("--output", "-o", metavar="FOLDER", help="Output folder.", show_default=False)
 ]
 NewFolder = Annotated[Path, Writes(), typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the result.")]
 OutputFile = Annotated[Path, Writes(folder=False), typer.Option("--output", "-o", metavar="FILE", help="Output file (jsonl).")]
@@ -124,6 +121,7 @@ IdColumn = Annotated[
     str | None,
     typer.Option(help="Column that identifies a row. Default: _id or id if an index is built, else file and row number."),
 ]
+Precisions = Annotated[Precision | None, typer.Option(help="Number format of the vectors. Default: float32.")]
 Instruction = Annotated[str | None, typer.Option(help="Text that replaces {instruction} in the prompt.")]
 FitOn = Annotated[
     Path | None,
@@ -133,6 +131,9 @@ FitOn = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many rows, sampled at random with a fixed seed.")]
+Lessons = Annotated[
+    list[str], Reads(), typer.Option(metavar="NAME=FILE", help="Lessons of one domain. Repeat for each domain.")
+]
 Number = Annotated[int, typer.Option("--number", "-n", min=1, max=MAX_TEXTS, help="How many lessons to produce.")]
 Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Random seed.", rich_help_panel=ADVANCED)]
 Ray = Annotated[
@@ -164,8 +165,9 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 
 Check = Annotated[bool, typer.Option("--check", help="Load the model, check everything, and exit.")]
 AttentionOption = Annotated[
     Attention | None,
-    typer.Option("--attention", "-a", help="Attention of the model. Required unless the model is a saved embedder."),
+    typer.Option("--attention", "-a", help="Attention of the model. Required unless it is a saved embedder."),
 ]
+Label = Annotated[str | None, typer.Option(help="Column of labels: gold clusters, or the colours of a map.")]
 Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read. Default: the last one, after the final norm.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 

@@ -17,12 +17,14 @@ from unmask.cli.options import (
     AttentionOption,
     Column,
     Design,
+    Label,
     Layer,
     Limit,
     Model,
     ModelOptions,
     Models,
-    Outputs,
+    OptionalFolder,
+    OutputFolder,
     Reads,
     Seed,
     Tasks,
@@ -109,9 +111,7 @@ def prefix(
         typer.Option(help="File with columns prefix, query, same, different. Default: 48 rows that come with unmask."),
     ] = None,
     layer: Layer = None,
-    output: Annotated[
-        Path | None, Writes(), typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result and a figure.")
-    ] = None,
+    output: OptionalFolder = None,
     *,
     options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"],
     as_json: AsJson = False,
@@ -163,7 +163,7 @@ def geometry(
 
 def masked(
     model: Model,
-    texts: Annotated[Path, typer.Option(help="File of texts: txt (one text per line), jsonl, csv, tsv or parquet.")],
+    texts: TextsOption = None,
     attention: AttentionOption = None,
     column: Column = "text",
     rate: Annotated[float, typer.Option("--rate", "-p", help="Share of a text's tokens to mask.")] = 0.2,
@@ -227,7 +227,7 @@ def clusters(
     number: Annotated[int, typer.Option("--clusters", min=2, help="Number of clusters for k-means.")] = 10,
     seeds: Annotated[int, typer.Option(min=2, help="Number of k-means runs.", rich_help_panel=ADVANCED)] = 5,
     column: Column = "text",
-    label: Annotated[str | None, typer.Option(help="Column of gold labels. Adds the AMI of each design with them.")] = None,
+    label: Label = None,
     limit: Limit = None,
     *,
     options: ModelOptions,
@@ -300,7 +300,7 @@ def pairs(
 
 def layers(
     model: Model,
-    design: Annotated[str, typer.Option("--design", "-d", help="A design without @layer.")] = "prompteol",
+    design: Design = "prompteol",
     output: ResultFolder = Path("layers"),
     task: Tasks = [],  # noqa: B006 (typer copies it)
     texts: TextsOption = None,
@@ -310,8 +310,8 @@ def layers(
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a text's vector changes from layer to layer, and what each layer scores on tasks."""
-    from unmask.designs.design import Design
+    """Show how a text's vector changes from layer to layer, and what each layer scores on tasks, for a design without @layer."""
+    from unmask.designs.design import Design as ParsedDesign
     from unmask.probing.layers import probe_layers
     from unmask.probing.texts import read_texts
     from unmask.reporting.probe_figures import draw_layers
@@ -319,7 +319,8 @@ def layers(
     from unmask.tasks.find import resolve_tasks
 
     check_probe_folder(output, "layers")
-    parsed, rows = Design.parse(design), read_texts(texts, column, limit)
+    design = design or "prompteol"
+    parsed, rows = ParsedDesign.parse(design), read_texts(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
     loaded = _load(model, parsed.attention, options)
     result = probe_layers(loaded, parsed, rows, tasks, **_encoding(options))
@@ -359,10 +360,10 @@ def routing(
     ] = None,
     texts: LabelledTexts = None,
     label: Labels = None,
-    output: Outputs = Path("routing"),
+    output: OutputFolder = Path("routing"),
     column: Columns = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Record at most this many tokens, sampled at random.")] = None,
-    attention: Annotated[Attention, typer.Option("--attention", "-a", help="Attention of the model.")] = "causal",
+    attention: AttentionOption = "causal",
     against: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Another record of the same tokens. Shows how much both records agree."),
@@ -394,7 +395,9 @@ def routing(
     else:
         rows = read_labelled(texts or [], label or [], column or ["text"], seed)
         check_folder(output)
-        record = record_routing(_load(model, attention, options), rows, output, sample=sample, seed=seed, **_encoding(options))
+        record = record_routing(
+            _load(model, attention or "causal", options), rows, output, sample=sample, seed=seed, **_encoding(options)
+        )
     if other is not None:
         agreement = compare_records(record, other, Draws(seed=seed))
         _show(agreement, agreement_table(agreement, record, other), as_json)
@@ -410,7 +413,7 @@ def experts(
     model: Model,
     texts: LabelledTexts,
     label: Labels = None,
-    output: Outputs = Path("routing"),
+    output: OutputFolder = Path("routing"),
     column: Columns = None,
     together: Annotated[
         bool,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Writes
+from unmask.cli.options import OptionalFolder
 from unmask.io.terminal import tell, tell_result
 
 
@@ -20,13 +20,12 @@ def report(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path | None,
-        Writes(),
-        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report. Default: `report` in the first folder."),
-    ] = None,
+    output: OptionalFolder = None,
 ) -> None:
-    """Write an HTML report of a comparison (with figures and tables), of routing records, or of a study's claims."""
+    """Write an HTML report of a comparison (with figures and tables), of routing records, or of a study's claims.
+
+    Without -o, it is written to `report` in the first folder.
+    """
     from unmask.errors import UnmaskError
     from unmask.moe.atlas.page import is_record, write_atlas
     from unmask.reporting.report_folder import write_report

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.command import Command, Group
-from unmask.cli.options import Data, ModelOptions, OutputFolder, Reads, Settings, with_settings
+from unmask.cli.options import Data, ModelOptions, Models, OutputFolder, Settings, with_settings
 from unmask.cli.train import data_root, show_settings, training_progress
 from unmask.io.paths import expanded
 
@@ -31,11 +31,6 @@ Scale = Annotated[
     typer.Option(
         help="smoke (seconds), small (hours on a laptop) or paper (a GPU; --plan shows its differences from the paper)."
     ),
-]
-Models = Annotated[
-    list[str] | None,
-    Reads(is_model=True),
-    typer.Option("--model", "-m", help="Base model. Repeat for several. Default: the models of the plan."),
 ]
 ShowPlan = Annotated[
     bool,
@@ -62,7 +57,7 @@ def _with_example(setting: str) -> Callable[[Callable[..., None]], Callable[...,
 def self_moe(
     scale: Scale,
     output: OutputFolder = Path("self-moe"),
-    model: Models = None,
+    model: Models = [],  # noqa: B006 (typer copies it)
     settings: Settings = None,
     data: Data = None,
     show_plan: ShowPlan = False,
@@ -85,7 +80,9 @@ def self_moe(
             return write_report(findings, folder, name, plan)
 
         command = _command("self-moe", scale, name, settings, data, options.dtype)
-        return sheets(study(plan, options.source(name), data_root(data), folder, write, callbacks, command, scale))
+        return sheets(
+            study(plan, options.source(name), data_root(data), folder, write, callbacks=callbacks, command=command, scale=scale)
+        )
 
     _each(model or plan.models, output, run)
 
@@ -98,7 +95,7 @@ def self_moe(
 def routers(
     scale: Scale,
     output: OutputFolder = Path("routers"),
-    model: Models = None,
+    model: Models = [],  # noqa: B006 (typer copies it)
     settings: Settings = None,
     data: Data = None,
     show_plan: ShowPlan = False,
@@ -128,7 +125,7 @@ def routers(
 
         source = replace(options.source(name), attn_implementation=plan.attn_implementation)
         command = _command("routers", scale, name, settings, data, options.dtype)
-        return sheets(study(plan, source, root, tasks, folder, write, callbacks, command, scale))
+        return sheets(study(plan, source, root, tasks, folder, write, callbacks=callbacks, command=command, scale=scale))
 
     _each(model or plan.models, output, run)
 
@@ -145,7 +142,7 @@ def _of_embedders(study_name: str, about: str, setting: str) -> None:
     def command(
         scale: Scale,
         output: OutputFolder = Path(study_name),
-        model: Models = None,
+        model: Models = [],  # noqa: B006 (typer copies it)
         settings: Settings = None,
         data: Data = None,
         show_plan: ShowPlan = False,
@@ -166,7 +163,9 @@ def _of_embedders(study_name: str, about: str, setting: str) -> None:
         def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
             command = _command(study_name, scale, name, settings, data, options.dtype)
             part, source = load_plan(study_name, scale, settings or [], _called(name)), options.source(name)
-            return sheets(study(part, scale, source, data_root(data), folder, write_report, callbacks, command))
+            return sheets(
+                study(part, scale, source, data_root(data), folder, write_report, callbacks=callbacks, command=command)
+            )
 
         _each(model or plan.models, output, run)
 
@@ -191,7 +190,7 @@ for _study, _about, _setting in (
     _of_embedders(_study, _about, _setting)
 
 
-def _show(plan: WholePlan, models: list[str] | None, **names: Iterable[str]) -> None:
+def _show(plan: WholePlan, models: list[str], **names: Iterable[str]) -> None:
     """Print a plan. names: allowed values by setting."""
     chosen = plan.model_copy(update={"models": tuple(models)}) if models else plan
     show_settings(chosen, allowed={key: list(values) for key, values in names.items()})

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,11 +21,12 @@ from unmask.cli.options import (
     Model,
     ModelOptions,
     OutputFolder,
+    Precisions,
 )
-from unmask.encoding.precision import Precision
 from unmask.errors import UnmaskError
 from unmask.io.terminal import counted, say, tell, tell_json
 
+Mode = Literal["dense", "bm25", "lexical", "hybrid"]
 _BATCH = 64  # queries of a file that are embedded together
 
 
@@ -48,10 +49,10 @@ def index(
     query_instruction: Annotated[
         str | None, typer.Option(help="Text that replaces {instruction} in the prompt of queries.")
     ] = None,
-    precision: Annotated[Precision | None, typer.Option(help="Number format of the stored vectors. Default: float32.")] = None,
+    precision: Precisions = None,
     lexical: Annotated[
         bool,
-        typer.Option("--lexical", help="Also store lexical vectors, for `unmask search` with --lexical or --hybrid."),
+        typer.Option("--lexical", help="Also store lexical vectors, for `unmask search` with --mode lexical or hybrid."),
     ] = False,
     store: Annotated[
         str | None,
@@ -137,12 +138,12 @@ def search(
             "--filter", metavar="FILTER", help="Search only documents with these properties: \"year >= 2020 and tag = 'a'\"."
         ),
     ] = None,
-    hybrid: Annotated[
-        bool,
-        typer.Option("--hybrid", help="Fuse the rankings of vectors, BM25 and, if the index has them, lexical vectors."),
-    ] = False,
-    bm25: Annotated[bool, typer.Option("--bm25", help="Rank by BM25 only. No model is loaded.")] = False,
-    lexical: Annotated[bool, typer.Option("--lexical", help="Rank by lexical vectors only.")] = False,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="dense: vectors. bm25: shared words, without a model. lexical: lexical vectors. hybrid: all rankings of the index, fused."
+        ),
+    ] = "dense",
     exact: Annotated[bool, typer.Option("--exact", help="Compare all documents, even if the index is approximate.")] = False,
     queries: Annotated[
         Path | None, typer.Option(help="File of queries (column text) instead of one query. Prints a line of JSON for each.")
@@ -154,16 +155,13 @@ def search(
     """Find the documents of an index that answer a query best."""
     if (query is None) == (queries is None):
         raise UnmaskError("Give one query, or a file of queries with --queries.")
-    if hybrid + bm25 + lexical > 1:
-        raise UnmaskError("Give one of --hybrid, --bm25 and --lexical.")
-    if exact and (bm25 or lexical):
-        raise UnmaskError("--bm25 and --lexical compare all documents anyway, so --exact would change nothing.")
+    if exact and mode in ("bm25", "lexical"):
+        raise UnmaskError(f"--mode {mode} compares all documents anyway, so --exact would change nothing.")
     from unmask.reporting.console import print_hits
     from unmask.search.documents import Corpus, read_documents
-    from unmask.search.index import Index, Mode
+    from unmask.search.index import Index
 
-    mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "lexical" if lexical else "dense"
-    if not bm25:
+    if mode != "bm25":
         say("loading the model of the index ...")
     opened = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:

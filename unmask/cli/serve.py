@@ -29,7 +29,6 @@ def serve(
     max_body: Annotated[
         int, typer.Option(min=1024, metavar="BYTES", help="Maximum bytes of a request.", rich_help_panel=ADVANCED)
     ] = 8 * 2**20,
-    max_texts: Annotated[int, typer.Option(min=1, help="Maximum texts of a request.", rich_help_panel=ADVANCED)] = 2048,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum tokens of a request, after truncation.", rich_help_panel=ADVANCED)
     ] = 300_000,
@@ -72,7 +71,6 @@ def serve(
 
     settings = ServerSettings(
         max_body=max_body,
-        max_texts=max_texts,
         max_tokens=max_tokens,
         max_queue=max_queue,
         timeout=timeout,

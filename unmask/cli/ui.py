@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Check, Column, Designs, Model, ModelOptions, Port
+from unmask.cli.options import Check, Column, Designs, Label, Model, ModelOptions, Port
 from unmask.io.terminal import say, tell, tell_result
 
 
@@ -21,7 +21,7 @@ def ui(
         Path | None, typer.Option(help="File of texts to show as a map: txt, jsonl, csv, tsv or parquet.")
     ] = None,
     column: Column = "text",
-    label: Annotated[str | None, typer.Option(help="Column of the corpus that colours its points.")] = None,
+    label: Label = None,
     port: Port = 0,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     check: Check = False,

@@ -37,7 +37,7 @@ class ServerSettings:
     max_body: int = 8 * 2**20
     """Bytes of a request."""
     max_texts: int = 2048
-    """Texts of a request."""
+    """Texts of a request, as in OpenAI's API. Not an option."""
     max_tokens: int = 300_000
     """Tokens of a request, after truncation."""
     max_queue: int = 1_000_000

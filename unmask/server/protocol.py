@@ -148,7 +148,7 @@ def parse_request(body: bytes, max_texts: int) -> EmbeddingRequest:
         raise ApiError(400, "input is empty: give at least one text.", param="input")
     count = len(texts) if isinstance(texts, list) and not isinstance(texts[0], int) else 1
     if count > max_texts:
-        message = f"{count} texts exceed the limit of {max_texts}: send fewer at once, or raise the server's --max-texts."
+        message = f"{count} texts exceed the limit of {max_texts}: send fewer at once."
         raise ApiError(413, message, param="input")
     try:
         return EmbeddingRequest.model_validate({name: value for name, value in fields.items() if value is not None})

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, only_writer_of
 from unmask.io.seals import seal
-from unmask.models.branches import load_branch
 from unmask.models.loading import Source, dtype_name, load_base_language_model, places_of
 from unmask.models.provenance import versions
+from unmask.moe.upcycling.branches import load_branch
 from unmask.moe.upcycling.upcycle import Upcycled, UpcycleOptions, sizes, upcycle
 
 if TYPE_CHECKING:
