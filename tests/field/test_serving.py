@@ -244,7 +244,7 @@ def test_large_texts_take_turns_and_are_abandoned_with_their_client(
     ("limits", "texts", "option"),
     [
         ({"max_body": 1100}, "x" * 2000, "--max-body"),
-        ({"max_texts": 2}, ["x"] * 3, "--max-texts"),
+        ({"max_texts": 2}, ["x"] * 3, "limit of 2"),
         ({"max_tokens": 9}, ["a man plays a guitar"] * 3, "--max-tokens"),
         ({"max_tokens": 9, "allow_token_ids": True}, [[10] * 4] * 3, "--max-tokens"),
     ],

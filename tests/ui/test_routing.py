@@ -21,7 +21,7 @@ from unmask.models.decoder import model_lock
 from unmask.moe.mixture.gating import Routing, gates
 from unmask.moe.mixture.model import MixtureModel
 from unmask.moe.mixture.names import RouterKind
-from unmask.ui.routing_view import MOST_TOKENS, as_json, routes
+from unmask.ui.routing import MAX_TOKENS, as_json, routes
 
 TEXT = "A man plays a guitar."
 MIXTURES = [name for name, family in FAMILIES.items() if family.experts]
@@ -109,7 +109,7 @@ def test_a_dense_model_says_why_and_what_to_do(pico: Callable[..., Embedder]) ->
 
 
 def test_a_long_text_is_refused(pico: Callable[..., Embedder]) -> None:
-    with pytest.raises(UnmaskError, match=f"at most {MOST_TOKENS}"):
+    with pytest.raises(UnmaskError, match=f"at most {MAX_TOKENS}"):
         routes(pico(family="olmoe"), "guitar " * 200)
 
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 import urllib.request
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.abuse.forking import program, start, wait
 from tests.in_process import run_program
 from tests.server.running import until
 from tests.tiny import write_rows
+from unmask.cli import app
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.ui.corpus import Corpus
-from unmask.ui.start import Inputs, load_page, read_inputs
+from unmask.ui.corpus_map import Corpus
+from unmask.ui.server import Inputs, PageServer, load_page, open_in_browser, read_inputs
 
 
 def test_what_was_found_is_said(tmp_path: Path) -> None:
@@ -27,7 +31,7 @@ def test_what_was_found_is_said(tmp_path: Path) -> None:
     assert read_inputs([]).summary == []
     assert read_inputs([], file).summary == ["texts.jsonl: 9 texts"]
     sampled = Inputs([], Corpus("texts.jsonl", ("a", "b"), None, 9), {})
-    assert sampled.summary == ["texts.jsonl: 2 of 9 texts, drawn at random"]
+    assert sampled.summary == ["texts.jsonl: 2 of 9 texts, sampled at random"]
 
 
 def test_more_than_two_designs_are_refused() -> None:
@@ -39,14 +43,9 @@ def test_more_than_two_designs_are_refused() -> None:
 def test_a_saved_embedder_is_shown_as_it_was_saved(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     pico("causal/eol/last@2").save_pretrained(tmp_path / "saved")
     page = load_page(str(tmp_path / "saved"), read_inputs([]))
-    assert list(page.workbench.designs) == ["causal/eol/last@2"]
+    assert list(page.embedders.designs) == ["causal/eol/last@2"]
     chosen = load_page(str(tmp_path / "saved"), read_inputs([], designs="mean"))
-    assert list(chosen.workbench.designs) == ["mean"]
-
-
-def test_any_other_model_is_shown_by_two_designs(pico_folder: Callable[[str], Path]) -> None:
-    page = load_page(str(pico_folder("llama")), read_inputs([]))
-    assert list(page.workbench.designs) == ["prompteol", "mean"]
+    assert list(chosen.embedders.designs) == ["mean"]
 
 
 @pytest.mark.parametrize(
@@ -97,3 +96,23 @@ def test_check_says_what_would_be_shown(
     file = write_rows(tmp_path / "texts.jsonl", [{"text": "a", "kind": "b"}])
     words: list[str | Path] = ["ui", "-m", pico_folder("llama"), "--corpus", file, "--label", "kind", "-d", "mean", "--check"]
     assert run_program(words, monkeypatch, capfd)[:2] == (0, "designs: mean\ntexts.jsonl: 1 texts\n")
+
+
+def test_the_browser_gets_a_private_file_and_not_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    with open_in_browser("http://127.0.0.1:8000/?token=abc-_&x=1"):
+        (address,) = opened
+        file = Path(address.removeprefix("file://"))
+        assert "abc" not in address
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert 'content="0; url=http://127.0.0.1:8000/?token=abc-_&amp;x=1"' in file.read_text()
+    assert not file.parent.exists()
+
+    def run(server: PageServer) -> None:
+        assert not any(server.token in address for address in opened)
+        server.page.close()
+
+    monkeypatch.setattr(PageServer, "run", run)
+    assert CliRunner().invoke(app, ["ui", "-m", "pico", "-d", "mean", "--device", "cpu", "--open"]).exit_code == 0
+    assert len(opened) == 2
