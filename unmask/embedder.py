@@ -146,7 +146,7 @@ class Embedder:
 
         adapters = as_adapters(adapter)
         source = Source(str(model), revision, adapters, merge, dtype, device, attn_implementation, trust_remote_code)
-        saved = read_saved(source.model, revision, adapters, named=bool(design))
+        saved = read_saved(source.model, revision, adapters, names_design=bool(design))
         if saved is None:
             parsed = as_design(design or DEFAULT_DESIGN)
             loaded = EmbedderParts(*load_decoder(source), parsed, source, None, None)

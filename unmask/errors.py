@@ -52,7 +52,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def require_counts(**given: int | None) -> None:
-    """Raise UnmaskError for a number, by its name, that is no whole number from 1 on. None passes: it stands for a default."""
+    """Raise UnmaskError unless a named number is a positive integer or None (use the default)."""
     for name, value in given.items():
         if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
             raise UnmaskError(f"{name} is {value!r}: give a whole number from 1 on.")

@@ -252,7 +252,7 @@ def test_a_limit_reaches_the_tasks(run: Run, model: Path, task: Path) -> None:
     ("change", "message"),
     [
         ({"-m": "no/such-model"}, "no/such-model"),
-        ({"-m": "/nowhere"}, "There is no folder '/nowhere'"),
+        ({"-m": "/nowhere"}, "Folder '/nowhere' does not exist"),
         ({"-d": "prompteoll"}, "Unknown design 'prompteoll'. Did you mean 'prompteol'?"),
         ({"-d": "causal/eoll/last"}, "Unknown prompt 'eoll'. Did you mean 'eol'?"),
         ({"-d": "causal/eol/lost"}, "Unknown pooling 'lost'. Did you mean 'last'?"),
@@ -263,7 +263,7 @@ def test_a_limit_reaches_the_tasks(run: Run, model: Path, task: Path) -> None:
         ({"--fit-on": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
         ({"--dtype": "float31"}, "'float31' is not a dtype: auto, float32"),
         ({"--device": "abacus"}, "'abacus' is not a device"),
-        ({"--adapter": "/nowhere"}, "There is no folder '/nowhere'"),
+        ({"--adapter": "/nowhere"}, "Folder '/nowhere' does not exist"),
         ({"-r": "no/such-reference"}, "no/such-reference"),
         ({"-o": "occupied"}, "'occupied' is a file, and the output is a folder"),
     ],
@@ -338,8 +338,8 @@ def test_a_wrong_baseline_is_told_before_anything_is_loaded(
     monkeypatch.setattr(module, "load_decoder", no_load)
     given = ("-d", "mean,last", "-t", task, "-o", "out")
     assert "Did you mean 'last'?" in compared(run, model, *given, "-b", "lats").mistake
-    assert "There is no folder './nowhere'" in compared(run, model, *given, "-r", "./nowhere").mistake
-    assert "There is no folder './other'" in compared(run, model, *given, "-m", "./other").mistake
+    assert "Folder './nowhere' does not exist" in compared(run, model, *given, "-r", "./nowhere").mistake
+    assert "Folder './other' does not exist" in compared(run, model, *given, "-m", "./other").mistake
     assert not Path("out").exists()
 
 
@@ -442,7 +442,7 @@ def test_embed_fits_on_the_texts_that_it_is_given(run: Run, model: Path, texts: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"-m": "/nowhere"}, "There is no folder '/nowhere'"),
+        ({"-m": "/nowhere"}, "Folder '/nowhere' does not exist"),
         ({"-d": "mena"}, "Unknown design 'mena'. Did you mean 'mean'?"),
         ({"-o": "vectors.csv"}, "vectors are written to .parquet, .npy, .jsonl, not '.csv'"),
         ({"--id-column": "name"}, "no room for ids"),

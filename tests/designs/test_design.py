@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.designs import design as vocabulary
-from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, Design, parse_designs, two_designs
+from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, Design, parse_designs
 from unmask.designs.presets import PRESETS, SETS
 from unmask.designs.prompts import PROMPTS
 from unmask.encoding.heads import HEADS as BUILT
@@ -132,7 +132,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_match(name: str, hint: str)
         ("causal/plain/mean/whiten:0", "at least 1 dimension, not 0"),
         ("causal/plain/mean@last", "1 or more, or 'all' or 'mean', not 'last'"),
         ("causal/plain/mean@-1", "1 or more, or 'all' or 'mean', not '-1'"),
-        ("causal/plain/mean@0", "no layer 0"),
+        ("causal/plain/mean@0", "Layer 0 does not exist"),
         ("causal/plain/mean/sum:much", "positive number or 'auto'"),
         ("causal/plain/mean/sum:0", "positive number or 'auto'"),
         ("causal/plain/mean/sum:-1", "positive number or 'auto'"),
@@ -211,13 +211,8 @@ def test_a_head_refuses_what_it_would_not_read(name: str, why: str) -> None:
 
 def test_work_that_needs_dense_vectors_refuses_sparse_ones() -> None:
     Design().require_dense("An export")
-    with pytest.raises(UnmaskError, match="An export needs dense vectors, and those of 'causal/eol/last/lexical' are sparse"):
+    with pytest.raises(UnmaskError, match="An export needs dense vectors, and 'causal/eol/last/lexical' gives sparse ones"):
         Design.parse("causal/eol/last/lexical").require_dense("An export")
-
-
-def test_whitening_does_not_go_with_what_it_undoes() -> None:
-    with pytest.raises(UnmaskError, match="'zscore' before it would change nothing"):
-        Design(zscore=True, whiten="all")
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -225,15 +220,6 @@ def test_a_set_stands_for_its_designs(name: str) -> None:
     labels = [design.partition('="')[0].partition("=causal")[0] for design in SETS[name].designs]
     assert list(parse_designs(f"mean, {name} ,last")) == ["mean", *labels, "last"]
     assert len(parse_designs(name)) == len(SETS[name].designs)  # no two of them are one design
-
-
-def test_the_ablation_of_moee_is_in_its_set() -> None:
-    found = parse_designs("moee-ablation").values()
-    for pooling in ("last", "mean"):
-        for layer in (None, "all"):
-            assert Design("causal", "eol", pooling, layer) in found  # type: ignore[arg-type]
-        assert Design("causal", "eol", pooling, features="routing") in found  # type: ignore[arg-type]
-    assert not any(design.uses_routing for design in parse_designs("hidden-ablation").values())
 
 
 def test_names_are_split_at_the_commas_outside_quotes() -> None:
@@ -248,26 +234,9 @@ def test_a_design_asked_for_twice_is_kept_once_under_its_first_label() -> None:
     assert found == {name: Design.parse(name) for name in ("moee", "mean")}
 
 
-@pytest.mark.parametrize("names", ["", " , ,", []])
-def test_no_design_at_all_is_refused(names: str | list[str]) -> None:
-    with pytest.raises(UnmaskError, match="No design was given"):
-        parse_designs(names)
-
-
-def test_an_open_quote_does_not_vanish() -> None:
-    with pytest.raises(UnmaskError, match="Unknown design"):
-        parse_designs('mean,"echo')
-
-
 @pytest.mark.parametrize(("kind", "registry"), [("POOLINGS", {**POOLS, **BUILT}), ("ROUTINGS", ROUTES), ("HEADS", BUILT)])
 def test_every_name_of_the_vocabulary_has_its_implementation(kind: str, registry: dict[str, object]) -> None:
     assert sorted(getattr(vocabulary, kind)) == sorted(registry)
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_every_registered_prompt_makes_a_design(prompt: str) -> None:
-    assert Design(prompt=prompt).name == f"causal/{prompt}/mean"
-    assert Design(prompt=f"chat:{prompt}").name == f"causal/chat:{prompt}/mean"
 
 
 class TestLabels:
@@ -292,11 +261,3 @@ class TestLabels:
         """A server would serve one of them, and a comparison would show one."""
         with pytest.raises(UnmaskError, match=r"'a' and 'b' are one design, 'causal/plain/mean'. Give it one name"):
             parse_designs("a=mean,last,b=causal/plain/mean")
-
-
-def test_a_command_for_two_designs_takes_no_other_number() -> None:
-    one, other = Design.parse("prompteol"), Design.parse("mean")
-    assert two_designs([one, other]) == (one, other)
-    for designs in ([one], [one, other, one]):
-        with pytest.raises(UnmaskError, match=f"compares two designs.* {len(designs)} were given"):
-            two_designs(designs)

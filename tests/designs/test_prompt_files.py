@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from tests.conftest import TEXTS
 from tests.families import FAMILIES
 from unmask import Embedder
 from unmask.designs.design import Design, parse_designs
-from unmask.designs.prompt_files import LIBRARY, PromptEntry, labelled_designs, read_prompts
+from unmask.designs.prompt_files import LIBRARY, PromptEntry, read_prompts
 from unmask.designs.prompts import Prompt
 from unmask.errors import UnmaskError
 
@@ -33,11 +30,6 @@ def test_the_library_has_many_prompts_and_no_two_are_alike() -> None:
     assert len({entry.whole for entry in prompts.values()}) == len(prompts)
     assert any(entry.examples for entry in prompts.values())
     assert list(parse_designs("prompts")) == list(read_prompts(LIBRARY)) and len(read_prompts(LIBRARY)) > len(prompts)
-
-
-def test_the_standardised_library_has_the_same_prompts() -> None:
-    plain, standardised = parse_designs("prompts"), parse_designs("prompts-z")
-    assert standardised == {f"{name}-z": replace(design, zscore=True) for name, design in plain.items()}
 
 
 @pytest.mark.sample(10)
@@ -59,26 +51,6 @@ def test_a_vector_under_a_prompt_of_the_library_depends_on_its_text_alone(
 def test_a_prompt_of_the_library_is_a_design_by_its_name(library: str) -> None:
     for name, design in parse_designs(library).items():
         assert Design.parse(name) == design and parse_designs(name) == {name: design}
-
-
-def test_a_prompt_of_a_file_goes_before_one_of_the_library(tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        """
-        [topic]
-        template = 'Mine: "{text}":"'
-        """,
-    )
-    assert parse_designs(f"{file},subject")["topic"].prompt == 'Mine: "{text}":"'
-
-
-def test_a_new_line_in_single_quotes_is_told(tmp_path: Path) -> None:
-    """TOML reads no escapes there, so the model would read a backslash and an n."""
-    with pytest.warns(UserWarning, match=r"prompt 'topic': the model reads a backslash and an n.*double quotes"):
-        read_prompts(written(tmp_path, "[topic]\ntemplate = '{text}\\nIts topic is'"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read_prompts(written(tmp_path, '[topic]\ntemplate = "{text}\\nIts topic is"'))
 
 
 def test_a_file_stands_for_its_designs_under_their_names(tmp_path: Path) -> None:
@@ -144,25 +116,16 @@ def test_an_average_may_have_a_pooling_for_each_prompt(tmp_path: Path) -> None:
     assert parse_designs(str(file))["both"] == Design("causal", ("On {text}:", "echo"), ("last", "mean"))
 
 
-def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
-    file = written(tmp_path, "[topic]\ntemplate = 'Topic of \"{text}\":\"'\nexamples = [{ text = 'a', answer = 'b' }]")
-    embedder = Embedder.from_pretrained(str(pico_folder("llama")), parse_designs(str(file))["topic"])
-    vectors = embedder.encode(["one", "two words"])
-    embedder.save_pretrained(tmp_path / "saved")
-    file.unlink()
-    assert np.array_equal(Embedder.from_pretrained(str(tmp_path / "saved")).encode(["one", "two words"]), vectors)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "has no prompt"),
-        ("[topic", "is no TOML"),
+        ("[topic", "is not valid TOML"),
         ("[topic]\ntemplate = 'no field'", "prompt 'topic': .*must contain {text} once"),
         ("[topic]\ntemplate = '{text}'\npoling = 'last'", "prompt 'topic': .*poling"),
         ("[topic]\nexamples = []", "prompt 'topic': .*template"),
         ("topic = '{text}'", "prompt 'topic'"),
-        ("['a/b']\ntemplate = '{text}'", "'a/b' is no name of a prompt"),
+        ("['a/b']\ntemplate = '{text}'", "'a/b' is not a valid prompt name"),
         ("[topic]\ntemplate = '{text} {text}'\nexamples = [{ text = 'a', answer = 'b' }]", "{text} once and no other field"),
         ("[topic]\ntemplate = '{text}'\nexamples = [{ text = 'a' }]", "prompt 'topic': .*answer"),
         ("[both]\naverage = ['eol']", "prompt 'both': An average needs two prompts"),
@@ -185,17 +148,3 @@ def test_what_is_wrong_is_told_by_file_and_name(text: str, message: str, tmp_pat
     with pytest.raises(UnmaskError, match=message) as error:
         parse_designs(str(written(tmp_path, text)))
     assert "own.toml" in str(error.value)
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match="cannot be read"):
-        parse_designs(str(tmp_path / "none.toml"))
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UnmaskError, match="is no TOML"):
-        labelled_designs(tmp_path / "bytes.toml")
-
-
-def test_names_are_read_back(tmp_path: Path) -> None:
-    file = written(tmp_path, "[quotes]\ntemplate = " + json.dumps('A "b" \\ / , = {text} {{x}}'))
-    (design,) = parse_designs(str(file)).values()
-    assert Design.parse(design.name) == design

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.designs.design import Design, parse_designs
-from unmask.designs.prompts import PROMPTS, averaged, name_of, prompts_of
+from unmask.designs.design import Design
+from unmask.designs.prompts import PROMPTS, name_of, prompts_of
 from unmask.errors import UnmaskError
 
 ODD = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]) | st.sampled_from('"+/\\,:@~=')).map(
@@ -31,21 +31,10 @@ def test_every_name_gives_its_prompts_back_in_one_order(prompts: list[str], chat
     assert prompts_of(name_of(design.prompt)) == design.prompt
 
 
-@given(ODD)
-def test_one_prompt_is_never_taken_for_several(template: str) -> None:
-    design = Design(prompt=template)
-    assert Design.parse(design.name) == design and design.prompts == (template,)
-
-
 def test_a_plus_in_a_template_is_a_character() -> None:
     for name in ('causal/"1+1: {text}"/mean', 'causal/"\\"a {text}\\"+\\"b {text}\\""/mean', "causal/C++: {text}/mean"):
         assert isinstance(Design.parse(name).prompt, str)
     assert Design.parse('causal/style+"A+B: {text}"+chat:eol/last').prompts == ("A+B: {text}", "chat:eol", "style")
-
-
-def test_several_prompts_in_a_list_of_designs() -> None:
-    found = parse_designs('prompteol,both=causal/eol+"a, b/c = {text}"/last')
-    assert [design.prompts for design in found.values()] == [("eol",), ("a, b/c = {text}", "eol")]
 
 
 @pytest.mark.parametrize(
@@ -74,16 +63,6 @@ def test_poolings_follow_their_prompts() -> None:
     assert (one.prompts, one.poolings, one.name) == (("eol", "tone"), ("last", "mean"), "causal/eol+tone/last+mean@2/zscore")
     assert one.under("tone") == Design("causal", "tone", "mean", 2, zscore=True)
     assert Design.parse("causal/tone+eol/mean+mean") == Design.parse("causal/eol+tone/mean"), "one pooling has one name"
-
-
-def test_chat_makes_another_prompt() -> None:
-    assert averaged(["eol", "chat:eol"]) == ("chat:eol", "eol")
-
-
-@pytest.mark.parametrize("prompts", [(), ("eol",)])
-def test_an_average_needs_two(prompts: tuple[str, ...]) -> None:
-    with pytest.raises(UnmaskError, match="two prompts or more"):
-        Design(prompt=prompts)
 
 
 def test_the_features_under_one_prompt_are_bare() -> None:

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from unmask.designs.prompts import PROMPTS, Prompt, find_prompt
 from unmask.errors import UnmaskError
 
-MOEE = ["eol", "style", "sentiment", "tone", "intent", "complexity", "subjectivity", "language-style", "grammar"]
-
 
 @pytest.mark.parametrize("name", PROMPTS)
 @settings(max_examples=20)
@@ -17,26 +15,6 @@ def test_every_prompt_renders_the_text_where_it_says(name: str, text: str) -> No
     rendered, copies = PROMPTS[name].render(text, "Find it")
     assert [rendered[start:end] for start, end in copies] == [text] * PROMPTS[name].template.count("{text}")
     assert rendered == PROMPTS[name].template.format(text=text, instruction="Find it", eos="")
-
-
-@pytest.mark.parametrize("name", PROMPTS)
-def test_every_prompt_goes_by_its_own_name_and_says_what_it_is(name: str) -> None:
-    assert PROMPTS[name].name == name
-    assert PROMPTS[name].meaning
-    assert find_prompt(name) is find_prompt(f"chat:{name}") is PROMPTS[name]
-
-
-@pytest.mark.parametrize("name", MOEE)
-def test_a_one_word_prompt_ends_on_the_open_quote_of_the_answer(name: str) -> None:
-    rendered, _ = PROMPTS[name].render("A man sings.", None)
-    assert rendered.startswith('This sentence : "A man sings." ')
-    assert rendered.endswith(' in one word:"')
-    assert rendered.count('"') == 3
-
-
-def test_the_one_word_prompts_are_nine_and_all_different() -> None:
-    assert [name for name, prompt in PROMPTS.items() if prompt.template.endswith('in one word:"')] == MOEE
-    assert len({prompt.template for prompt in PROMPTS.values()}) == len(PROMPTS)
 
 
 @pytest.mark.parametrize(
@@ -107,19 +85,6 @@ def test_a_template_without_its_text_is_a_template_and_no_unknown_name(template:
         find_prompt(template)
     assert "does not work: it" in str(refused.value)
     assert str(refused.value).encode()
-
-
-def test_an_unknown_name_says_how_a_template_is_written() -> None:
-    with pytest.raises(UnmaskError) as refused:
-        find_prompt("eoll")
-    assert "Unknown prompt 'eoll'. Did you mean 'eol'?" in str(refused.value)
-    assert str(refused.value).endswith('Your own prompt needs {text} in it, for example "Topic of: {text}".')
-
-
-def test_a_text_is_never_read_as_a_template() -> None:
-    rendered, copies = find_prompt("{{{text}}} {instruction} {text}").render("{text}{eos}", "{instruction}")
-    assert rendered == "{{text}{eos}} {instruction} {text}{eos}"
-    assert copies == [(1, 12), (28, 39)]
 
 
 def test_without_an_instruction_the_text_stands_alone() -> None:

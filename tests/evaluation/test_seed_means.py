@@ -41,19 +41,17 @@ RECIPE = {"name": "llm2vec", "model": "smollm2", "designs": [MEAN], "seeds": [0]
 def a_run(folder: Path, seed: int, design: str = MEAN, leaks: Sequence[str] = ("dev",), **settings: Any) -> str:
     """A folder such as training leaves, alone in its own; the path of its model."""
     (folder / "model").mkdir(parents=True)
-    (folder / "recipe.json").write_text(json.dumps(RECIPE | settings | {"seeds": [seed]}))
     # what a seed draws has another hash
     data = {"mntp": {"wiki": {"path": "wiki", "revision": f"hash{seed}", "leaks": {task: {"exact": seed} for task in leaks}}}}
-    (folder / "run.json").write_text(json.dumps({"design": design, "seed": seed, "data": data}))
+    result = {"design": design, "seed": seed, "data": data, "base": {"weights": "a", "teacher": None}}
+    content = {"settings": {"recipe": RECIPE | settings | {"seeds": [seed]}}, "result": result}
+    (folder / "run.json").write_text(json.dumps(content))
     return str(folder / "model")
 
 
 def some_runs(folder: Path, design: str, seeds: Sequence[int]) -> list[str]:
     """Runs of one recipe in one folder, as training with several seeds leaves them."""
-    models = [a_run(folder / f"{design.replace('/', '-')}.seed{seed}", seed, design) for seed in seeds]
-    for model in models:
-        (Path(model).parent / "recipe.json").rename(folder / "recipe.json")
-    return models
+    return [a_run(folder / f"{design.replace('/', '-')}.seed{seed}", seed, design) for seed in seeds]
 
 
 def result(model: str, task: str = "t0", score: float = 0.5, design: str = MEAN, **fields: Any) -> Result:
@@ -97,11 +95,16 @@ def test_runs_that_differ_otherwise_are_not_alike(other: dict[str, Any], tmp_pat
 
 def test_runs_from_other_weights_are_not_alike(tmp_path: Path) -> None:
     """A base model that was replaced under the same path makes another training; so does another teacher."""
-    bases: list[dict[str, Any]] = [{"weights": "a"}, {"weights": "b"}, {"weights": "a", "teacher": {"weights": "c"}}]
+    bases = [
+        {"weights": "a", "teacher": None},
+        {"weights": "b", "teacher": None},
+        {"weights": "a", "teacher": {"weights": "c"}},
+    ]
     for seed, base in enumerate(bases):
         model = Path(a_run(tmp_path / f"run{seed}", seed))
         record = json.loads((model.parent / "run.json").read_text())
-        (model.parent / "run.json").write_text(json.dumps(record | {"base": base}))
+        record["result"]["base"] = base
+        (model.parent / "run.json").write_text(json.dumps(record))
     found = [training(str(tmp_path / f"run{seed}" / "model")) for seed in range(3)]
     assert len({one.otherwise for one in found if one}) == 3
 
@@ -118,7 +121,10 @@ def test_what_was_not_trained_here_is_no_training(model: str) -> None:
     assert one_seed([result(model)]) is None
 
 
-NO_SEED, NO_DATA = '{"design": "x", "seed": "first", "data": {}}', '{"design": "x", "seed": 1, "data": []}'
+NO_SEED, NO_DATA = (
+    f'{{"settings": {{"recipe": {{}}}}, "result": {{"design": "x", "seed": {seed}, "data": {data}, "base": {{}}}}}}'
+    for seed, data in (('"first"', "{}"), ("1", "[]"))
+)
 
 
 @pytest.mark.parametrize("broken", ["{", "[]", "{}", NO_SEED, NO_DATA])
@@ -146,7 +152,7 @@ def test_runs_on_a_file_that_changed_are_not_alike(tmp_path: Path) -> None:
     for seed, files in enumerate(("a", "a", "b")):
         record = Path(a_run(tmp_path / f"run{seed}", seed)).parent / "run.json"
         content = json.loads(record.read_text())
-        content["data"]["mntp"]["wiki"]["files"] = files
+        content["result"]["data"]["mntp"]["wiki"]["files"] = files
         record.write_text(json.dumps(content))
     first, second, third = (training(str(tmp_path / f"run{seed}" / "model")) for seed in range(3))
     assert first and second and third and first.otherwise == second.otherwise != third.otherwise
@@ -175,7 +181,9 @@ def test_a_report_joins_the_same_seeds_from_any_folder(tmp_path: Path, monkeypat
 def test_a_run_that_was_trained_again_leaves_old_scores_their_seed(tmp_path: Path) -> None:
     results = [noting(model) for model in some_runs(tmp_path / "runs", MEAN, [0, 1])]
     model = Path(results[1].model).parent
-    (model / "run.json").write_text(json.dumps({"design": LAST, "seed": 0, "data": {}}))
+    content = json.loads((model / "run.json").read_text())
+    content["result"] |= {"design": LAST, "seed": 0}
+    (model / "run.json").write_text(json.dumps(content))
     assert [[run.model for run in runs_of(one)] for one in mean_over_seeds(results)] == [[one.model for one in results]]
 
 

@@ -303,7 +303,7 @@ def test_a_stock_class_in_place_of_the_models_own_is_told(edit: Callable[..., Pa
         loaded = Embedder.from_pretrained(folder, **HERE)
     loaded.save_pretrained(tmp_path / "saved")
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*Python code of its own")
+        warnings.filterwarnings("error", message=".*Python code")
         assert np.array_equal(vectors(tmp_path / "saved"), loaded.encode(TEXTS)), "what is saved is of the stock class"
 
 
@@ -313,7 +313,7 @@ def test_compare_refuses_a_reference_with_code_before_it_computes(
     folder = edit(auto_map=OWN_CODE)
     words: list[str | Path] = ["compare", "-m", "pico", "-d", "mean", "-t", "starter", "-r", folder, "-o", tmp_path / "report"]
     code, _, told = run_program(words, monkeypatch, capfd)
-    assert code == 2 and "comes with Python code of its own" in told and "--trust-remote-code" in told
+    assert code == 2 and "includes Python code" in told and "--trust-remote-code" in told
     assert not (tmp_path / "report").exists()
 
 

@@ -23,13 +23,6 @@ MRA = Family(
 """An encoder that counts positions from 2 and has no row for padding."""
 
 
-def passes(model: Any) -> list[None]:
-    """A list that grows with every forward pass of a model."""
-    seen: list[None] = []
-    model.register_forward_pre_hook(lambda *_: seen.append(None))
-    return seen
-
-
 # ---- positions ----------------------------------------------------------------------------------------------------------------
 
 
@@ -47,13 +40,6 @@ def test_a_model_that_counts_from_nowhere_known_is_refused() -> None:
     model.embeddings.position_ids[:, 0] = 7  # what it says of its first position is not where it goes on
     with pytest.raises(UnmaskError, match="MraModel counts the positions of tokens neither from 0 nor from 7"):
         first_position(model)
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "opt"])
-def test_a_decoder_that_counts_from_0_needs_no_pass_to_show_it(name: str) -> None:
-    model = FAMILIES[name].build()
-    seen = passes(model)
-    assert first_position(model) == 0 and not seen
 
 
 # ---- rotary frequencies -------------------------------------------------------------------------------------------------------

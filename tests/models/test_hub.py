@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.models.hub import hub_file, hub_folder
+from unmask.models.hub import hub_folder
 from unmask.saving.folder import SETTINGS, read_settings
 
 COMMITS = {"main": "1" * 40, "older": "2" * 40}
@@ -78,27 +78,14 @@ def test_a_model_that_may_be_a_saved_embedder_is_told(
     for name in (SETTINGS, "modules.json"):
         (tmp_path / "saved" / name).unlink()
     put(tmp_path / "saved")
-    said = r"'someone/embedder' is read as a model without a design of its own.* whether it has a file unmask\.json .* name its design"
+    said = r"'someone/embedder' is loaded as a plain model.* whether it has a file unmask\.json .* name its design"
     with pytest.warns(UserWarning, match=said):
         assert Embedder.from_pretrained("hf://someone/embedder", **LOADING).design.name == "causal/eol/last"
     named = Embedder.from_pretrained("someone/embedder", "bidirectional/plain/mean", **LOADING)
     assert np.array_equal(named.encode(TEXTS), saved.encode(TEXTS))
 
 
-def test_a_model_that_the_hub_has_called_plain_before_needs_no_design(
-    put: Callable[..., None], pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """The client of the hub remembers which files a model does not have."""
-    put(pico_folder("llama"))
-    absent = tmp_path / "hub" / "models--someone--embedder" / ".no_exist" / COMMITS["main"]
-    absent.mkdir(parents=True)
-    for name in (SETTINGS, "modules.json"):
-        (absent / name).touch()
-    assert hub_file("someone/embedder", SETTINGS, None) is None
-    assert Embedder.from_pretrained("someone/embedder", **LOADING).design.name == "causal/eol/last"
-
-
 @pytest.mark.parametrize("name", ["someone/nobody-has-this", "no name of a repository"])
 def test_a_model_that_nobody_has_is_told_as_such(name: str, put: Callable[..., None]) -> None:
-    with pytest.raises(UnmaskError, match=f"'{name}' is no folder, no bundled name .* the model hub did not give it"):
+    with pytest.raises(UnmaskError, match=f"'{name}' is neither a folder nor a bundled model .* could not be downloaded"):
         Embedder.from_pretrained(name, **LOADING)

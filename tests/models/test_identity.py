@@ -78,18 +78,6 @@ def test_one_number_in_the_middle_of_a_large_tensor_is_another_model(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["pytorch_model.bin", "adapter_model.bin", "2_Dense/pytorch_model.bin", "consolidated.00.pth", "model.gguf"]
-)
-def test_weights_in_any_format_count(name: str, model: Path) -> None:
-    seen = {digest_of_folder(model)}
-    (model / name).parent.mkdir(exist_ok=True)
-    for content in (b"one", b"two"):
-        (model / name).write_bytes(content)
-        seen.add(digest_of_folder(model))
-    assert len(seen) == 3
-
-
-@pytest.mark.parametrize(
     "name", ["config.json", "tokenizer.json", "chat_template.jinja", "vocab.txt", "modeling_own.py", "a.tiktoken"]
 )
 def test_every_file_that_vectors_depend_on_counts(name: str, model: Path) -> None:
@@ -159,13 +147,6 @@ def test_a_large_file_is_read_once(reads: list[Path], tmp_path: Path, monkeypatc
     assert len(reads) == 1
 
 
-def test_a_file_that_was_just_written_is_not_believed(reads: list[Path], tmp_path: Path) -> None:
-    file = tmp_path / "a.safetensors"
-    file.write_bytes(b"one")
-    assert digest_of_file(file) == digest_of_file(file)
-    assert len(reads) == 2
-
-
 def test_a_change_with_the_old_times_and_size_is_noticed(
     reads: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,21 +158,6 @@ def test_a_change_with_the_old_times_and_size_is_noticed(
     file.write_bytes(b"two")
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert digest_of_file(file) != before
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
-def test_a_damaged_memory_is_not_believed(
-    damage: str, reads: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "a.safetensors"
-    file.write_bytes(b"one")
-    aged(file, monkeypatch)
-    digest = digest_of_file(file)
-    note = next((tmp_path / "cache" / "digests").iterdir())
-    text = note.read_text()
-    note.write_text({"cut": text[:40], "flipped": text.replace(digest, digest[::-1]), "gone": ""}[damage])
-    assert digest_of_file(file) == digest
-    assert len(reads) == 2
 
 
 # --- what lies below, and what is put on -----------------------------------------------------------------------------
@@ -321,12 +287,6 @@ def test_a_mixture_that_routes_in_another_way_is_another_one(base: Path, tmp_pat
     assert len(set(names)) == 6 and all(name.startswith("memory-") for name in names)
 
 
-def test_a_model_that_was_loaded_in_inference_mode_has_its_identity(model: Path) -> None:
-    with torch.inference_mode():
-        decoder = loaded(model).backbone.model
-    assert identity_of_loaded(decoder) == identity_of(Source(str(model)))
-
-
 def test_files_that_were_written_since_are_not_those_that_were_loaded(model: Path) -> None:
     decoder = loaded(model).backbone.model
     before = identity_of_loaded(decoder)
@@ -362,20 +322,6 @@ def test_the_base_below_an_adapter_that_was_written_since_is_noticed(adapter: Pa
     assert identity_of_loaded(decoder).weights.startswith("memory-")
 
 
-def test_what_other_programs_download_beside_an_adapter_does_not_count(
-    adapter: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unmask.models.source.hub_folder", lambda *_: adapter)
-    sources = (Source("owner/adapter"), Source(str(base), adapters=("owner/adapter",)))
-    (adapter / "README.md").unlink(missing_ok=True)
-    before = [identity_of(source).revision for source in sources]
-    assert before == [revision(adapter), revision(base, adapters=(str(adapter),))], "as a folder with the same files"
-    (adapter / "tokenizer.json").write_text("{}")
-    assert [identity_of(source).revision for source in sources] == before
-    retrain(adapter, "adapter_model.safetensors")
-    assert not {identity_of(source).revision for source in sources} & set(before)
-
-
 # --- saved embedders -------------------------------------------------------------------------------------------------
 
 DESIGN: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
@@ -405,18 +351,6 @@ def test_a_base_that_was_retrained_is_refused_unless_it_is_named(saved: Path, ba
     assert not np.allclose(named.encode(["a"]), before)
 
 
-def test_an_older_embedder_without_its_bases_weights_loads(saved: Path, base: Path) -> None:
-    file = saved / "unmask.json"
-    said = {
-        name: value
-        for name, value in json.loads(file.read_text()).items()
-        if name not in ("base_weights", "attn_implementation")
-    }
-    file.write_text(json.dumps(said))
-    (saved / "checksums.json").unlink(missing_ok=True)
-    assert Embedder.from_pretrained(saved, device="cpu").encode(["a"]).shape == (1, 64)
-
-
 def test_a_relative_base_is_saved_as_absolute(
     base: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,13 +361,3 @@ def test_a_relative_base_is_saved_as_absolute(
     assert settings is not None and (settings.source, settings.adapters) == (str(base), (str(adapter),))
     monkeypatch.chdir("/")
     assert Embedder.from_pretrained(tmp_path / "saved", device="cpu").encode(["a"]).shape == (1, 64)
-
-
-def test_an_embedder_comes_back_with_its_attention_implementation(model: Path, tmp_path: Path) -> None:
-    Embedder.from_pretrained(model, "mean", attn_implementation="eager", **DESIGN).save_pretrained(tmp_path / "saved")
-    settings = read_settings(str(tmp_path / "saved"))
-    assert settings is not None and settings.attn_implementation == "eager"
-    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
-    assert again.backbone.model.config._attn_implementation == "eager"
-    other = settings.completed(replace(Source("x"), attn_implementation="sdpa"))
-    assert (other.attn_implementation, other.dtype) == ("sdpa", "float32")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.models.loading import DTYPES, Source, dtype_name, load_base_language_model, load_decoder, pick_device, pick_dtype
+from unmask.models.loading import DTYPES, Source, dtype_name, load_base_language_model, load_decoder, pick_dtype
 from unmask.models.source import as_adapters
 
 CPU = torch.device("cpu")
@@ -116,10 +116,6 @@ def test_a_language_model_attends_causally_whatever_it_was_saved_with(causal_fol
     assert torch.equal(one, other)
 
 
-def test_a_decoder_that_was_saved_without_a_head_loads(pico_folder: MakeFolder) -> None:
-    assert torch.equal(states(decoder_of(pico_folder("llama"))), states(FAMILIES["llama"].build()))
-
-
 def test_weights_that_are_missing_are_refused_not_invented(own_copy: Path) -> None:
     weights = load_file(own_copy / "model.safetensors")
     gone = {name for name in weights if "layers.1.self_attn" in name}
@@ -143,15 +139,6 @@ def test_weights_in_another_format_than_safetensors_are_refused(own_copy: Path) 
         decoder_of(own_copy)
 
 
-def test_weights_in_parts_are_loaded(causal_folder: MakeFolder, tokenizer: Any, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    AutoModelForCausalLM.from_pretrained(causal_folder()).save_pretrained(tmp_path, max_shard_size="50KB")
-    tokenizer.save_pretrained(tmp_path)
-    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 1
-    assert torch.equal(states(decoder_of(tmp_path)), states(decoder_of(causal_folder())))
-
-
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "../elsewhere.safetensors"])
 def test_an_index_that_names_other_files_than_safetensors_beside_it_is_refused(name: str, own_copy: Path) -> None:
     weights = load_file(own_copy / "model.safetensors")
@@ -159,7 +146,7 @@ def test_an_index_that_names_other_files_than_safetensors_beside_it_is_refused(n
     (own_copy / "model.safetensors").rename(own_copy.parent / "elsewhere.safetensors")
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
     (own_copy / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UnmaskError, match=f"names '{name}' as a file of its weights") as error:
+    with pytest.raises(UnmaskError, match=f"names '{name}' as a weight file") as error:
         decoder_of(own_copy)
     assert "\n" not in str(error.value)
 
@@ -172,28 +159,16 @@ def test_a_config_that_names_other_weights_than_safetensors_beside_it_is_refused
     index = {"metadata": {}, "weight_map": {"a": "adapter_model.bin"}}
     (folder / "own.safetensors.index.json").write_text(json.dumps(index))
     torch.save(load_file(own_copy / "model.safetensors"), folder / "adapter_model.bin")
-    with pytest.raises(UnmaskError, match=r"as a file of its weights\. Only \*\.safetensors files beside its config"):
+    with pytest.raises(UnmaskError, match=r"as a weight file\. Only \*\.safetensors files next to its config"):
         decoder_of(folder)
-
-
-def test_a_broken_weights_file_is_refused(own_copy: Path) -> None:
-    (own_copy / "model.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(UnmaskError, match=r"is damaged or incomplete: .*deserializing header.*Download or copy its"):
-        decoder_of(own_copy)
 
 
 def test_a_folder_without_a_config_is_no_model(pico_folder: MakeFolder, tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match=r"is no model: the folder has no config\.json"):
+    with pytest.raises(UnmaskError, match=r"is not a model: config\.json is missing"):
         decoder_of(tmp_path)
     shutil.copytree(pico_folder("llama"), tmp_path / "model", ignore=shutil.ignore_patterns("config.json"))
-    with pytest.raises(UnmaskError, match=r"is no model: the folder has no config\.json"):
+    with pytest.raises(UnmaskError, match=r"is not a model: config\.json is missing"):
         decoder_of(tmp_path / "model")
-
-
-def test_an_architecture_that_transformers_does_not_know_is_refused(pico_folder: MakeFolder, tmp_path: Path) -> None:
-    folder = edited(pico_folder("llama"), tmp_path / "model", "config.json", model_type="nonesuch")
-    with pytest.raises(UnmaskError, match="model type `nonesuch`"):
-        decoder_of(folder)
 
 
 # ---- names --------------------------------------------------------------------------------------------------------------------
@@ -205,13 +180,13 @@ def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.Monk
     with pytest.raises(UnmaskError) as error:
         load_decoder(Source(name))
     said = str(error.value)
-    assert f"'{name}' is no folder, no bundled name (smollm2, gemma3-270m, minilm, pico)" in said
+    assert f"'{name}' is neither a folder nor a bundled model (smollm2, gemma3-270m, minilm, pico)" in said
     assert "HF_HUB_OFFLINE is set, so only its cache was tried" in said
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where"])
 def test_a_path_that_does_not_exist_is_not_looked_up_elsewhere(name: str) -> None:
-    with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
+    with pytest.raises(UnmaskError, match=f"Folder '{name}' does not exist"):
         load_decoder(Source(name))
 
 
@@ -224,12 +199,6 @@ def test_a_tokenizer_without_offsets_is_refused(tmp_path: Path) -> None:
     FAMILIES["llama"].build().save_pretrained(tmp_path)
     ByT5Tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UnmaskError, match="has no character offsets"):
-        decoder_of(tmp_path)
-
-
-def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    FAMILIES["llama"].build().save_pretrained(tmp_path)
-    with pytest.raises(UnmaskError, match=r"The tokenizer of '.*' could not be loaded"):
         decoder_of(tmp_path)
 
 
@@ -267,11 +236,6 @@ def test_an_unknown_precision_is_refused(dtype: str) -> None:
 def test_a_device_that_this_machine_lacks_is_refused(device: str, pico_folder: MakeFolder) -> None:
     with pytest.raises(UnmaskError, match=f"'{device}' is not a device of this machine"):
         decoder_of(pico_folder("llama"), device=device)
-
-
-def test_auto_is_the_processor_where_there_is_nothing_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert pick_device("auto") == pick_device("cpu") == CPU
 
 
 # ---- code that comes with a model ---------------------------------------------------------------------------------------------
@@ -349,11 +313,6 @@ def test_the_folder_of_an_adapter_is_a_model(trained_on: str, causal_folder: Mak
     assert torch.equal(states(decoder_of(lora)), states(decoder_of(base, adapter=str(lora))))
 
 
-def test_an_adapter_fits_a_base_that_was_saved_without_a_head(pico_folder: MakeFolder, adapter: MakeAdapter) -> None:
-    lora = adapter(pico_folder("llama"), "AutoModel")
-    assert (states(decoder_of(lora)) - states(FAMILIES["llama"].build())).abs().max() > 0.1
-
-
 def test_an_adapted_model_is_proven_and_encodes(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
     base = causal_folder()
     lora = adapter(base, "AutoModelForCausalLM")
@@ -406,13 +365,6 @@ def test_an_adapter_for_another_width_or_family_is_refused(causal_folder: MakeFo
         decoder_of(causal_folder("gpt2"), adapter=str(lora))
 
 
-def test_an_adapter_that_lacks_weights_is_refused(causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path) -> None:
-    lora = adapter(causal_folder(), "AutoModelForCausalLM")
-    lacking = edited(lora, tmp_path / "lacking", "adapter_config.json", modules_to_save=["lm_head"])
-    with pytest.raises(UnmaskError, match=r"is not complete: it has no weights for 'base_model\.model\.lm_head\.weight'"):
-        decoder_of(causal_folder(), adapter=str(lacking))
-
-
 @pytest.mark.parametrize("merge", [False, True])
 def test_an_adapter_that_changes_no_layer_is_refused(merge: bool, causal_folder: MakeFolder, tmp_path: Path) -> None:
     from peft import PromptTuningConfig, get_peft_model
@@ -444,20 +396,14 @@ def test_an_adapter_whose_vectors_would_be_random_or_those_of_the_base_is_refuse
 
 
 def test_a_folder_that_is_no_adapter_is_refused_as_one(pico_folder: MakeFolder) -> None:
-    with pytest.raises(UnmaskError, match="There is no folder '/no/where'"):
+    with pytest.raises(UnmaskError, match="Folder '/no/where' does not exist"):
         decoder_of(pico_folder("llama"), adapter="/no/where")
     for nothing in (str(pico_folder("llama")), "someone/no-such-adapter"):
         with pytest.raises(UnmaskError, match=f"'{nothing}' could not be loaded: Can't find 'adapter_config.json'"):
             decoder_of(pico_folder("llama"), adapter=nothing)
 
 
-def test_an_adapter_over_itself_is_refused(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
-    lora = adapter(causal_folder(), "AutoModelForCausalLM")
-    with pytest.raises(UnmaskError, match="cannot lie over itself"):
-        decoder_of(lora, adapter=str(lora))
-
-
-@pytest.mark.parametrize(("base", "message"), [(None, "does not name its base model"), ("/no/where", "There is no folder")])
+@pytest.mark.parametrize(("base", "message"), [(None, "does not name its base model"), ("/no/where", "does not exist")])
 def test_an_adapter_without_its_base_is_refused(
     base: str | None, message: str, causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
 ) -> None:
@@ -465,13 +411,6 @@ def test_an_adapter_without_its_base_is_refused(
     orphan = edited(lora, tmp_path / "orphan", "adapter_config.json", base_model_name_or_path=base)
     with pytest.raises(UnmaskError, match=message):
         decoder_of(orphan)
-
-
-def test_an_adapter_of_an_unknown_kind_is_told(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "NEWTYPE"}')
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(UnmaskError, match="NEWTYPE"):
-        Embedder.from_pretrained(pico_folder("llama"), "mean", adapter=tmp_path, device="cpu")
 
 
 def test_loading_shows_no_bars_of_libraries_and_leaves_their_setting(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

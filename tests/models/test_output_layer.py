@@ -86,23 +86,6 @@ def test_scale_bound_bias_and_ties_are_as_the_model_has_them(folder_of: MakeFold
     assert (layer.bias is not None) == (way == "with a bias")
 
 
-def test_the_decoder_stays_as_it_was(folder_of: MakeFolder) -> None:
-    body = loaded(folder_of(FAMILIES["llama"]))
-    names = list(dict(body.named_parameters()))
-    with torch.inference_mode():
-        before = body(input_ids=IDS).last_hidden_state
-        find_output_layer(body)
-        assert torch.equal(body(input_ids=IDS).last_hidden_state, before)
-    assert list(dict(body.named_parameters())) == names and body.config.architectures is not None
-
-
-def test_it_has_the_precision_of_the_decoder(folder_of: MakeFolder) -> None:
-    folder = folder_of(FAMILIES["llama"])
-    layer = find_output_layer(loaded(folder, dtype="bfloat16"))
-    assert layer.weight.dtype == torch.bfloat16 and not layer.weight.requires_grad
-    assert layer.logits(torch.ones(64), [1, 2]).dtype == torch.float32
-
-
 @pytest.mark.parametrize("merge", [True, False])
 @pytest.mark.parametrize("family", ["llama", "gemma"])
 def test_an_adapter_below_the_head_counts(folder_of: MakeFolder, tmp_path: Path, family: str, merge: bool) -> None:

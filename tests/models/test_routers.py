@@ -219,16 +219,6 @@ def test_the_weights_of_chosen_experts_by_hand(before: list[Tensor]) -> None:
     torch.testing.assert_close(chosen, torch.tensor([[0.4, 0.0, 0.6], [0.0, 0.7, 0.3]]))
 
 
-@pytest.mark.parametrize(
-    "integers",
-    [[[0, 3], [1, 2]], [[0, -1], [1, 2]], [[1, 1], [0, 2]], [[0, 1, 2]], [[2], [1]]],
-    ids=["no such expert", "below the first", "an expert twice", "too few", "other weights"],
-)
-def test_integers_that_cannot_be_experts_are_not_taken_for_them(integers: list[list[int]]) -> None:
-    with pytest.raises(UnmaskError, match="Identity does not expose the weights of its chosen experts; use softmax"):
-        Router(nn.Identity()).chosen((SCORES, WEIGHTS, torch.tensor(integers)))
-
-
 def test_jetmoe_does_not_say_which_experts_it_applies() -> None:
     """Its router returns places in a list of all tokens, and attention is routed too."""
     family = Family("jetmoe", "jetmoe", {"kv_channels": 16, "num_local_experts": 8, "num_experts_per_tok": 2}, experts=8)

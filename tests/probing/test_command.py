@@ -170,7 +170,7 @@ def test_the_attention_of_a_plain_model_has_to_be_stated(command: str, run: Run,
     [
         (["words", "--train", "none.jsonl", "--test", "none.jsonl"], "There is no file 'none.jsonl'"),
         (["prefix", "--triples", "none.jsonl"], "There is no file 'none.jsonl'"),
-        (["prefix", "--layer", "9"], "There is no layer 9"),
+        (["prefix", "--layer", "9"], "Layer 9 does not exist"),
         (["geometry", "--pairs", "none.jsonl"], "There is no file 'none.jsonl'"),
         (["masked", "--texts", "none.txt"], "There is no file 'none.txt'"),
     ],

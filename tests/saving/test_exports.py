@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tests.cli.test_every_command import COMMANDS
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from tests.in_process import run_program
@@ -26,10 +25,10 @@ from unmask.errors import UnmaskError
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import build_mixture
-from unmask.saving.exports import gguf, model2vec, onnx, standalone
-from unmask.saving.exports.export import TARGETS, card, export, find_target
+from unmask.saving.exports import model2vec, onnx, standalone
+from unmask.saving.exports.export import TARGETS, export
 from unmask.saving.exports.onnx import load_reader
-from unmask.saving.exports.target import TEXTS, Checked, Target, check_texts, check_vectors, our_vectors, unit
+from unmask.saving.exports.target import TEXTS, Target, check_texts, check_vectors, our_vectors
 
 Make = Callable[..., Embedder]
 ONNX, GGUF, STATIC, FOLDER = (TARGETS[name] for name in ("onnx", "gguf", "model2vec", "sentence-transformers"))
@@ -151,19 +150,6 @@ def test_a_special_token_in_a_text_is_read_as_the_tokenizer_reads_it(
     assert ("split_special_tokens" in str(refusal)) if split else refusal is None
 
 
-def test_a_reader_refuses_one_string(pico: Make, tmp_path: Path) -> None:
-    """Its letters would be the texts."""
-    exported(pico("causal/plain/mean", max_length=48), "onnx", tmp_path / "out", unchecked=True)
-    with pytest.raises(ValueError, match="a list of texts, not one string"):
-        load_reader(tmp_path / "out").encode("A man plays a guitar.")
-
-
-def test_a_reader_reads_all_that_is_written_for_it(pico: Make, tmp_path: Path) -> None:
-    onnx.write_reader(pico("causal/instruction/mean", instructions={"query": "Find it."}), tmp_path)
-    layout, code = json.loads((tmp_path / "input.json").read_text()), (tmp_path / "embed.py").read_text()
-    assert [name for name in layout if f'"{name}"' not in code] == []
-
-
 def test_texts_on_two_sides_of_a_border_of_longrope_share_no_batch_of_a_reader() -> None:
     reader = object.__new__(standalone.Embedder)
     batches: list[list[int]] = []
@@ -176,18 +162,6 @@ def test_texts_on_two_sides_of_a_border_of_longrope_share_no_batch_of_a_reader()
     lengths = [1025, 3, 1024, 2049, 1026, *range(1, 12)]
     assert reader.encode(["x" * length for length in lengths])[:, 0].tolist() == lengths
     assert max(map(len, batches)) == 8 and all(len({steps_of([length]) for length in batch}) == 1 for batch in batches)
-
-
-def test_the_card_of_a_trained_embedder_names_it_and_the_model_that_it_was_made_of(
-    pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    base, trained = pico_folder("llama"), tmp_path / "trained"
-    plain = Embedder.from_pretrained(base, "causal/plain/mean", device="cpu")
-    plain.save_pretrained(trained)
-    text = card(Embedder.from_pretrained(trained, device="cpu"), ONNX, Checked("", ""))
-    assert text.startswith("# trained as a text embedder")
-    assert f"| model | `{trained}` |\n| made of | `{base}` |\n" in text
-    assert f"| model | `{base}` |\n| design |" in card(plain, ONNX, Checked("", ""))
 
 
 # ---- a check that can fail ----------------------------------------------------------------------------------------------------
@@ -274,13 +248,6 @@ def test_a_mixture_is_exported_to_onnx_as_the_refusal_of_llama_cpp_says(base: Pa
     assert exported(embedder, "onnx", tmp_path / "out").startswith("largest difference")
 
 
-@pytest.mark.parametrize(("family", "why"), [("gpt2", "not for 'gpt2'"), ("mistral-sliding", "sliding window")])
-def test_llama_cpp_refuses_another_model(family: str, why: str, pico: Make, tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match=why):
-        exported(pico("causal/plain/last", family=family), "gguf", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_llama_cpp_refuses_a_tokenizer_that_it_lacks(pico: Make) -> None:
     from tokenizers import pre_tokenizers
 
@@ -298,17 +265,6 @@ def test_low_precision_is_refused_where_the_format_has_none(pico: Make, tmp_path
     embedder = Embedder.from_model(FAMILIES["llama"].build(dtype=torch.bfloat16), make_tokenizer(), "causal/plain/mean")
     with pytest.raises(UnmaskError, match="float32, not in bfloat16"):
         exported(embedder, "onnx", tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.writes])
-def test_a_missing_package_is_named_with_its_command(
-    name: str, pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = TARGETS[name]
-    without(target.writes[0], monkeypatch)
-    with pytest.raises(UnmaskError, match=rf"needs {target.writes[0]}, .* pip install 'unmask\[export\]'\.$"):
-        export(pico(), target, tmp_path / "out")
-    assert not any(tmp_path.iterdir())
 
 
 def test_without_the_runtime_an_export_is_written_only_where_that_is_said(
@@ -335,40 +291,7 @@ def test_a_static_vector_is_the_vector_of_its_token(pico: Make) -> None:
     assert not vectors[embedder.tokenizer.all_special_ids].any() and (np.linalg.norm(vectors, axis=1) > 0.99).sum() == 509
 
 
-def test_both_copies_of_an_echo_hold_the_token(pico: Make) -> None:
-    texts = model2vec.one_token_texts(pico("causal/echo/mean"), 9)
-    assert [ids.count(8) for ids in (text.ids for text in texts)][-1] == 2
-
-
-def test_frequent_tokens_weigh_less() -> None:
-    weights = model2vec.weighted(np.ones((3, 1), np.float32))[:, 0]
-    shares = np.array([1 / 2, 1 / 3, 1 / 4]) / (1 / 2 + 1 / 3 + 1 / 4)
-    assert weights == pytest.approx(1e-4 / (1e-4 + shares), rel=1e-5)
-
-
-def test_agreement_is_a_rank_correlation_over_pairs() -> None:
-    vectors = unit(np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
-    assert model2vec.agreement_of(vectors, vectors) == pytest.approx(1)
-    turned = vectors @ np.linalg.qr(np.random.default_rng(1).normal(size=(4, 4)))[0].astype(np.float32)
-    assert model2vec.agreement_of(vectors, turned) == pytest.approx(1)
-    assert abs(model2vec.agreement_of(vectors, unit(np.random.default_rng(2).normal(size=(9, 4)).astype(np.float32)))) < 0.6
-
-
-def test_the_card_of_a_static_model_has_its_scores(pico: Make, tmp_path: Path) -> None:
-    line = exported(pico("causal/plain/mean", max_length=64), "model2vec", tmp_path / "out")
-    card = (tmp_path / "out" / "README.md").read_text()
-    for task in ("starter-sts", "starter-classification", "starter-clustering", "starter-retrieval"):
-        assert task in line and f"| {task} |" in card
-
-
 # ---- the command --------------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_line_offers_every_target() -> None:
-    (help_text,) = (option.help for option in COMMANDS["export",].params if option.name == "to")
-    assert all(name in help_text for name in TARGETS)
-    with pytest.raises(UnmaskError, match=r"Unknown target 'onyx'\. Did you mean 'onnx'\?"):
-        find_target("onyx")
 
 
 def test_the_command_exports_a_saved_embedder(
@@ -390,10 +313,3 @@ def test_the_command_exports_a_saved_embedder(
     assert json.loads((tmp_path / "out" / "unmask.json").read_text())["max_length"] == 40
     code, _, err = run_program(words, monkeypatch, capfd)
     assert code == 2 and "exists: give a new folder" in err
-
-
-def test_gguf_names_the_tokenizer_by_how_it_cuts_words(pico: Make) -> None:
-    content = gguf._tokenizer_json(pico())
-    assert gguf._words(content) == "gpt-2"
-    assert gguf._words({**content, "normalizer": {"type": "NFC"}}) is None
-    assert gguf._words({**content, "model": {"type": "WordPiece"}}) is None

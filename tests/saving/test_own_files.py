@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -22,7 +21,7 @@ from unmask.io.seals import SEAL
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import build_mixture
-from unmask.saving.folder import FIT, ST_CONFIG, files_in
+from unmask.saving.folder import FIT, files_in
 
 Make = Callable[[str], Embedder]
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
@@ -118,26 +117,6 @@ def test_nothing_of_an_earlier_embedder_is_read_again(earlier: str, later: str, 
     assert not any(path.is_dir() and not any(path.iterdir()) for path in folder.rglob("*"))
 
 
-def test_weights_in_parts_do_not_stay_beside_new_ones(make: Make, tmp_path: Path) -> None:
-    embedder = make("unfitted")
-    folder = saved(embedder, tmp_path / "saved")
-    for file in (SEAL, "model.safetensors"):
-        (folder / file).unlink()
-    embedder.backbone.model.save_pretrained(folder, max_shard_size="50KB")
-    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 1
-    assert names(save_by_theirs(embedder, folder)) == names(save_by_theirs(embedder, tmp_path / "new"))
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_embedder_may_be_saved_over_itself(kind: str, make: Make, tmp_path: Path) -> None:
-    folder = save_by_theirs(make(kind), tmp_path / "saved")
-    loaded = Embedder.from_pretrained(folder, device="cpu")
-    before, files = loaded.encode(TEXTS), names(folder)
-    save_by_theirs(loaded, folder)
-    assert np.array_equal(before, Embedder.from_pretrained(folder, device="cpu").encode(TEXTS)) and names(folder) == files
-
-
 def test_files_of_somebody_else_stay_where_sentence_transformers_saves(make: Make, tmp_path: Path) -> None:
     folder = saved(make("fitted"), tmp_path / "saved")
     for name in ("notes.md", "optimizer.pt", "1_Pooling/mine.txt"):
@@ -145,15 +124,6 @@ def test_files_of_somebody_else_stay_where_sentence_transformers_saves(make: Mak
         (folder / name).write_text("seven years")
     save_by_theirs(make("unfitted"), folder)
     assert {"notes.md", "optimizer.pt", "1_Pooling/mine.txt"} <= set(names(folder)) and FIT not in names(folder)
-
-
-@pytest.mark.parametrize("kind", ["unfitted", "adapter", "mixture"])
-def test_another_model_is_not_replaced_by_sentence_transformers(kind: str, base: Path, make: Make, tmp_path: Path) -> None:
-    embedder, folder = make(kind), shutil.copytree(base, tmp_path / "other")
-    before = {file: file.read_bytes() for file in files_in(folder)}
-    with pytest.raises(UnmaskError, match="is of a model that is no saved embedder, so it is not overwritten"):
-        save_by_theirs(embedder, folder)
-    assert {file: file.read_bytes() for file in files_in(folder) if file.name != ST_CONFIG} == before
 
 
 def test_a_save_that_fails_leaves_the_earlier_embedder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,22 +168,6 @@ def test_an_embedder_without_a_seal_is_replaced(kind: str, make: Make, tmp_path:
     (folder / "README.md").write_text("a model card")
     saved(make("unfitted"), folder)
     assert names(folder) == names(saved(make("unfitted"), tmp_path / "new"))
-
-
-@pytest.mark.parametrize("kind", ["unfitted", "mixture"])
-def test_a_file_of_somebody_else_is_not_removed_without_a_seal(kind: str, make: Make, tmp_path: Path) -> None:
-    """One such file at a time: each alone keeps the folder from being overwritten."""
-    folder, later = save_by_theirs(make(kind), tmp_path / "saved"), make("fitted")
-    whole = names(folder)
-    for name in ("notes.md", "optimizer.pt", "train.py", "data/test.jsonl", "experts/thesis.txt", ".git"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("seven years")
-        files = names(folder)
-        assert set(files) == {*whole, name}
-        with pytest.raises(UnmaskError, match="is not of the saved embedder in its folder, which is therefore not overwritten"):
-            saved(later, folder)
-        assert names(folder) == files and (folder / name).read_text() == "seven years"
-        (folder / name).unlink()
 
 
 def test_a_seal_names_no_file_outside_its_folder(make: Make, tmp_path: Path) -> None:

@@ -145,28 +145,6 @@ def test_an_adapter_over_a_base_that_was_changed_in_memory_is_refused(dtype: str
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_base_that_was_saved_over_itself_takes_an_adapter(base: Path, tmp_path: Path) -> None:
-    embedder = again(Embedder.from_pretrained(base, DESIGN, **HERE), tmp_path / "own")
-    with torch.no_grad():
-        for weight in embedder.backbone.model.parameters():
-            weight.mul_(1.5)
-    embedder.save_pretrained(tmp_path / "own")
-    adapted = embedder_of(over(embedder.backbone.model, lora(base, tmp_path / "one")), embedder.tokenizer)
-    assert np.array_equal(vectors(adapted), vectors(again(adapted, tmp_path / "saved")))
-
-
-@pytest.mark.parametrize("options", [{}, {"init_lora_weights": "olora"}], ids=str)
-def test_an_adapter_that_was_merged_for_a_while_is_saved(options: dict[str, Any], base: Path, tmp_path: Path) -> None:
-    """Merging rounds, and OLoRA takes its beginning out of the base at every load."""
-    folder = lora(base, tmp_path / "lora", **options)
-    embedder = Embedder.from_pretrained(base, DESIGN, adapter=folder, **HERE)
-    maps = [module for module in embedder.backbone.model.modules() if hasattr(module, "unmerge")]
-    for module in maps:
-        module.merge()
-        module.unmerge()
-    assert maps and np.allclose(vectors(embedder), vectors(again(embedder, tmp_path / "saved")), atol=1e-4)
-
-
 def test_an_adapter_that_trained_biases_is_saved(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
     base = pico_folder("qwen2")
     folder = lora(base, tmp_path / "lora", bias="all")
@@ -198,14 +176,6 @@ def test_an_adapter_whose_base_was_written_since_is_refused(named: str, base: Pa
     assert np.array_equal(vectors(embedder), vectors(moved))
 
 
-def test_an_adapter_is_saved_over_itself_again_and_again(base: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "saved"
-    Embedder.from_pretrained(base, DESIGN, adapter=lora(base, tmp_path / "lora"), **HERE).save_pretrained(folder)
-    embedder = Embedder.from_pretrained(folder, **HERE)
-    for _ in range(2):
-        assert np.array_equal(vectors(embedder), vectors(again(embedder, folder)))
-
-
 def test_an_adapter_that_starts_at_random_at_each_load_is_not_saved(base: Path, tmp_path: Path) -> None:
     import peft
 
@@ -227,16 +197,3 @@ def test_an_adapter_comes_back_with_its_own_tokenizer(two: tuple[Any, Any], base
         assert np.array_equal(vectors(embedder), vectors(other))
     assert next(loaded.prompt.tokenize(["a"])).ids[0] == 1
     assert not np.array_equal(vectors(embedder), vectors(embedder_of(two[1])))  # the tokenizer makes a difference
-
-
-@pytest.mark.parametrize("merge", [False, True])
-def test_an_adapter_of_another_program_keeps_the_tokenizer_beside_it(merge: bool, base: Path, tmp_path: Path) -> None:
-    folder = lora(base, tmp_path / "lora")
-
-    def first_token(**source: Any) -> int:
-        loaded = Embedder.from_pretrained(**source, design=DESIGN, merge=merge, **HERE)
-        return next(loaded.prompt.tokenize(["a"])).ids[0]
-
-    assert first_token(model=folder) == first_token(model=base, adapter=folder) != 1  # it has none: that of the base
-    make_tokenizer(add_bos=True).save_pretrained(folder)
-    assert first_token(model=folder) == first_token(model=base, adapter=folder) == 1

@@ -26,6 +26,8 @@ from unmask.encoding.heads import HeadOptions, build_head, count_parameters
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import compare
 from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.runs import runs
+from unmask.runs.runs import RunRecord
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest, better_side, with_holm
 from unmask.studies.embedders.builder import _start
@@ -37,8 +39,7 @@ from unmask.tasks.find import resolve_tasks
 from unmask.tasks.task import LocalTask
 from unmask.training.data import DataSet
 from unmask.training.recipe import Recipe, load_recipe, read_sets
-from unmask.training.records import DATA, DataRecord, DataSetRecord, LeakCounts
-from unmask.training.same_run import hash_of_texts
+from unmask.training.run import hash_of_texts
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -495,18 +496,16 @@ def test_a_task_that_a_trained_model_may_have_seen_is_refused(
         )
 
 
-@pytest.mark.parametrize(("texts", "refused"), [(None, False), ("as now", False), ("others", True)])
+@pytest.mark.parametrize(("digest", "refused"), [("as now", False), ("another", True), (None, True)])
 def test_a_task_whose_texts_have_changed_since_the_training_is_refused(
-    texts: str | None, refused: bool, tmp_path: Path
+    digest: str | None, refused: bool, tmp_path: Path
 ) -> None:
-    """An older record does not know which texts were searched for."""
     [task] = resolve_tasks(["starter:sts"])
     assert isinstance(task, LocalTask)
-    leaks = LeakCounts(exact=0, near=0, texts=hash_of_texts(task.texts_and_pairs) if texts == "as now" else texts)
-    rows = DataSetRecord(path="rows.txt", examples=1, revision="1", left_out={}, leaks={task.name: leaks})
+    hashes = {task.name: hash_of_texts(task.texts_and_pairs) if digest == "as now" else digest} if digest else {}
     folder = tmp_path / "models" / "full" / "seed0"
     folder.mkdir(parents=True)
-    DataRecord(stages={"mntp": {"rows": rows}}).write(folder / DATA)
+    RunRecord(settings={"held_out_tasks": hashes}, inputs={}, key="").write(folder / runs.RECORD)
     with pytest.raises(UnmaskError, match="had the task 'starter-sts' with these texts") if refused else nullcontext():
         _require_held_out([task], tmp_path)
 

@@ -262,10 +262,11 @@ def test_written_lessons_are_compared_with_as_many_human_ones(standing: Path, mo
 
     arm = standing / "written/pico-2"
     for name in DOMAINS:
-        record = json.loads((arm / "experts-2" / name / "expert.json").read_text())
+        record = json.loads((arm / "experts-2" / name / "expert.json").read_text())["settings"]
         assert (
             record["lessons"]["number"] == 2
-            and record["learning"] == json.loads((standing / "experts-2" / name / "expert.json").read_text())["learning"]
+            and record["learning"]
+            == json.loads((standing / "experts-2" / name / "expert.json").read_text())["settings"]["learning"]
         ), "as many lessons and steps"
         assert len(read_lessons(arm / "lessons" / name / "lessons.jsonl")) >= 2
         assert found.yields[name].instructions == 4 and found.yields[name].dropped["cut off"] == 1
@@ -350,7 +351,7 @@ def test_a_model_that_writes_too_little_learns_from_what_there_is(standing: Path
     monkeypatch.setattr("unmask.studies.self_moe.study_data._SPARE", 1)
     found, _ = run(standing, "written=3")
     assert {one.kept for one in found.yields.values()} == {2}
-    record = json.loads((standing / "experts-2/math/expert.json").read_text())
+    record = json.loads((standing / "experts-2/math/expert.json").read_text())["settings"]
     own = json.loads((standing / "written/pico-3/experts-2/math/expert.json").read_text())
     assert own["lessons"]["number"] == record["lessons"]["number"] == 2, "human lessons are as few"
 
@@ -367,9 +368,12 @@ def test_a_domain_with_few_written_lessons_leaves_the_others_theirs(standing: Pa
     assert any(", ".join(f"{name} {number}" for name, number in numbers.items()) in message for message in said)
     for arm in (standing, standing / "written/pico-3"):
         for name, number in numbers.items():
-            assert json.loads((arm / f"experts-{number}" / name / "expert.json").read_text())["lessons"]["number"] == number
+            assert (
+                json.loads((arm / f"experts-{number}" / name / "expert.json").read_text())["settings"]["lessons"]["number"]
+                == number
+            )
         mixture = arm / f"mixtures-{'-'.join(map(str, numbers.values()))}" / MIXSE
-        domains = json.loads((mixture / "mixing.json").read_text())["domains"]
+        domains = json.loads((mixture / "mixing.json").read_text())["settings"]["domains"]
         assert {name: of["number"] for name, of in domains.items()} == numbers, "its router learns the same lessons"
     same, _ = run(standing, "written=3")
     assert all((same.written[row][name] == found.written[row][name]).all() for row in found.written for name in DOMAINS)

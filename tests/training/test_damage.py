@@ -13,10 +13,10 @@ from tests.messages import heard
 from tests.proofs import ALL
 from tests.training.running import ROOT, At, die, killed, recipe, run, same, weights
 from unmask.errors import UnmaskError
-from unmask.io.seals import seal, write_record
-from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, last_checkpoint, resumable
-from unmask.training.records import DATA, DONE, RECIPE, RUN
-from unmask.training.run import train
+from unmask.io.seals import seal
+from unmask.runs.runs import RECORD
+from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, resumable
+from unmask.training.run import WEIGHTS_OF_STAGE, train
 
 
 def flip(file: Path) -> None:
@@ -57,9 +57,9 @@ DAMAGED = [
     ([f"{LAST}/{WEIGHTS}"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
     ([f"{LAST}/optimizer.pt"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
     ([f"{LAST}/trainer_state.json", f"{FIRST}/{WEIGHTS}"], "A checkpoint cannot be used", "not resumed"),
-    ([f"stages/1-mntp/{DONE}"], "The stage is run again", "not mntp: done before"),
-    ([RECIPE], "recipe.json' is damaged", "resumed from checkpoint-4"),
-    ([DATA], "Nothing says which rows", "not resumed"),
+    ([f"stages/1-mntp/{WEIGHTS_OF_STAGE}"], "so the step 'stages/1-mntp' is repeated", "not mntp: done before"),
+    (["stages/1-mntp/step.json"], "step.json' is damaged", "not mntp: done before"),
+    ([RECORD], "run.json' is damaged", "resumed from checkpoint-4"),
 ]
 CASES = [(damage, *one) for place, one in enumerate(DAMAGED) for damage in ((flip, cut) if ALL else ((flip, cut)[place % 2],))]
 """Each file, with a bit flipped and cut in turn: checkpoints, stages and records are each damaged in both ways. All in `make test-all`."""
@@ -86,10 +86,10 @@ def test_what_is_damaged_is_made_again(
 
 def test_a_finished_run_whose_record_is_damaged_is_finished_again(whole: Path, model: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
-    flip(tmp_path / "run" / RUN)
+    flip(tmp_path / "run" / RECORD)
     with pytest.warns(UserWarning, match="run.json"):
         run(made(model), tmp_path / "run", None, At("1-mntp", 1, pytest.fail))
-    assert json.loads((tmp_path / "run" / RUN).read_text())["seed"] == 0
+    assert json.loads((tmp_path / "run" / RECORD).read_text())["result"]["seed"] == 0
     assert same(weights(tmp_path / "run"), weights(whole))
 
 
@@ -114,32 +114,6 @@ def test_a_checkpoint_whose_best_is_damaged_is_not_resumed_from(tmp_path: Path) 
     assert [place.name for place in checkpoints(tmp_path)] == ["checkpoint-2"]
 
 
-def test_a_checkpoint_of_an_older_version_is_used(tmp_path: Path) -> None:
-    (checkpoint(tmp_path, 2) / COMPLETE).write_text("")
-    assert resumable(tmp_path) == last_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
-
-
-def test_rows_checked_against_other_tasks_are_another_run(model: Path, tmp_path: Path) -> None:
-    one = recipe(model, "mntp", mntp={"steps": 1})
-    train(one, tmp_path / "run", ROOT)
-    held_out: Any = {"task": (["A man plays a guitar."], [])}
-    with pytest.raises(UnmaskError, match=r"checked for leaks into no task, and now .* into task: .*--keep-leaks"):
-        train(one, tmp_path / "run", ROOT, held_out=held_out)
-    train(one, tmp_path / "other", ROOT, held_out=held_out)
-    with pytest.raises(UnmaskError, match=r"leaks into task, and now .* no task"):
-        train(one, tmp_path / "other", ROOT)
-    train(one, tmp_path / "other", ROOT, held_out=held_out)
-    with pytest.raises(
-        UnmaskError, match=r"The texts of the task 'task' have changed since the rows .* it may have learned some"
-    ):
-        train(one, tmp_path / "other", ROOT, held_out={"task": (["A man plays a flute."], [])})
-    record = json.loads((tmp_path / "other" / DATA).read_text())
-    for data in record["mntp"].values():
-        del data["leaks"]["task"]["texts"]
-    write_record(tmp_path / "other" / DATA, {key: part for key, part in record.items() if key != "checksum"})
-    train(one, tmp_path / "other", ROOT, held_out={"task": (["A man plays a flute."], [])})  # an older record does not know
-
-
 def test_a_finished_run_is_of_its_data(model: Path, tmp_path: Path) -> None:
     """Another seed would learn from other rows, and count as a seed of the same training."""
     file = tmp_path / "rows.jsonl"
@@ -148,21 +122,12 @@ def test_a_finished_run_is_of_its_data(model: Path, tmp_path: Path) -> None:
     run(one, tmp_path / "run")
     run(one, tmp_path / "run")
     file.write_text("\n".join(json.dumps({"text": f"Another sentence, {number}."}) for number in range(20)))
-    with pytest.raises(UnmaskError, match=r"The file of the data set 'text' has changed since the run .* give another folder"):
+    with pytest.raises(
+        UnmaskError, match=r"The file of the data set 'text' has changed since the run .* choose another folder"
+    ):
         run(one, tmp_path / "run")
     file.unlink()
     run(one, tmp_path / "run")
-
-
-@pytest.mark.parametrize("place", ["stages/mine/checkpoint-100", "first/stages/1-mntp/checkpoint-1"])
-def test_a_folder_that_only_looks_like_a_run_is_left_alone(place: str, model: Path, tmp_path: Path) -> None:
-    """Its stages are of somebody else, or of a run one folder deeper."""
-    for file in (tmp_path / "run" / place / "model.safetensors", tmp_path / "run" / "stages" / "notes.txt"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("mine")
-    with pytest.raises(UnmaskError, match="give another folder"):
-        train(recipe(model, "mntp", mntp={"steps": 1}), tmp_path / "run", ROOT)
-    assert (tmp_path / "run" / "stages" / "notes.txt").read_text() == "mine"
 
 
 def test_data_may_change_while_no_step_was_made(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +140,16 @@ def test_data_may_change_while_no_step_was_made(model: Path, tmp_path: Path, mon
         broken.setattr(Trainee, "load", None)
         with pytest.raises(TypeError, match="not callable"):
             run(one, tmp_path / "run")
-    assert (tmp_path / "run" / DATA).is_file()
+    assert not (tmp_path / "run" / RECORD).exists()
     file.write_text("\n".join(json.dumps({"text": f"Another sentence, {number}."}) for number in range(20)))
     run(one, tmp_path / "run")
+
+
+def test_rows_checked_against_other_tasks_are_another_run(model: Path, tmp_path: Path) -> None:
+    one = recipe(model, "mntp", mntp={"steps": 1})
+    held_out: Any = {"task": (["A man plays a guitar."], [])}
+    train(one, tmp_path / "run", ROOT, held_out=held_out)
+    train(one, tmp_path / "run", ROOT, held_out=held_out)
+    for other in ({}, {"task": (["A man plays a flute."], [])}):
+        with pytest.raises(UnmaskError, match=r"held_out_tasks\.task was \"\w+\" and is .* now"):
+            train(one, tmp_path / "run", ROOT, held_out=other)

@@ -13,11 +13,9 @@ from tests.training.running import recipe, run
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
-from unmask.training import same_run
 from unmask.training import teacher as teachers
 from unmask.training.data import DataSet, DataSource, read_any
 from unmask.training.losses import neighbour_divergence
-from unmask.training.same_run import require_same_base
 from unmask.training.stages import STAGES
 from unmask.training.stages.distill import DistillOptions
 from unmask.training.teacher import Teacher, load_decoder_teacher
@@ -103,29 +101,6 @@ def test_what_the_model_itself_lacks_is_told_before_any_stage_trains(model: Path
     with pytest.raises(UnmaskError, match="reads layer 40, but this model has"):
         run(recipe(model, "simcse", "distill", distill=taught, designs=["causal/plain/last"]), tmp_path / "run")
     assert not list((tmp_path / "run").rglob("done*"))
-
-
-def test_a_run_goes_on_under_the_same_prompts_of_its_teacher(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The name of a prompt may mean another one in a later version."""
-    first, second = (
-        recipe(
-            model,
-            "distill",
-            distill={"teacher": "self", "teacher_design": f"causal/{name}/last"},
-            designs=["causal/plain/last"],
-        )
-        for name in ("eol", "echo")
-    )
-    begun = require_same_base(first, tmp_path).teacher
-    assert begun is not None and begun.design == "causal/eol/last"
-    monkeypatch.setattr(same_run, "is_begun", lambda _: True)
-    assert require_same_base(first, tmp_path).teacher == begun
-    with pytest.raises(
-        UnmaskError, match="began with a teacher under 'causal/eol/last', and it is under 'causal/echo/last' now"
-    ):
-        require_same_base(second, tmp_path)
 
 
 def test_a_teacher_warns_of_no_text(model: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -20,11 +20,12 @@ from unmask.cli import app, main
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.evaluation import training_gain
+from unmask.runs import runs
 from unmask.starter import starter_folders
 from unmask.tasks.task import MtebTask
 from unmask.training import recipe_run
 from unmask.training.recipe import load_recipe, shipped
-from unmask.training.records import DataRecord, RunRecord
+from unmask.training.records import TrainingResult
 from unmask.training.trainee import Trainee
 
 pytestmark = pytest.mark.usefixtures("sketched")
@@ -80,7 +81,7 @@ def test_train_says_what_it_does_and_resumes(cli: Cli, file: Path, tmp_path: Pat
     code, _, said = cli("train", file, "-o", "run", "--set", "contrastive.steps=4")
     assert code == 0 and "done before" in said and "step" not in said
     code, _, said = cli("train", file, "-o", "run")
-    assert code == 2 and "holds a run of another recipe or other settings" in said
+    assert code == 2 and "other settings: recipe.contrastive.steps was 4 and is 3 now" in said
 
 
 def test_a_card_that_was_edited_stays(cli: Cli, file: Path, tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: 
     code, _, said = cli("train", file, "-o", "kept", "--keep-leaks", *setting, "--set", "contrastive.evaluate_every=2")
     assert code == 0, said
     assert "step 2: " in said.replace("step 2/3  ", "step 2: ") and "score" in said
-    record = json.loads((tmp_path / "kept" / "run.json").read_text())
+    record = json.loads((tmp_path / "kept" / "run.json").read_text())["result"]
     assert 0 < record["scores"]["score"] <= 1 and record["chosen"]
     card = tmp_path / "kept" / "model" / "README.md"
     shutil.rmtree(tmp_path / "kept" / "stages")  # the curves go with them
@@ -152,7 +153,7 @@ def test_the_result_is_compared_with_its_untrained_base(
     monkeypatch.setattr(training_gain, "REFERENCE", "./none")
     code, out, said = cli("train", file, "-o", "run", *COMPARED)
     assert (code, out) == (0, ""), said
-    gain = RunRecord.read(tmp_path / "run" / "run.json").gain  # type: ignore[union-attr]
+    gain = runs.read_result(tmp_path / "run", TrainingResult).gain  # type: ignore[union-attr]
     assert gain is not None and list(gain.scores) == ["trained", "prompteol-z"]
     assert list(gain.kinds.values()) == ["classification", "retrieval"]
     card = (tmp_path / "run" / "model" / "README.md").read_text()
@@ -160,7 +161,7 @@ def test_the_result_is_compared_with_its_untrained_base(
         assert gain.sentence in text
         assert all(cell in text for row in gain.table[1:] for cell in row)
     assert f"| trained | {' | '.join(gain.table[1][1:])} |" in card and "They chose no checkpoint." in card
-    leaks = DataRecord.read(tmp_path / "run" / "data.json").stages["contrastive"]["pairs"].leaks  # type: ignore[union-attr]
+    leaks = runs.read_result(tmp_path / "run", TrainingResult).data["contrastive"]["pairs"].leaks  # type: ignore[union-attr]
     assert set(leaks) == {"starter-classification", "starter-retrieval"}, "rows of these tasks are left out"
     monkeypatch.setattr(training_gain, "compare", lambda *_: pytest.fail("scored twice"))
     code, _, said = cli("train", file, "-o", "run", *COMPARED)
@@ -184,15 +185,15 @@ def test_a_comparison_that_was_stopped_goes_on_without_training(
 ) -> None:
     monkeypatch.setattr(training_gain, "REFERENCE", "./none")
     cli("train", file, "-o", "whole", *COMPARED)
-    whole = RunRecord.read(tmp_path / "whole" / "run.json").gain  # type: ignore[union-attr]
+    whole = runs.read_result(tmp_path / "whole", TrainingResult).gain  # type: ignore[union-attr]
     with monkeypatch.context() as broken:
         broken.setattr(training_gain, "_untrained", lambda *_: _stop())
         assert cli("train", file, "-o", "run", *COMPARED)[0] == 2
-    assert RunRecord.read(tmp_path / "run" / "run.json").gain is None  # type: ignore[union-attr]
+    assert runs.read_result(tmp_path / "run", TrainingResult).gain is None  # type: ignore[union-attr]
     assert (tmp_path / "run" / "model" / "README.md").is_file()
     code, _, said = cli("train", file, "-o", "run", *COMPARED)
     assert code == 0 and "done before" in said and "step" not in said
-    assert RunRecord.read(tmp_path / "run" / "run.json").gain == whole  # type: ignore[union-attr]
+    assert runs.read_result(tmp_path / "run", TrainingResult).gain == whole  # type: ignore[union-attr]
 
 
 @pytest.mark.sample(0)
@@ -211,7 +212,7 @@ def test_a_gain_with_failures_is_tried_again_and_shown_with_them(
         assert "Texts of these tasks stayed in the training data." in text and "The same command tries again" in text
     assert "Texts of the recipe's tasks stayed in the training data." in card
     code, _, said = cli("train", file, "-o", "run", *setting)
-    record = RunRecord.read(tmp_path / "run" / "run.json")
+    record = runs.read_result(tmp_path / "run", TrainingResult)
     assert code == 0 and "leaves out" not in said and record is not None and record.kept_leaks
     assert record.gain is not None and record.gain.complete and record.gain.kept_leaks and len(record.gain.kinds) == 2
 
@@ -228,9 +229,7 @@ def test_a_base_that_changed_is_not_compared_with(
     tensors = load_file(base / "model.safetensors")
     save_file({name: one + 0.05 for name, one in tensors.items()}, base / "model.safetensors", {"format": "pt"})
     code, _, said = cli("train", file, "-o", "run", *setting)
-    assert code == 2 and re.search(
-        r"The base model '.*base' has changed since the run in '.*run' began: its weights were \w+", said
-    )
+    assert code == 2 and re.search(r"The base model '.*base' has changed since the run in '.*run': its weights were \w+", said)
 
 
 def test_a_task_of_mteb_is_not_held_out(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ class EmbedderArguments:
 
         self.texts_to_fit()
         if not self.design:
-            read_saved(self.model, self.options.get("revision"), self.options.get("adapter"), named=False)
+            read_saved(self.model, self.options.get("revision"), self.options.get("adapter"), names_design=False)
 
     def load(self) -> Embedder:
         """The embedder. Raises UnmaskError."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from unmask.evaluation.training_gain import TrainingGain
     from unmask.training.lora import Coverage
-    from unmask.training.run_folder import Run
+    from unmask.training.records import TrainingRun
 
 Name = Annotated[
     str, Reads(suffix=".toml"), typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")
@@ -52,7 +52,7 @@ def train(
     from unmask.io.files import check_output
     from unmask.training.recipe import load_recipe, scales
     from unmask.training.recipe_run import run_recipe
-    from unmask.training.stage_run import Listener
+    from unmask.training.run import Listener
 
     if scale is None and (available := scales(recipe)):
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(available)}.")
@@ -85,14 +85,15 @@ def training_progress() -> Iterator[list[Any]]:
         bar.close()
 
 
-def _gain_of(run: Run) -> TrainingGain | None:
-    from unmask.training.records import RUN, RunRecord
+def _gain_of(run: TrainingRun) -> TrainingGain | None:
+    from unmask.runs import runs
+    from unmask.training.records import TrainingResult
 
-    record = RunRecord.read(run.folder / RUN)
-    return None if record is None else record.gain
+    result = runs.read_result(run.folder, TrainingResult)
+    return None if result is None else result.gain
 
 
-def _run_as_json(run: Run) -> dict[str, Any]:
+def _run_as_json(run: TrainingRun) -> dict[str, Any]:
     gain = _gain_of(run)
     return {
         "design": run.design.name,
@@ -102,7 +103,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _print_gain(run: Run) -> None:
+def _print_gain(run: TrainingRun) -> None:
     from unmask.io.terminal import console as open_console
     from unmask.reporting.tables import gain_table
 

@@ -40,7 +40,7 @@ Poolings = Pooling | tuple[Pooling, ...]
 """A pooling, or one for each prompt."""
 Features = Literal["hidden", "routing", "concat", "sum", "lexical"]
 RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
-EveryLayer = Literal["all", "mean"]  # what may become of the vectors of all layers: side by side, or averaged
+EveryLayer = Literal["all", "mean"]  # how the layers are combined: concatenated, or averaged
 
 ATTENTIONS: Final = get_args(Attention)
 POOLINGS: Final = get_args(Pooling)
@@ -97,16 +97,16 @@ class Design:
 
     def _order_prompts(self) -> None:
         """Order several prompts by their names, and their poolings with them. If all poolings are the same, the design has that one."""
-        given, poolings = self.prompts, self.poolings
-        if not isinstance(self.pooling, str) and len(poolings) != len(given):
+        prompts, poolings = self.prompts, self.poolings
+        if not isinstance(self.pooling, str) and len(poolings) != len(prompts):
             raise UnmaskError(
-                f"'{AND.join(poolings)}' is {len(poolings)} poolings, and the design has {counted(len(given), 'prompt')}: "
+                f"'{AND.join(poolings)}' is {len(poolings)} poolings, and the design has {counted(len(prompts), 'prompt')}: "
                 "name one pooling, or one for each prompt."
             )
         if not isinstance(self.prompt, str):
-            object.__setattr__(self, "prompt", averaged(given))
+            object.__setattr__(self, "prompt", averaged(prompts))
         if not isinstance(self.pooling, str):
-            of_prompt = dict(zip(given, poolings, strict=True))
+            of_prompt = dict(zip(prompts, poolings, strict=True))
             ordered = tuple(of_prompt[prompt] for prompt in self.prompts)
             object.__setattr__(self, "pooling", ordered if len(set(ordered)) > 1 else ordered[0])
 
@@ -132,7 +132,7 @@ class Design:
             if not self.uses_hidden:
                 raise UnmaskError(f"Features 'routing' use all MoE layers, so '@{self.layer}' would change nothing: remove it.")
             if isinstance(self.layer, int) and self.layer < 1:
-                raise UnmaskError(f"There is no layer {self.layer}: the first layer is 1.")
+                raise UnmaskError(f"Layer {self.layer} does not exist: layers count from 1.")
         if self.whiten is not None:
             if self.zscore:
                 raise UnmaskError("Whitening standardises too, so 'zscore' before it would change nothing: remove it.")
@@ -179,14 +179,14 @@ class Design:
 
     def under(self, prompt: str) -> Design:
         """The design with one of its prompts alone, and with the pooling of that prompt."""
-        place = self.prompts.index(prompt)
-        return replace(self, prompt=prompt, pooling=self.poolings[place] if len(self.poolings) > 1 else self.pooling)
+        index = self.prompts.index(prompt)
+        return replace(self, prompt=prompt, pooling=self.poolings[index] if len(self.poolings) > 1 else self.pooling)
 
-    def require_one_prompt(self, what: str) -> str:
-        """The prompt of a design that has one. Raises UnmaskError for several. what: what works with one prompt only."""
+    def require_one_prompt(self, operation: str) -> str:
+        """The prompt of a design that has one. Raises UnmaskError for several. operation: what works with one prompt only."""
         if not isinstance(self.prompt, str):
             raise UnmaskError(
-                f"{what} works with one prompt, and '{self.name}' averages {len(self.prompt)}. Choose one of them."
+                f"{operation} works with one prompt, and '{self.name}' averages {len(self.prompt)}. Choose one of them."
             )
         return self.prompt
 
@@ -216,11 +216,11 @@ class Design:
         """Whether the vector is sparse: a few words of the vocabulary have a value, all others have none."""
         return self.features == "lexical"
 
-    def require_dense(self, what: str) -> None:
-        """Raise UnmaskError if the vectors are sparse, for work that needs dense ones. what: names the work, as in "An export"."""
+    def require_dense(self, operation: str) -> None:
+        """Raise UnmaskError if the vectors are sparse, for work that needs dense ones. operation: names the work, as in "An export"."""
         if self.is_sparse:
             raise UnmaskError(
-                f"{what} needs dense vectors, and those of '{self.name}' are sparse. Use a design without 'lexical'."
+                f"{operation} needs dense vectors, and '{self.name}' gives sparse ones. Use a design without 'lexical'."
             )
 
     @property
@@ -281,21 +281,21 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     """Designs by label, in the given order, without repeats.
 
     A label is the name of a preset, a readable name, or the user's own (`LABEL=DESIGN`). A string is split at its commas, except
-    inside quotes. The name of a set stands for its designs, and so does a prompt file (FILE.toml). Raises UnmaskError for a name that is
+    inside quotes. The name of a set or of a prompt file (FILE.toml) expands to its designs. Raises UnmaskError for a name that is
     not a design, for two designs with one label, for two labels of one design, and for no design at all.
     """
-    given = [name.strip() for name in (split(names, ",") if isinstance(names, str) else names) if name.strip()]
+    entries = [name.strip() for name in (split(names, ",") if isinstance(names, str) else names) if name.strip()]
     designs: dict[str, Design] = {}
-    for member in (one for name in given for one in (SETS[name].designs if name in SETS else members(name))):
-        label, design = _labelled(member)
+    for entry in (expanded for name in entries for expanded in (SETS[name].designs if name in SETS else members(name))):
+        label, design = _labelled(entry)
         if designs.setdefault(label, design) != design:
             raise UnmaskError(f"Two designs have the label '{label}'. Give each its own label: LABEL=DESIGN.")
     if not designs:
         raise UnmaskError("No design was given. `unmask designs` lists all designs.")
     by_name: dict[str, str] = {}
-    own = {name.partition("=")[0].strip() for name in given if "=" in name}  # labels of the user
+    user_labels = {name.partition("=")[0].strip() for name in entries if "=" in name}
     for label, design in designs.items():
-        if by_name.setdefault(design.name, label) != label and {label, by_name[design.name]} <= own:
+        if by_name.setdefault(design.name, label) != label and {label, by_name[design.name]} <= user_labels:
             raise UnmaskError(f"'{by_name[design.name]}' and '{label}' are one design, '{design.name}'. Give it one name.")
     return {label: designs[label] for label in by_name.values()}
 
@@ -322,10 +322,10 @@ def _labelled(name: str) -> tuple[str, Design]:
     return label, Design.parse(rest.strip())
 
 
-def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
-    if given not in allowed:
-        raise unknown(kind, given, allowed)
-    return given
+def _one_of(kind: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise unknown(kind, value, allowed)
+    return value
 
 
 def _number(alpha: float | Literal["auto"]) -> str:

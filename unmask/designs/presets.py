@@ -101,13 +101,13 @@ class DesignSet:
 
     @property
     def designs(self) -> tuple[str, ...]:
-        """The designs, those of prompt files among them. A file is read only when its set is asked for."""
+        """The designs, including the designs of prompt files, which are read only when the set is used."""
         designs = [design for name in self.named for design in members(name)]
         return tuple(_standardised(design) if self.standardised else design for design in designs)
 
 
-def _standardised(named: str) -> str:
-    label, _, design = named.partition("=")
+def _standardised(entry: str) -> str:
+    label, _, design = entry.partition("=")
     return f"{label}-z={design}/zscore"
 
 

@@ -1,4 +1,4 @@
-"""Prompt files: prompts with names, and with solved examples before the text. Each of them is a design of its own.
+"""Prompt files: prompts with names, and with solved examples before the text. Each prompt makes one design.
 
     [topic]
     template = 'The topic of "{text}" in one word is:"'
@@ -14,7 +14,7 @@
 
 A new line is `\\n` in double quotes. In single quotes, TOML would keep a backslash and an n.
 
-`-d FILE.toml` stands for all designs of a file. The design holds the whole template, so a saved embedder does not need the file.
+`-d FILE.toml` means every design of the file. The design holds the whole template, so a saved embedder does not need the file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PromptEntry(_Entry):
 
     @property
     def whole(self) -> str:
-        """The template with its solved examples before it, each on a line of its own."""
+        """The template preceded by its solved examples, one per line."""
         return "".join(f"{_solved(self.template, example)}\n" for example in self.examples) + self.template
 
 
@@ -81,20 +81,20 @@ class AverageEntry(_Entry):
 
 
 def read_prompts(file: Path) -> dict[str, PromptEntry | AverageEntry]:
-    """The prompts and averages of a file by name. Raises UnmaskError with file and prompt for what is missing or wrong."""
+    """The prompts and averages of a file by name. Raises UnmaskError that names the file and the faulty prompt."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnmaskError(f"The prompt file '{file}' cannot be read: {error.strerror}.") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UnmaskError(f"The prompt file '{file}' is no TOML: {error}.") from error
+        raise UnmaskError(f"The prompt file '{file}' is not valid TOML: {error}.") from error
     if not tables:
         raise UnmaskError(f"The prompt file '{file}' has no prompt. A prompt is a table with a name and a template.")
     return {name: _checked(file, name, table) for name, table in tables.items()}
 
 
 def members(name: str) -> list[str]:
-    """The designs that a name stands for: those of a prompt file, or itself. Raises UnmaskError."""
+    """The designs of a prompt file; for any other name, the name alone. Raises UnmaskError."""
     return labelled_designs(expanded(name)) if name.endswith(ENDING) else [name]
 
 
@@ -111,11 +111,11 @@ def _design(entry: PromptEntry | AverageEntry, prompt: Prompts) -> str:
 
 
 def _prompt(file: Path, name: str, entries: dict[str, PromptEntry | AverageEntry]) -> Prompts:
-    """The template of an entry, or those of an average. Raises UnmaskError for prompts that cannot be averaged."""
+    """The template of an entry, or the templates of an average. Raises UnmaskError for prompts that cannot be averaged."""
     entry = entries[name]
     if isinstance(entry, PromptEntry):
         return entry.whole
-    templates = {name: own.whole for name, own in entries.items() if isinstance(own, PromptEntry)}
+    templates = {name: prompt_entry.whole for name, prompt_entry in entries.items() if isinstance(prompt_entry, PromptEntry)}
     try:
         for member in entry.average:
             if member not in templates and member not in PROMPTS:
@@ -133,7 +133,7 @@ def _prompt(file: Path, name: str, entries: dict[str, PromptEntry | AverageEntry
 
 def _checked(file: Path, name: str, table: object) -> PromptEntry | AverageEntry:
     if not _LABEL.fullmatch(name):
-        raise UnmaskError(f"{file}: '{name}' is no name of a prompt. Use letters, digits, '-' and '_'.")
+        raise UnmaskError(f"{file}: '{name}' is not a valid prompt name. Use letters, digits, '-' and '_'.")
     try:
         if isinstance(table, dict) and "average" in table:
             return AverageEntry.model_validate(table)
@@ -146,7 +146,7 @@ def _checked(file: Path, name: str, table: object) -> PromptEntry | AverageEntry
         raise UnmaskError(f"{file}, prompt '{name}': {error}") from error
     if "\\n" in entry.whole:  # no error: it may be meant, as in a formula of LaTeX
         warnings.warn(
-            f"{file}, prompt '{name}': the model reads a backslash and an n, not a new line, because TOML keeps '\\n' as it is in single "
+            f"{file}, prompt '{name}': the model reads a backslash and an n, not a newline, because TOML does not unescape '\\n' in single "
             "quotes. For a new line, write the text in double quotes.",
             stacklevel=2,
         )

@@ -57,10 +57,10 @@ class Prompt:
             parsed = list(Formatter().parse(self.template))
         except ValueError as error:
             raise UnmaskError(f"The prompt template {json.dumps(self.template)} has a mistake: {error}.") from error
-        for _, field, how, conversion in parsed:
+        for _, field, format_spec, conversion in parsed:
             if field is not None and field not in FIELDS:
                 raise unknown("field in a prompt template", field, FIELDS)
-            if how or conversion:
+            if format_spec or conversion:
                 raise UnmaskError(
                     f"The prompt template {json.dumps(self.template)} has ':' or '!' in a field. Write {{{field}}} without them."
                 )
@@ -191,20 +191,20 @@ def prompts_of(name: str) -> Prompts:
 def averaged(prompts: Iterable[str]) -> tuple[str, ...]:
     """Several prompts, in the order of their names.
 
-    Raises UnmaskError for fewer than two, for a name that is no prompt, and for the same prompt twice.
+    Raises UnmaskError for fewer than two prompts, for an unknown prompt, and for a prompt given twice.
     """
-    given = tuple(sorted(prompts, key=_quoted))
-    if len(given) < 2:
-        raise UnmaskError(f"An average needs two prompts or more, not {len(given)}.")
-    seen: dict[tuple[bool, str], str] = {}
-    for prompt in given:
+    names = tuple(sorted(prompts, key=_quoted))
+    if len(names) < 2:
+        raise UnmaskError(f"An average needs two prompts or more, not {len(names)}.")
+    names_by_template: dict[tuple[bool, str], str] = {}
+    for prompt in names:
         template = prompt.startswith(CHAT), find_prompt(prompt).template
-        if template in seen:
+        if template in names_by_template:
             raise UnmaskError(
-                f"An average needs different prompts: {_quoted(seen[template])} and {_quoted(prompt)} are the same."
+                f"An average needs different prompts: {_quoted(names_by_template[template])} and {_quoted(prompt)} are the same."
             )
-        seen[template] = prompt
-    return given
+        names_by_template[template] = prompt
+    return names
 
 
 def split(name: str, separator: str) -> list[str]:

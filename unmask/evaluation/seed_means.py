@@ -1,8 +1,7 @@
 """Means over seeds: models that were trained with one recipe and design, and differ only in the seed, count as one.
 
-A run of `unmask train` is a folder with `run.json` (design, seed, data) and `model`. Its recipe is in `recipe.json`, there or one folder
-up. Any other model counts on its own. A result keeps a note of the training of its model, because the folder may be moved or trained
-again later. Results of older versions have no such note: for these, the folder is read when they are joined.
+A run of `unmask train` is a folder with `run.json` and `model`. Any other model counts on its own. A result keeps a note of the training
+of its model, because the folder may be moved or trained again later.
 """
 
 from __future__ import annotations
@@ -52,22 +51,22 @@ class Training:
 def training(model: str) -> Training | None:
     """The training of a model; None if it is not a run of `unmask train`. Raises UnmaskError for a broken record."""
     folder = expanded(model).parent
-    recipe = next((file for file in (folder / "recipe.json", folder.parent / "recipe.json") if file.is_file()), None)
-    if Path(model).name != "model" or recipe is None or not (folder / "run.json").is_file():
+    if Path(model).name != "model" or not (folder / "run.json").is_file():
         return None
-    record, settings = _read(folder / "run.json"), _read(recipe)
     try:
+        content = open_line((folder / "run.json").read_bytes())
+        record = content["result"]
         # a seed draws its rows and negatives, so their hash differs between runs that are alike; files and the rows kept out do not
         rows = {
             stage: {name: [sorted(data["leaks"]), data.get("files")] for name, data in sets.items()}
             for stage, sets in record["data"].items()
         }
-        same = {key: value for key, value in settings.items() if key not in ("designs", "seeds")}
-        base = record.get("base") or {}
-        weights = [(one or {}).get("weights") for one in (base, base.get("teacher"))]
+        same = {key: value for key, value in content["settings"]["recipe"].items() if key not in ("designs", "seeds")}
+        base = record["base"]
+        weights = [base["weights"], (base["teacher"] or {}).get("weights")]
         otherwise = json.dumps([same, record["design"], rows, weights], sort_keys=True)
         return Training(int(record["seed"]), hashlib.sha256(otherwise.encode()).hexdigest()[:16])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (Damaged, KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnmaskError(f"{folder / 'run.json'} is not what `unmask train` wrote: {error!r}.") from error
 
 
@@ -201,10 +200,3 @@ def _name(folders: Sequence[Path]) -> str:
     names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
     first, *others = names
     return "+".join([first, *(Path(name).name for name in others)]) + f" ({len(folders)} seeds)"
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return open_line(file.read_bytes())
-    except Damaged as error:
-        raise UnmaskError(f"{file} is not what `unmask train` wrote: {error}.") from error

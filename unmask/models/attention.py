@@ -3,7 +3,7 @@
 `config.is_causal = False` makes most decoders bidirectional. Some silently stay causal, in some layers, or only with or without
 padding. So it is measured: the input of layer k is changed at the last token, and its output is compared at the earlier tokens. Every
 layer is given its own undisturbed input with that change, whatever the layer below made, so two passes of a short text prove all layers.
-A third pass has another text beside the first and other padding, and must change nothing: neither in the layers, nor before, between
+A third pass has a different second text and different padding, and must change nothing: neither in the layers, nor before, between
 or after them. If some layers of a bidirectional model hardly look ahead, all of this is repeated under causal attention, for comparison.
 """
 
@@ -41,7 +41,7 @@ _LOW_PRECISION_REORDERED = 2**-7
 class AttentionProof:
     """Measurements on the loaded model: for each layer, the relative change of earlier states, without and with padding.
 
-    leak: the relative change by other padding and another text beside it, of the embeddings and of what each layer gives.
+    leak: the relative change of the embeddings and of each layer's output when the padding and the other text of the batch change.
     causal_layers: layers without attention to set. causal_branches: layers whose attention looks ahead, next to a state space or
     convolution that looks back only.
     """
@@ -61,7 +61,7 @@ class AttentionProof:
             summary += f"; layers {_ranges(self.causal_layers)} have no attention to set and stay causal"
         if self.causal_branches:
             summary += (
-                f"; in layers {_ranges(self.causal_branches)} a state space or convolution beside the attention stays causal"
+                f"; in layers {_ranges(self.causal_branches)} a state space or convolution next to the attention stays causal"
             )
         return summary
 
@@ -78,7 +78,7 @@ def set_attention(model: nn.Module, attention: Attention) -> None:
 
 
 def attention_configs(model: nn.Module) -> list[Any]:
-    """The config of a model, and that of its text decoder if it is another one."""
+    """The config of a model, and the config of its text decoder if that is a separate object."""
     config: Any = model.config
     return list({id(part): part for part in (config, config.get_text_config(decoder=True))}.values())
 
@@ -107,11 +107,11 @@ def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: At
     if getattr(model.config, "is_encoder_decoder", False):
         raise AttentionError(f"{name} is an encoder-decoder: its decoder reads the states of an encoder, which has seen the whole text. "
                              "unmask cannot read it. Use a decoder or an encoder.")  # fmt: skip
-    others = torch.arange(_TOKENS + _PADS) >= torch.tensor([[_TOKENS], [0]])
+    second_text_and_padding = torch.arange(_TOKENS + _PADS) >= torch.tensor([[_TOKENS], [0]])
     try:
         clean, moved = _passes(model, layers, 0, _last(0))
         unpadded = _dependences(clean, moved)
-        clean, moved, neighbours = _passes(model, layers, _PADS, _last(_PADS), others)
+        clean, moved, neighbours = _passes(model, layers, _PADS, _last(_PADS), second_text_and_padding)
         padded, leak = _dependences(clean, moved), _leaks(clean, neighbours)
     except (UnmaskError, torch.OutOfMemoryError):
         raise
@@ -149,26 +149,32 @@ def _last(pads: int) -> Tensor:
 
 
 def _refuse(model: nn.Module, proof: AttentionProof, ahead: list[bool], padded: list[bool], leak: list[bool]) -> None:
-    name, wanted = type(model).__name__, proof.attention
+    name, attention = type(model).__name__, proof.attention
     looking = [k for k, sees in enumerate(ahead, start=1) if sees]
-    differ = [k for k, (one, other) in enumerate(zip(ahead, padded, strict=True), start=1) if one != other]
-    if wanted == "causal" and all(padded):
+    differ = [
+        k
+        for k, (without_padding, with_padding) in enumerate(zip(ahead, padded, strict=True), start=1)
+        if without_padding != with_padding
+    ]
+    if attention == "causal" and all(padded):
         raise AttentionError(f"This model ({name}) is an encoder: every layer looks ahead, and cannot be made causal. To compare with "
                              "it, give it to `unmask compare` with -r. To embed with it, use a bidirectional design. That pools the text's "
-                             "own tokens, without [CLS] and [SEP], so its vectors are not those of -r.")  # fmt: skip
+                             "own tokens, without [CLS] and [SEP], so its vectors differ from those with -r.")  # fmt: skip
     if differ:
-        raise AttentionError(f"{name} attends differently with and without padding in layers {_ranges(differ)}, so {wanted} "
+        raise AttentionError(f"{name} attends differently with and without padding in layers {_ranges(differ)}, so {attention} "
                              "embeddings of it would depend on the batch. Use the other attention, or another model.")  # fmt: skip
     if any(leak):
         leaking = [k for k, leaks in enumerate(leak) if leaks and k]
-        where = " and ".join([*["its embeddings"] * leak[0], *[f"layers {_ranges(leaking)}"] * bool(leaking)])
-        raise AttentionError(f"{name} lets padding or other texts change a text in {where}, so it cannot be used in batches.")
-    if wanted == "causal" and looking:
+        locations = " and ".join([*["its embeddings"] * leak[0], *[f"layers {_ranges(leaking)}"] * bool(leaking)])
+        raise AttentionError(
+            f"{name} lets padding or other texts change a text in {locations}, so it cannot be used in batches."
+        )
+    if attention == "causal" and looking:
         raise AttentionError(f"{name} was set to causal, but layers {_ranges(looking)} look ahead. Use a bidirectional design.")
-    if wanted == "bidirectional" and not looking:
+    if attention == "bidirectional" and not looking:
         raise AttentionError(f"{name} stays causal in every layer: it has no attention that can be made bidirectional. "
                              "Use a causal design.")  # fmt: skip
-    stubborn = [k for k in proof.causal_layers if wanted == "bidirectional" and _has_softmax_attention(model, k)]
+    stubborn = [k for k in proof.causal_layers if attention == "bidirectional" and _has_softmax_attention(model, k)]
     if stubborn:
         raise AttentionError(f"{name} was set to bidirectional, but its attention in layers {_ranges(stubborn)} "
                              "stays causal. Use a causal design.")  # fmt: skip
@@ -210,16 +216,16 @@ def _passes(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed
     vocabulary = vocabulary_of(model)
     # the text twice: with one text, some models read no mask
     ids = ((torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary).expand(2, -1)
-    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    inputs_of_model: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if pads:
-        given["attention_mask"] = (torch.arange(_TOKENS + pads, device=device) < _TOKENS).long().expand(2, -1)
+        inputs_of_model["attention_mask"] = (torch.arange(_TOKENS + pads, device=device) < _TOKENS).long().expand(2, -1)
     with torch.inference_mode():
-        clean = _through(model, layers, given)
+        clean = _through(model, layers, inputs_of_model)
         passes = [clean]
-        for place in disturbed:
-            other_ids = torch.where(place.to(device), (ids + 1) % vocabulary, ids)
-            inputs = [_disturbed(one, place) for one in clean.inputs]
-            passes.append(_through(model, layers, {**given, "input_ids": other_ids}, inputs))
+        for mask in disturbed:
+            other_ids = torch.where(mask.to(device), (ids + 1) % vocabulary, ids)
+            inputs = [_disturbed(hidden, mask) for hidden in clean.inputs]
+            passes.append(_through(model, layers, {**inputs_of_model, "input_ids": other_ids}, inputs))
     if len(clean.inputs) != len(layers):
         raise AttentionError(f"{type(model).__name__} has {len(layers)} layers but calls them {len(clean.inputs)} times in a forward pass, "
                              "so their states cannot be read. Use another model.")  # fmt: skip
@@ -243,14 +249,14 @@ def _leaks(clean: _Pass, moved: _Pass) -> tuple[float, ...]:
 
 def _change(before: Tensor, after: Tensor) -> float:
     """The largest change of an element, relative to the larger of itself and the median element."""
-    # the median, not the largest: trained models have a few enormous values, beside which every change looks small
+    # the median, not the largest: trained models have a few enormous values that would hide every change
     size = before.abs().maximum(before.abs().median().clamp_min(1e-12))
     # a state that turns into NaN has changed
     return float(((after - before).abs() / size).nan_to_num(nan=float("inf")).max())
 
 
 def _through(
-    model: nn.Module, layers: Sequence[nn.Module], given: dict[str, Any], replaced: Sequence[Tensor] | None = None
+    model: nn.Module, layers: Sequence[nn.Module], model_inputs: dict[str, Any], replaced: Sequence[Tensor] | None = None
 ) -> _Pass:
     """Send texts through a model. replaced: what each layer is given in place of its input."""
     inputs: list[Tensor] = []
@@ -273,7 +279,7 @@ def _through(
         for layer in layers:
             stack.callback(layer.register_forward_pre_hook(give, with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(keep).remove)
-        final = model(**given).last_hidden_state
+        final = model(**model_inputs).last_hidden_state
     return _Pass(inputs, [_of_the_first_text(states, _TOKENS) for states in (*inputs, final)], outputs)
 
 
@@ -281,8 +287,8 @@ def _of_the_first_text(states: Tensor, tokens: int) -> Tensor:
     return states[0, :tokens].float().flatten().clone()
 
 
-def _disturbed(hidden: Tensor, where: Tensor) -> Tensor:
-    return torch.where(where.to(hidden.device).unsqueeze(-1), hidden.flip(-1), hidden)
+def _disturbed(hidden: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask.to(hidden.device).unsqueeze(-1), hidden.flip(-1), hidden)
 
 
 def hidden_of(output: Tensor | tuple[Tensor, ...]) -> Tensor:
@@ -332,5 +338,5 @@ def replaced_attention(model: Any, name: str, function: AttentionFunction) -> It
             part._attn_implementation = name
         yield
     finally:
-        for part, own in before:
-            part._attn_implementation = own
+        for part, implementation in before:
+            part._attn_implementation = implementation

@@ -7,7 +7,6 @@ out, and the folder appears only when it is complete. If it gets damaged later, 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -208,7 +207,7 @@ def resolve(name: str) -> str:
     if (address := _ADDRESS.fullmatch(name)) and not Path(name.partition("/")[0]).is_dir():
         raise UnmaskError(f"'{name}' is a web address. Give the id of the model on the hub instead: '{address[1]}'.")
     if is_path(name):
-        raise UnmaskError(f"There is no folder '{name}'.{_way_out(name)}")
+        raise UnmaskError(f"Folder '{name}' does not exist.{_way_out(name)}")
     return name
 
 
@@ -229,8 +228,8 @@ def is_path(name: str) -> bool:
 def _way_out(name: str) -> str:
     """A hint for a path that does not exist: the folder with the nearest name, and how to write a hub id that looks like a path."""
     path = expanded(name)
-    beside = [place.name for place in path.parent.iterdir() if place.is_dir()] if path.parent.is_dir() else []
-    nearest = get_close_matches(path.name, beside, n=1)
+    siblings = [folder.name for folder in path.parent.iterdir() if folder.is_dir()] if path.parent.is_dir() else []
+    nearest = get_close_matches(path.name, siblings, n=1)
     hint = f" Did you mean '{path.parent / nearest[0]}'?" if nearest else ""
     if _HUB_ID.fullmatch(name):
         hint += f" It counts as a path because '{path.parent}' is a folder here. For a model of the hub, write '{HUB}{name}'."
@@ -299,29 +298,14 @@ def _is_whole(folder: Path) -> bool:
         return True
     try:
         check_seal(folder)
-        whole = is_sealed(folder) or _opens(folder)
+        intact = is_sealed(folder)
     except Damaged as error:
         warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {error}", stacklevel=2)
         return False
-    if whole:
+    if intact:
         with suppress(OSError):  # the cache may be read-only
             write_record(note, state)
-    return whole
-
-
-def _opens(folder: Path) -> bool:
-    """Whether the files of an older version are complete. They have no seal, but an incomplete file cannot be opened."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        for file in folder.glob("*.safetensors"):
-            with safe_open(file, "np"):
-                pass
-        json.loads((folder / "config.json").read_bytes())
-    except (SafetensorError, OSError, ValueError) as error:
-        warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {folder}: {error}", stacklevel=2)
-        return False
-    return any(folder.glob("*.safetensors"))
+    return intact
 
 
 @without_loading_bars()

@@ -1,4 +1,4 @@
-"""Decoder: the parts of a loaded model, found by behaviour and not by name, and the lock of all who use the model."""
+"""Decoder: the parts of a loaded model, found by behaviour and not by name, and the lock that its users share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model_lock(model: PreTrainedModel) -> FairLock:
 
 
 def has_hooks(model: PreTrainedModel) -> bool:
-    """Whether modules carry functions of somebody else (a mixture's routers, accelerate), which may keep a state of their own."""
+    """Whether modules carry hooks (a mixture's routers, accelerate), which may be stateful."""
     return any(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
 
 
@@ -71,12 +71,14 @@ def depth_of(config: Any) -> int:
     return int(depth)
 
 
-def _require_whole_layers(model: PreTrainedModel, found: nn.ModuleList) -> None:
-    """Raise UnmaskError if the modules of a list are parts of layers. XLM has a list of attentions beside one of feed-forward layers."""
-    parent = next(module for module in model.modules() if any(child is found for child in module.children()))
-    beside = [child for child in parent.children() if isinstance(child, nn.ModuleList) and len(child) == len(found)]
-    own, of_all = (sum(weight.numel() for part in parts for weight in part.parameters()) for parts in ([found], beside))
-    if 2 * own < of_all:
+def _require_whole_layers(model: PreTrainedModel, layers: nn.ModuleList) -> None:
+    """Raise UnmaskError if the modules of a list are parts of layers. XLM has separate lists of attentions and feed-forward layers."""
+    parent = next(module for module in model.modules() if any(child is layers for child in module.children()))
+    parallel_lists = [child for child in parent.children() if isinstance(child, nn.ModuleList) and len(child) == len(layers)]
+    parameters, all_parameters = (
+        sum(weight.numel() for part in parts for weight in part.parameters()) for parts in ([layers], parallel_lists)
+    )
+    if 2 * parameters < all_parameters:
         raise UnmaskError(
             f"{type(model).__name__} has no module for each layer, so its layers cannot be read. Use another model."
         )
@@ -85,7 +87,7 @@ def _require_whole_layers(model: PreTrainedModel, found: nn.ModuleList) -> None:
 def positions_of(model: PreTrainedModel) -> int | None:
     """The number of positions of a model; None if nothing limits them."""
     config = model.config.get_text_config(decoder=True)
-    names = ("max_position_embeddings", "max_seq_len")  # the second is that of MPT
+    names = ("max_position_embeddings", "max_seq_len")  # MPT uses the second name
     return next((int(number) for name in names if (number := getattr(config, name, None))), None)
 
 
@@ -112,7 +114,7 @@ def first_position(model: PreTrainedModel) -> int:
     if "position_ids" not in signature(model.forward).parameters:
         return 0
     words, size = model.get_input_embeddings(), positions_of(model)
-    # by what a table has and not by its class: I-BERT's is no nn.Embedding
+    # duck typing: I-BERT's table does not subclass nn.Embedding
     tables: list[Any] = [module for module in model.modules() if module is not words and hasattr(module, "padding_idx")]
     starts = [table.padding_idx + 1 for table in tables if _rows_of(table) == size and table.padding_idx is not None]
     counted = [buffer.flatten() for name, buffer in model.named_buffers() if name.endswith("position_ids") and buffer.numel()]
@@ -121,12 +123,12 @@ def first_position(model: PreTrainedModel) -> int:
         return 0
     positions = torch.arange(_TOKENS, device=next(model.parameters()).device)[None]
     ids = (positions * 7 + 3) % vocabulary_of(model)
-    given: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
-    own = model(**given).last_hidden_state.float()
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    reference = model(**inputs).last_hidden_state.float()
 
     def moves(first: int) -> bool:
-        states = model(**given, position_ids=positions + first).last_hidden_state.float()
-        return bool(((states - own).abs() > _MOVED * own.abs().maximum(own.abs().median())).any())
+        states = model(**inputs, position_ids=positions + first).last_hidden_state.float()
+        return bool(((states - reference).abs() > _MOVED * reference.abs().maximum(reference.abs().median())).any())
 
     if not moves(0):
         return 0

@@ -52,8 +52,8 @@ def state_of_folder(folder: Path, pattern: str = "*") -> str:
     for name, file in _files_of(folder, pattern):
         with suppress(OSError):  # the file is gone, so its name does not count
             state = file.stat()
-            told = f"{name}\0{state.st_size} {state.st_mtime_ns} {state.st_dev} {state.st_ino}\0"
-            digest.update(told.encode("utf-8", "surrogateescape"))
+            description = f"{name}\0{state.st_size} {state.st_mtime_ns} {state.st_dev} {state.st_ino}\0"
+            digest.update(description.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 
@@ -75,7 +75,7 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def digest_of_file(file: Path) -> str:
-    """A 128-bit hash of a file's content, of all of it. Raises UnmaskError for a file that cannot be read."""
+    """A 128-bit hash of the full content of a file. Raises UnmaskError for a file that cannot be read."""
     try:
         real = Path(os.path.realpath(file))
         state = real.stat()
@@ -109,12 +109,11 @@ def _note(noted: dict[str, object]) -> Path:
 
 def _remembered(noted: dict[str, object]) -> str | None:
     try:
-        known = json.loads(_note(noted).read_text(encoding="utf-8"))
-        digest = known.pop("digest")
-        whole = known.pop("checksum") == _checksum(known, digest)
+        entry = json.loads(_note(noted).read_text(encoding="utf-8"))
+        digest = entry.pop("digest")
     except (OSError, ValueError, KeyError, AttributeError, RecursionError):
         return None
-    return str(digest) if whole and known == noted else None
+    return str(digest) if entry == noted else None
 
 
 def _remember(noted: dict[str, object], digest: str, file: Path) -> str:
@@ -125,9 +124,5 @@ def _remember(noted: dict[str, object], digest: str, file: Path) -> str:
         time.time() - last > _SETTLED
     ):
         with suppress(OSError):  # without a writable cache the digest is computed again
-            write_json(_note(noted), {**noted, "digest": digest, "checksum": _checksum(noted, digest)})
+            write_json(_note(noted), {**noted, "digest": digest})
     return digest
-
-
-def _checksum(noted: dict[str, object], digest: str) -> str:
-    return hashlib.sha256(f"{json.dumps(noted, sort_keys=True)} {digest}".encode()).hexdigest()[:16]

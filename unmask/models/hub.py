@@ -102,22 +102,24 @@ def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[st
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        found = hub_file(name, file, revision)
+        downloaded = hub_file(name, file, revision)
     except UnmaskError:
         return None  # loading then gives the reason, or `warn_of_unknown` does
-    if found is None:
+    if downloaded is None:
         return None
     try:
         with no_long_wait():
             return Path(
-                snapshot_download(name, revision=found.parent.name, allow_patterns=None if patterns is None else list(patterns))
+                snapshot_download(
+                    name, revision=downloaded.parent.name, allow_patterns=None if patterns is None else list(patterns)
+                )
             )
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         raise UnmaskError(hub_failure(name, error)) from error
 
 
 def warn_of_unknown(name: str, files: Sequence[str], revision: str | None) -> None:
-    """Warn if nobody says now whether a model in the cache of the hub has these files, which change the way that it is read.
+    """Warn if it is unknown whether a model in the hub cache has these files, which change how it is loaded.
 
     Another program may have filled the cache, without asking for them. Most such models are plain ones, so they can be used.
     """
@@ -128,7 +130,7 @@ def warn_of_unknown(name: str, files: Sequence[str], revision: str | None) -> No
             if _is_cached(name, revision):
                 reason = cause_of(error.__cause__ or error)
                 warnings.warn(
-                    f"'{name}' is read as a model without a design of its own, because the hub does not say now whether it has a file "
+                    f"'{name}' is loaded as a plain model, because the hub could not be asked whether it has a file "
                     f"{file} ({reason}). If it is a saved embedder, name its design (-d, or design=), or load it once with the hub.",
                     stacklevel=4,
                 )
@@ -150,15 +152,15 @@ def hub_commit(name: str, revision: str | None) -> str:
     for config in ("config.json", _ADAPTER):
         if (file := hub_file(name, config, revision)) is not None:
             return file.parent.name
-    raise UnmaskError(f"'{name}' is on the hub, but is no model: it has no config.json.")
+    raise UnmaskError(f"'{name}' is on the hub, but it is not a model: config.json is missing.")
 
 
 def hub_failure(name: str, error: Exception) -> str:
-    """The error for a name that is no folder, no bundled name and not on the hub, with the answer of the hub."""
+    """The error message for a name that is neither a folder nor a bundled model nor on the hub, with the hub's answer."""
     nearest = get_close_matches(name, BUNDLED, n=1)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
     offline = " HF_HUB_OFFLINE is set, so only its cache was tried." if os.environ.get("HF_HUB_OFFLINE") == "1" else ""
     return (
-        f"'{name}' is no folder, no bundled name ({', '.join(BUNDLED)}), and the model hub did not give it.{hint}{offline} "
+        f"'{name}' is neither a folder nor a bundled model ({', '.join(BUNDLED)}), and it could not be downloaded.{hint}{offline} "
         f"The hub said: {cause_of(error)}"
     )

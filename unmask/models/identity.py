@@ -1,7 +1,7 @@
 """Identity: what makes two loads of a model the same. Every key, record and report takes it from here.
 
 Weights are identified by their content, every byte of it, including the base model below an adapter or a mixture. A model on the hub is
-identified by its commit, and an adapter there by its own files. Library versions are recorded beside results, but are no part of the
+identified by its commit, and an adapter there by its own files. Library versions are recorded with results, but are not part of the
 identity: a patch release must not make results invalid.
 """
 
@@ -32,6 +32,8 @@ ReadFolder = Callable[[Path, str], str]
 
 RECORDS = ("unmask.json", "mixture.json", "expert.json")
 """Files that record the base model of a folder."""
+BASE_MODEL = "base model"
+"""The input of a run under which its base model is recorded."""
 _NO_SETTINGS = (
     *("architectures", "attn_implementation", "auto_map", "dtype", "experts_implementation", "id2label", "is_causal"),
     *("label2id", "output_attentions", "output_hidden_states", "problem_type", "return_dict", "tie_word_embeddings"),
@@ -61,7 +63,7 @@ class ModelIdentity:
 
     @property
     def revision(self) -> str:
-        """One short name for all parts. For a plain model it is that of its weights."""
+        """One short name for all parts. For a plain model, the name of its weights."""
         if self.base is None and self.adapter is None:
             return self.weights
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
@@ -82,16 +84,16 @@ def identity_of(source: Source) -> ModelIdentity:
     return _identity(source, digest_of_folder)
 
 
-def _identity(source: Source, read: ReadFolder) -> ModelIdentity:
-    """The identity of a model whose folders are told by `read`."""
-    place, adapters = Path(place_of(source)), source.adapters
-    weights = read(place, _own_files(source.model)) if place.is_dir() else hub_commit(str(place), source.revision)
-    on_top = "+".join(read(Path(adapter_folder(adapter)), _own_files(adapter)) for adapter in adapters) or None
+def _identity(source: Source, digest: ReadFolder) -> ModelIdentity:
+    """The identity of a model. digest: maps a folder and a file pattern to a string."""
+    folder, adapters = Path(place_of(source)), source.adapters
+    weights = digest(folder, _own_files(source.model)) if folder.is_dir() else hub_commit(str(folder), source.revision)
+    on_top = "+".join(digest(Path(adapter_folder(adapter)), _own_files(adapter)) for adapter in adapters) or None
     if on_top and is_mixture(Path(resolve(adapters[0]))):  # its base is the model, named by the user
         return ModelIdentity(on_top, base=ModelIdentity(weights))
-    base = below(place, source) if place.is_dir() else None
-    merged = len(adapters) > 1 or (source.merge and (bool(adapters) or is_adapter(place)))
-    return ModelIdentity(weights, _identity(base, read) if base else None, on_top, merged)
+    base = below(folder, source) if folder.is_dir() else None
+    merged = len(adapters) > 1 or (source.merge and (bool(adapters) or is_adapter(folder)))
+    return ModelIdentity(weights, _identity(base, digest) if base else None, on_top, merged)
 
 
 def _own_files(name: str) -> str:
@@ -181,7 +183,7 @@ def _in_use(model: nn.Module) -> str:
 
 
 def _adapter_state(module: nn.Module) -> str:
-    """What a layer of peft says of its adapters beside their weights. Empty for another module."""
+    """How a peft layer applies its adapters: scaling, active and merged ones. Empty for other modules."""
     off = getattr(module, "disable_adapters", None)
     if not isinstance(off, bool):  # a model of transformers has a method of this name
         return ""
@@ -197,8 +199,8 @@ def _settings(model: nn.Module) -> str:
 
 def _of_vectors(config: Any) -> Any:
     if isinstance(config, dict):
-        kept = {str(name): value for name, value in config.items() if not str(name).startswith("_")}
-        return {name: _of_vectors(value) for name, value in kept.items() if name not in _NO_SETTINGS}
+        public = {str(name): value for name, value in config.items() if not str(name).startswith("_")}
+        return {name: _of_vectors(value) for name, value in public.items() if name not in _NO_SETTINGS}
     return [_of_vectors(part) for part in config] if isinstance(config, list | tuple) else config
 
 
@@ -245,6 +247,7 @@ class _BaseRecord(BaseModel):
     """What the records of embedders, mixtures and experts say of the base model."""
 
     base_weights: str | None = None
+    inputs: dict[str, str] = {}
 
 
 def recorded_base(folder: Path) -> str | None:
@@ -252,7 +255,8 @@ def recorded_base(folder: Path) -> str | None:
     for name in RECORDS:
         if (folder / name).is_file():
             with suppress(ValueError):  # the code that needs this file reports the damage
-                if weights := _BaseRecord.model_validate_json((folder / name).read_bytes()).base_weights:
+                record = _BaseRecord.model_validate_json((folder / name).read_bytes())
+                if weights := record.base_weights or record.inputs.get(BASE_MODEL):
                     return weights
     return None
 
@@ -294,7 +298,7 @@ def _changed_in_memory(model: nn.Module) -> str | None:
     if any(str(getattr(config, "init_lora_weights", "")).lower().startswith(_CHANGE_BASE) for config in configs.values()):
         return None  # loading changes the base in the same way
     noted = getattr(model, "unmask_base_values", {})
-    # an adapter that trained biases has those of the base, too
+    # an adapter that trained biases also replaces the biases of the base
     biases = any(getattr(config, "bias", "none") != "none" for config in configs.values())
     for name, weight in model.named_parameters():
         plain = _WRAPPED.sub(".", name)

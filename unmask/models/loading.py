@@ -83,8 +83,15 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path, base, chain = _parts_of(source)
     device = pick_device(source.device)
-    own = next((own for adapter in reversed(chain) if (own := _tokenizer_beside(adapter, source)) is not None), None)
-    tokenizer = _padding(_load(path, base, "tokenizer")) if own is None else own
+    adapter_tokenizer = next(
+        (
+            adapter_tokenizer
+            for adapter in reversed(chain)
+            if (adapter_tokenizer := _adapter_tokenizer(adapter, source)) is not None
+        ),
+        None,
+    )
+    tokenizer = _padding(_load(path, base, "tokenizer")) if adapter_tokenizer is None else adapter_tokenizer
     model = _load(path, base, "adapted" if chain else "decoder", pick_dtype(source.dtype, device))
     if not chain:
         model = without_head(model)
@@ -121,8 +128,8 @@ def _parts_of(source: Source) -> tuple[str, Source, list[_Adapter]]:
 
     The model may itself be an adapter whose base is an adapter, and so on. Raises UnmaskError.
     """
-    folder, given = places_of(source)
-    chain = [_Adapter(name, _with_weights(adapter)) for name, adapter in zip(source.adapters, given, strict=True)]
+    folder, folders = places_of(source)
+    chain = [_Adapter(name, _with_weights(adapter)) for name, adapter in zip(source.adapters, folders, strict=True)]
     base = source
     while is_adapter(folder):
         chain.insert(0, _Adapter(base.model, _with_weights(str(folder))))
@@ -146,7 +153,9 @@ def _require_lower_adapter(source: Source, base: Source, chain: list[_Adapter]) 
         return
     if not source.adapters:
         raise UnmaskError(lacking)
-    if (named := below(Path(chain[0].folder), replace(source, model=chain[0].name))) and same_place(base.model, named.model):
+    if (config_base := below(Path(chain[0].folder), replace(source, model=chain[0].name))) and same_place(
+        base.model, config_base.model
+    ):
         warnings.warn(lacking, stacklevel=2)
 
 
@@ -259,20 +268,20 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
 
 
 def own_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that lies beside an adapter or a mixture, which was trained or saved with it. None if there is none: use the base's.
+    """The tokenizer in the folder of an adapter or a mixture. None if it has none: use the tokenizer of the base model.
 
     Of an adapter on the hub only a saved embedder is sure to be downloaded with its tokenizer. Raises UnmaskError.
     """
     name = (source.model, *source.adapters)[-1]
-    whole = is_mixture(folder) or (folder / "unmask.json").is_file() or Path(resolve(name)).is_dir()
-    if not whole or not (folder / "tokenizer_config.json").is_file():
+    has_tokenizer = is_mixture(folder) or (folder / "unmask.json").is_file() or Path(resolve(name)).is_dir()
+    if not has_tokenizer or not (folder / "tokenizer_config.json").is_file():
         return None
-    trusted = source.trust_remote_code and not source.adapters  # that covers the model only, not the adapter beside it
-    own = replace(source, model=name, adapters=(), revision=None, trust_remote_code=trusted)
-    return _padding(_load(str(folder), own, "tokenizer"))
+    trusted = source.trust_remote_code and not source.adapters  # applies to the model only, not to its adapter
+    tokenizer_source = replace(source, model=name, adapters=(), revision=None, trust_remote_code=trusted)
+    return _padding(_load(str(folder), tokenizer_source, "tokenizer"))
 
 
-def _tokenizer_beside(adapter: _Adapter, source: Source) -> PreTrainedTokenizerBase | None:
+def _adapter_tokenizer(adapter: _Adapter, source: Source) -> PreTrainedTokenizerBase | None:
     """The tokenizer in the folder of one adapter of a chain. Only code of the model that the user names may run."""
     trusted = source.trust_remote_code and adapter.name == source.model
     return own_tokenizer(Path(adapter.folder), replace(source, model=adapter.name, adapters=(), trust_remote_code=trusted))
@@ -286,7 +295,7 @@ def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
 
 
 @without_loading_bars()
-def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None) -> Any:
+def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None) -> Any:
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     common: dict[str, Any] = {"trust_remote_code": source.trust_remote_code, "revision": source.revision}
@@ -297,32 +306,32 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
         "ignore_mismatched_sizes": True,  # transformers would raise without saying which, so they are refused below
     }
     require_own_code(path, source)
-    if what != "tokenizer":
+    if part != "tokenizer":
         require_safetensors(path, source)
     try:
         with nullcontext() if Path(path).is_dir() else no_long_wait():
-            if what == "tokenizer":
+            if part == "tokenizer":
                 loaded, report = AutoTokenizer.from_pretrained(path, **common), {}
             else:
                 # an adapter uses the module names of the causal language model; its head is dropped later
-                auto = AutoModel if what == "decoder" else AutoModelForCausalLM
+                auto = AutoModel if part == "decoder" else AutoModelForCausalLM
                 loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of any class, since files of users go through code of several libraries
-        raise UnmaskError(_why(source.model, path, what, source, error)) from error
-    _note_own_code(loaded, path, source, what)
-    if what == "tokenizer" and not loaded.is_fast:
+        raise UnmaskError(_why(source.model, path, part, source, error)) from error
+    _note_own_code(loaded, path, source, part)
+    if part == "tokenizer" and not loaded.is_fast:
         raise UnmaskError(
             f"The tokenizer of '{source.model}' is not a fast one, so it has no character offsets. unmask needs them."
         )
-    if what != "tokenizer":
-        body = loaded if what == "decoder" else body_of(loaded)
+    if part != "tokenizer":
+        body = loaded if part == "decoder" else body_of(loaded)
         weights = _weights_within(loaded, body)  # a missing head does not matter to a decoder: it is dropped
         _refuse_other_shapes(
-            source.model, _weights_within(loaded, loaded) if what == "language model" else weights, body, report
+            source.model, _weights_within(loaded, loaded) if part == "language model" else weights, body, report
         )
-        if what == "language model":
+        if part == "language model":
             _refuse_random_head(source.model, loaded, report["missing_keys"])
         _refuse_random_weights(source.model, weights, report["missing_keys"])
         _refuse_surplus(source.model, body, report["unexpected_keys"])
@@ -331,8 +340,8 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
 
 def _weights_within(loaded: Any, part: Any) -> dict[str, Any]:
     """The weights of a part of a model, by their names in the model. A weight that is shared has several."""
-    own = {id(weight) for weight in part.parameters()}
-    return {name: weight for name, weight in _named(loaded) if id(weight) in own}
+    parameter_ids = {id(weight) for weight in part.parameters()}
+    return {name: weight for name, weight in _named(loaded) if id(weight) in parameter_ids}
 
 
 def _named(model: Any) -> Iterator[tuple[str, Any]]:
@@ -340,23 +349,23 @@ def _named(model: Any) -> Iterator[tuple[str, Any]]:
     yield from model.named_parameters(remove_duplicate=False)
 
 
-def _note_own_code(loaded: Any, path: str, source: Source, what: str) -> None:
-    """Warn if a model or a tokenizer comes with code of its own and transformers has loaded its own class instead.
+def _note_own_code(loaded: Any, path: str, source: Source, loaded_part: str) -> None:
+    """Warn if a model or a tokenizer includes Python code and transformers loaded a built-in class instead.
 
     What is saved then belongs to that class, so its config must not name the code.
     """
     if type(loaded).__module__.partition(".")[0] == "transformers_modules":
         return
-    parts = ("AutoTokenizer",) if what == "tokenizer" else ("AutoModel", "AutoModelForCausalLM", "AutoConfig")
-    own = own_classes(path, source.revision)
-    if named := [name for part in parts for name in own.get(part, [])]:
+    parts = ("AutoTokenizer",) if loaded_part == "tokenizer" else ("AutoModel", "AutoModelForCausalLM", "AutoConfig")
+    classes = own_classes(path, source.revision)
+    if class_names := [name for part in parts for name in classes.get(part, [])]:
         warnings.warn(
-            f"'{source.model}' comes with Python code of its own ({named[0]}), which was not run: {type(loaded).__name__} of transformers "
+            f"'{source.model}' includes Python code ({class_names[0]}), which was not run: {type(loaded).__name__} of transformers "
             "was loaded instead. If that code computes anything else, these are not the vectors of its authors. If you trust the "
             "code, run it with --trust-remote-code (in Python: trust_remote_code=True).",
             stacklevel=2,
         )
-        (loaded.init_kwargs if what == "tokenizer" else vars(loaded.config)).pop("auto_map", None)
+        (loaded.init_kwargs if loaded_part == "tokenizer" else vars(loaded.config)).pop("auto_map", None)
 
 
 def _refuse_other_shapes(name: str, weights: dict[str, Any], body: Any, report: dict[str, Any]) -> None:
@@ -401,7 +410,7 @@ def _refuse_surplus(name: str, body: Any, unexpected: Iterable[str]) -> None:
     if surplus:
         raise UnmaskError(
             f"'{name}' has weights that its config.json ({depth} layers) has no place for, such as {surplus[0]} ({len(surplus)} in all). "
-            "Without them its vectors would be those of another model. Restore the config.json of these weights. For the states of an "
+            "Without them its vectors would be wrong. Restore the config.json of these weights. For the states of an "
             "earlier layer, name the layer in the design."
         )
 
@@ -457,11 +466,11 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         )
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING.get(config.peft_type, "")
     try:
-        # most adapters use the module names of a model with its head; those of embedding models do not
-        place = next(f"{name}." for name, module in model.named_modules() if module is body)
+        # most adapters use the module names of a model with its head; adapters of embedding models do not
+        body_path = next(f"{name}." for name, module in model.named_modules() if module is body)
         weights = load_peft_weights(adapter, device="cpu")
         names = [name for name in weights if name.startswith("base_model.model.")]
-        headless = bool(names) and not any(name.startswith(f"base_model.model.{place}") for name in names)
+        headless = bool(names) and not any(name.startswith(f"base_model.model.{body_path}") for name in names)
         if headless:
             config.task_type = None  # for "CAUSAL_LM", peft would look for the head's methods
         _require_embeddings_fit(adapter, body, weights)
@@ -484,7 +493,7 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         raise UnmaskError(f"The adapter '{adapter}' belongs to another model: its layers do not match this model's.")
     if not any(isinstance(module, BaseTunerLayer) or "modules_to_save" in name for name, module in body.named_modules()):
         raise UnmaskError(
-            f"The adapter '{adapter}' ({kind}) changes no layer of the decoder, so its vectors would be those of the base model. Use the "
+            f"The adapter '{adapter}' ({kind}) changes no layer of the decoder, so its vectors would equal the base model's. Use the "
             "base model, or an adapter that was trained on layers of the decoder."
         )
     if merge:
@@ -499,7 +508,7 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         body.merged_adapter = adapter  # a later adapter lies over it, and saving that would name the plain base
     else:
         body.peft_config = adapted.peft_config  # peft keeps it with the whole model; saving looks for it in the body
-        body.adapter_place = "" if headless else place  # names and patterns in the config are those of this model
+        body.adapter_place = "" if headless else body_path  # prefix of the module names in the adapter's config
     return body  # type: ignore[no-any-return]
 
 
@@ -530,7 +539,7 @@ def _adapter_config(adapter: str) -> Any:
 
 
 def require_repeatable(config: Any, adapter: str) -> None:
-    """Raise UnmaskError for an adapter that PEFT leaves out here, or that it starts anew at random whenever it is loaded."""
+    """Raise UnmaskError for an adapter that has no effect here, or that is initialised at random on each load."""
     if getattr(config, "alora_invocation_tokens", None):
         raise UnmaskError(
             f"The adapter '{adapter}' is an aLoRA (alora_invocation_tokens): it acts only after these tokens in a chat, so it would change "
@@ -559,7 +568,7 @@ def _untie(model: Any, body: Any) -> None:
         body.config.tie_word_embeddings = False
 
 
-def _why(name: str, path: str, what: str, source: Source, error: Exception) -> str:
+def _why(name: str, path: str, part: str, source: Source, error: Exception) -> str:
     """The reason of a failed load, and the way out."""
     from safetensors import SafetensorError
 
@@ -568,24 +577,24 @@ def _why(name: str, path: str, what: str, source: Source, error: Exception) -> s
         if not (folder / "config.json").is_file():
             inner = next((file.parent for file in sorted(folder.glob("*/config.json")) if _has_weights(file.parent)), None)
             hint = f" The model lies in its folder '{inner.name}': give '{inner}', and name its design." if inner else ""
-            return f"'{name}' is no model: the folder has no config.json.{hint}"
+            return f"'{name}' is not a model: config.json is missing.{hint}"
         if (pointer := next(filter(_is_lfs_pointer, sorted(folder.iterdir())), None)) is not None:
             return (
                 f"'{name}' is not complete: {pointer.name} is a pointer of Git LFS and not the file itself. Run `git lfs pull` in the "
                 "folder, or download the model again."
             )
-        if what != "tokenizer" and not any(folder.glob("*.safetensors")):
+        if part != "tokenizer" and not any(folder.glob("*.safetensors")):
             return _without_safetensors(name)
-    elif what != "tokenizer" and "does not appear to have" in str(error) and "safetensors" in str(error):
+    elif part != "tokenizer" and "does not appear to have" in str(error) and "safetensors" in str(error):
         return _without_safetensors(name)
-    if what == "tokenizer" and (lacking := _missing_tokenizer_package(folder)):
+    if part == "tokenizer" and (lacking := _missing_tokenizer_package(folder)):
         return f"The tokenizer of '{name}' could not be loaded: tokenizer.model needs the package {lacking}: pip install {lacking}."
     if not folder.is_dir() and isinstance(error, OSError):
         return hub_failure(name, error)
     if isinstance(error, SafetensorError):
         return f"'{name}' is damaged or incomplete: {cause_of(error)}. Download or copy its *.safetensors files again."
     # a tokenizer is chosen by the config of its model
-    in_config = _faulty_config(path, source) if what == "tokenizer" else error
+    in_config = _faulty_config(path, source) if part == "tokenizer" else error
     if in_config is None:
         return f"The tokenizer of '{name}' could not be loaded: {cause_of(error)}"
     return f"'{name}' could not be loaded: {_unknown_value(path, source, in_config) or cause_of(in_config)}"

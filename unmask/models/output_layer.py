@@ -2,7 +2,7 @@
 
 A loaded decoder has none. Its output layer is found when a design first needs it: the input embeddings where both are tied, else it is
 read from the model's files. Some models then scale the logits (Granite, Cohere) or bound them (Gemma 2). What a model does is measured,
-and the logits must be those of the model itself, or the model is refused.
+and the logits must equal the model's own logits, or the model is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROUNDING = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.03}  # 
 class OutputLayer:
     """Rows of weights, one for each token of the vocabulary, and what follows: logit = bound tanh(scale (w h + bias) / bound).
 
-    tied: whether the weights are those of the input embeddings. bound: None leaves the logits as they are.
+    tied: whether the input embeddings share the weights. bound: None leaves the logits unbounded.
     """
 
     weight: Float[Tensor, "token dim"]
@@ -64,26 +64,28 @@ class OutputLayer:
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def find_output_layer(model: PreTrainedModel) -> OutputLayer:
-    """The output layer of a loaded decoder, on its device. Its logits are proven to be those of the whole language model.
+    """The output layer of a loaded decoder, on its device. Its logits are checked against the full language model.
 
     Raises UnmaskError for a decoder that has no output layer, or whose output layer was not saved, or does more than `OutputLayer`.
     """
-    whole = _around(model)
-    head = whole.get_output_embeddings()
-    own = [name for name, _ in head.named_parameters()]  # CTRL has a bias beside tied weights
-    tied = head.weight is whole.get_input_embeddings().weight and own == ["weight"]
+    language_model = _around(model)
+    head = language_model.get_output_embeddings()
+    parameter_names = [name for name, _ in head.named_parameters()]  # CTRL has a bias in addition to tied weights
+    tied = head.weight is language_model.get_input_embeddings().weight and parameter_names == ["weight"]
     loaded = _loaded(model, tied)
-    for name in own:
+    for name in parameter_names:
         setattr(head, name, nn.Parameter(getattr(loaded, name).detach().to(model.device), requires_grad=False))
-    setattr(whole, next(name for name, child in whole.named_children() if child is body_of(whole)), model)
-    if any(weight.is_meta for weight in whole.parameters()):
+    setattr(
+        language_model, next(name for name, child in language_model.named_children() if child is body_of(language_model)), model
+    )
+    if any(weight.is_meta for weight in language_model.parameters()):
         raise UnmaskError(
             f"{type(model).__name__} has further layers between its states and its logits, so its language-model head cannot be read alone."
         )
     layer = OutputLayer(head.weight, getattr(head, "bias", None), tied)
     with model_lock(model):
-        layer = _measured(whole, head, layer)
-        _prove(whole, model, layer)
+        layer = _measured(language_model, head, layer)
+        _prove(language_model, model, layer)
     return layer
 
 
@@ -94,11 +96,11 @@ def _around(model: Any) -> Any:
     source = source_of(model)
     try:
         with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(
+            language_model = AutoModelForCausalLM.from_config(
                 model.config, trust_remote_code=source is not None and source.trust_remote_code
             )
-        if _kind(model) is type(body_of(whole)) and isinstance(whole.get_output_embeddings(), nn.Module):
-            return whole.eval()
+        if _kind(model) is type(body_of(language_model)) and isinstance(language_model.get_output_embeddings(), nn.Module):
+            return language_model.eval()
     except (ValueError, StopIteration):
         pass
     raise UnmaskError(f"{type(model).__name__} has no language-model head, so it cannot predict the words of a text.")
@@ -142,45 +144,45 @@ class _Given(nn.Module):
 
 
 @contextmanager
-def _standing_in(whole: Any, head: nn.Module, logits: Tensor) -> Iterator[None]:
-    whole.set_output_embeddings(_Given(head, logits))
+def _standing_in(language_model: Any, head: nn.Module, logits: Tensor) -> Iterator[None]:
+    language_model.set_output_embeddings(_Given(head, logits))
     try:
         yield
     finally:
-        whole.set_output_embeddings(head)
+        language_model.set_output_embeddings(head)
 
 
-def _measured(whole: Any, head: nn.Module, layer: OutputLayer) -> OutputLayer:
-    """The same layer, with what the model does to logits: its answers to logits that are given."""
-    given = torch.tensor([_SMALL, _LARGE, *_GRID], device=layer.weight.device)
-    with _standing_in(whole, head, given[None, None]):
-        small, large, *_ = answered = _logits(whole, [0])[0].float()
+def _measured(language_model: Any, head: nn.Module, layer: OutputLayer) -> OutputLayer:
+    """The same layer with the model's scale and bound of logits, measured by feeding it known logits."""
+    probes = torch.tensor([_SMALL, _LARGE, *_GRID], device=layer.weight.device)
+    with _standing_in(language_model, head, probes[None, None]):
+        small, large, *_ = answered = _logits(language_model, [0])[0].float()
     scale = float(small) / _SMALL
     bound = None if abs(float(large) - scale * _LARGE) <= 1e-3 * abs(scale * _LARGE) else abs(float(large))
     measured = replace(layer, scale=scale, bound=bound)
-    if scale <= 0 or not torch.allclose(measured.completed(given), answered, rtol=1e-4, atol=1e-6):
-        raise _unknown(whole)
+    if scale <= 0 or not torch.allclose(measured.completed(probes), answered, rtol=1e-4, atol=1e-6):
+        raise _unknown(language_model)
     return measured
 
 
-def _prove(whole: Any, model: Any, layer: OutputLayer) -> None:
-    """Raise UnmaskError unless the logits of the layer are those of the language model."""
+def _prove(language_model: Any, model: Any, layer: OutputLayer) -> None:
+    """Raise UnmaskError unless the logits of the layer equal the language model's."""
     ids = [(7919 * token + 3) % layer.vocabulary for token in range(_PROBE)]
-    expected = _logits(whole, ids).float()
+    expected = _logits(language_model, ids).float()
     states = model(input_ids=torch.tensor([ids], device=layer.weight.device), use_cache=False).last_hidden_state[0]
-    some = range(0, layer.vocabulary, max(1, layer.vocabulary // _COMPARED))
-    computed = torch.stack([layer.logits(state, some) for state in states])
+    token_ids = range(0, layer.vocabulary, max(1, layer.vocabulary // _COMPARED))
+    computed = torch.stack([layer.logits(state, token_ids) for state in states])
     limit = _ROUNDING.get(model.dtype, _ROUNDING[torch.float32])
-    if not (computed - expected[:, some]).abs().max() <= limit * expected.abs().max():
-        raise _unknown(whole)
+    if not (computed - expected[:, token_ids]).abs().max() <= limit * expected.abs().max():
+        raise _unknown(language_model)
 
 
-def _logits(whole: Any, ids: Sequence[int]) -> Float[Tensor, "token logit"]:
-    inputs = torch.tensor([list(ids)], device=next(body_of(whole).parameters()).device)
-    return whole(input_ids=inputs, use_cache=False).logits[0]  # type: ignore[no-any-return]
+def _logits(language_model: Any, ids: Sequence[int]) -> Float[Tensor, "token logit"]:
+    inputs = torch.tensor([list(ids)], device=next(body_of(language_model).parameters()).device)
+    return language_model(input_ids=inputs, use_cache=False).logits[0]  # type: ignore[no-any-return]
 
 
-def _unknown(whole: Any) -> UnmaskError:
+def _unknown(language_model: Any) -> UnmaskError:
     return UnmaskError(
-        f"{type(whole).__name__} computes its logits in a way that unmask does not know, so they cannot be used."
+        f"{type(language_model).__name__} computes its logits in a way that unmask does not know, so they cannot be used."
     )

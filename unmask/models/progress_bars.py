@@ -8,18 +8,18 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_loading_bars() -> Iterator[None]:
-    """Hide the bars of transformers while a model is loaded. Those of downloads from the hub stay as they are."""
+    """Hide the loading bars of transformers; download bars of the hub stay visible."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
-    shown, downloads_shown = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    enabled, downloads_enabled = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     logging.disable_progress_bar()
-    if downloads_shown:
+    if downloads_enabled:
         enable_progress_bars()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()
-        if shown and not downloads_shown:
+        if enabled and not downloads_enabled:
             disable_progress_bars()

@@ -1,4 +1,4 @@
-"""Provenance: what computed a result, to be kept beside it."""
+"""Provenance: the hardware and library versions that computed a result, to be stored with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hardware(device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that vectors and scores depend on, as far as they are installed."""
+    """Versions of the installed libraries that vectors and scores depend on."""
     return dict(_versions())
 
 

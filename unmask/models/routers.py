@@ -4,7 +4,7 @@ transformers declares for each of its families which module produces `router_log
 (`_can_record_outputs`). Reading that declaration works for every architecture, and gives exactly what `output_router_logits=True`
 gives. Shared experts and dense layers have no router, so they never appear.
 
-Code that comes with a model declares nothing. There, a router is a module beside n experts of one shape in a decoder layer, with a weight
+Code that comes with a model declares nothing. There, a router is a sibling of n equally shaped experts in a decoder layer, with a weight
 that has a row for each expert. One pass checks what it returns. A module that does not behave like a router is not used.
 """
 
@@ -54,23 +54,24 @@ def proven_routers(model: PreTrainedModel) -> list[Router]:
     Empty also if a module in the place of a router does not behave like one. `why_no_routers` gives the reason.
     """
     routers = find_routers(model)
-    seen = _watch(model, routers) if routers else {}
-    placed = [_placed(router, seen) for router in routers]
+    calls = _watch(model, routers) if routers else {}
+    placed = [_placed(router, calls) for router in routers]
     working = [router for router in placed if router is not None]
     if len(working) < len(placed):
         return []
     tokens: dict[type, list[Tensor]] = {}
-    places: dict[nn.Module, int] = {}
+    expert_indices: dict[nn.Module, int] = {}
     for router in working:
-        if router.module in seen:
-            given, output = seen[router.module]
-            whole = router.completed(given, output)
-            places[router.module] = router.place_of_experts(whole)
-            tokens.setdefault(type(router.module), []).append(_like_probabilities(router.scores(whole).float()))
+        if router.module in calls:
+            inputs, output = calls[router.module]
+            completed_output = router.completed(inputs, output)
+            expert_indices[router.module] = router.place_of_experts(completed_output)
+            tokens.setdefault(type(router.module), []).append(_like_probabilities(router.scores(completed_output).float()))
     # by class, as its `forward` decides; by majority, as rounding may move a token
-    applied = {kind for kind, alike in tokens.items() if torch.cat(alike).float().mean() > 0.5}
+    applied = {kind for kind, probability_like in tokens.items() if torch.cat(probability_like).float().mean() > 0.5}
     return [
-        replace(router, probabilities=type(router.module) in applied, named_at=places.get(router.module)) for router in working
+        replace(router, probabilities=type(router.module) in applied, named_at=expert_indices.get(router.module))
+        for router in working
     ]
 
 
@@ -82,7 +83,7 @@ def why_no_routers(model: PreTrainedModel) -> str:
         return "has no router: it is dense"
     return (
         f"has experts ({blocks[0]}{' and others' if len(blocks) > 1 else ''}), but no router that can be read: transformers declares none, "
-        "and no module beside the experts scores all of them"
+        "and no module next to the experts scores all of them"
     )
 
 
@@ -116,10 +117,10 @@ def _rows(module: nn.Module, shape: tuple[int, int]) -> list[Tensor]:
 
 def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
     """The arguments and the output of each router in a pass over a few tokens."""
-    seen: Seen = {}
+    calls: Seen = {}
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        seen[module] = ((*args, *kwargs.values()), output)
+        calls[module] = ((*args, *kwargs.values()), output)
 
     vocabulary = vocabulary_of(model)
     ids = (torch.arange(_TEXTS * _TOKENS, device=next(model.parameters()).device) * 7919 + 3) % vocabulary
@@ -127,28 +128,28 @@ def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
         for router in routers:
             hooks.callback(router.module.register_forward_hook(keep, with_kwargs=True).remove)
         model(input_ids=ids.reshape(_TEXTS, _TOKENS), use_cache=False)
-    return seen
+    return calls
 
 
-def _placed(router: Router, seen: Seen) -> Router | None:
-    """A router with the place of its scores in its output. None if the output is not that of a router."""
+def _placed(router: Router, calls: Seen) -> Router | None:
+    """A router with the index of its scores in its output. None if the module does not output router scores."""
     if router.weight is None:  # declared
         return router
-    if router.module not in seen:
+    if router.module not in calls:
         return None
-    given, output = seen[router.module]
+    inputs, output = calls[router.module]
     parts = list(output) if isinstance(output, tuple) else [output]
-    product = router.completed(given, ())[0]
-    full = [at for at, part in enumerate(parts) if _is_float(part) and part.numel() == product.numel()]
+    product = router.completed(inputs, ())[0]
+    full = [index for index, part in enumerate(parts) if _is_float(part) and part.numel() == product.numel()]
     if len(full) == 1:
         return Router(router.module, full[0])
-    chosen = next((part for part in parts if isinstance(part, Tensor) and not part.is_floating_point()), None)
-    if chosen is None or chosen.numel() % len(product) or not 0 < chosen.numel() // len(product) < product.shape[1]:
+    selected = next((part for part in parts if isinstance(part, Tensor) and not part.is_floating_point()), None)
+    if selected is None or selected.numel() % len(product) or not 0 < selected.numel() // len(product) < product.shape[1]:
         return None
-    chosen = chosen.reshape(len(product), -1)
-    best = product.topk(chosen.shape[1], dim=-1).indices
-    alike = (best.sort(dim=-1).values == chosen.sort(dim=-1).values).all(dim=-1)
-    return router if alike.float().mean() >= _AGREE else None
+    selected = selected.reshape(len(product), -1)
+    best = product.topk(selected.shape[1], dim=-1).indices
+    agreement = (best.sort(dim=-1).values == selected.sort(dim=-1).values).all(dim=-1)
+    return router if agreement.float().mean() >= _AGREE else None
 
 
 def _is_float(part: Any) -> bool:
@@ -164,7 +165,7 @@ def _like_probabilities(scores: Tensor) -> Tensor:
 class Router:
     """One router of a model.
 
-    index: the place of the scores of all experts in the module's output. weight: set if the output does not hold them (DeepSeekMoE's gate
+    index: index of the scores over experts in the module's output. weight: set if the output does not hold them (DeepSeekMoE's gate
     returns the chosen experts only). The scores are then the product of the module's input with this weight, and `completed` adds them.
     probabilities: whether the scores are probabilities, after a softmax. named_at: the place of the numbers of the chosen experts in the
     output; -1 if it has none; None if that was not found out by a pass over many tokens: then each output decides.
@@ -177,7 +178,7 @@ class Router:
     named_at: int | None = None
 
     def completed(self, inputs: Iterable[Any], output: Any) -> Any:
-        """The output of the module, with the scores of all experts in it."""
+        """The output of the module, with the scores of every expert added."""
         if self.weight is None:
             return output
         hidden = next(value for value in inputs if isinstance(value, Tensor))
@@ -185,22 +186,24 @@ class Router:
         return (scores, *(output if isinstance(output, tuple) else (output,)))
 
     def scores(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
-        """Scores of all experts, before any selection, with a row for each token."""
+        """Scores of every expert, before top-k selection, with a row for each token."""
         scores = output[self.index] if isinstance(output, tuple) else output
         return scores.reshape(-1, scores.shape[-1])
 
     def chosen(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
         """The weights that the model itself applies: zero outside the chosen experts. Raises UnmaskError if it does not expose them."""
         scores = self.scores(output)
-        if own := getattr(self.module, "applied", None):  # a mixture of ours computes its gates itself
-            return own(scores)  # type: ignore[no-any-return]
-        others = self._others(output)
-        at = self.place_of_experts(output) if self.named_at is None else self.named_at
-        indices = others[at].reshape(scores.shape[0], -1).long() if at >= 0 else None
+        if applied_gates := getattr(self.module, "applied", None):  # a mixture of ours computes its gates itself
+            return applied_gates(scores)  # type: ignore[no-any-return]
+        other_outputs = self._others(output)
+        index = self.place_of_experts(output) if self.named_at is None else self.named_at
+        indices = other_outputs[index].reshape(scores.shape[0], -1).long() if index >= 0 else None
         size = -1 if indices is None else indices.numel()
-        if all(part.is_floating_point() for part in others.values()):  # it numbers no experts, so it gives the weights of all
+        if all(
+            part.is_floating_point() for part in other_outputs.values()
+        ):  # no expert indices: these are the weights of every expert
             size = scores.numel()
-        weights = next((part for part in others.values() if part.is_floating_point() and part.numel() == size), None)
+        weights = next((part for part in other_outputs.values() if part.is_floating_point() and part.numel() == size), None)
         if weights is None:
             name = type(self.module).__name__
             raise UnmaskError(f"{name} does not expose the weights of its chosen experts; use softmax, logits or sigmoid.")
@@ -212,18 +215,18 @@ class Router:
         """The place in an output of integers that can be the experts which each token chose; -1 if there are none."""
         scores = self.scores(output)
         parts = self._others(output).items()
-        return next((at for at, part in parts if not part.is_floating_point() and _names_experts(part, scores)), -1)
+        return next((index for index, part in parts if not part.is_floating_point() and _names_experts(part, scores)), -1)
 
     def _others(self, output: Tensor | tuple[Any, ...]) -> dict[int, Tensor]:
-        """The tensors beside the scores, by their place."""
+        """The tensors of the output other than the scores, by index."""
         parts = enumerate(output) if isinstance(output, tuple) else ()
-        return {at: part for at, part in parts if at != self.index and isinstance(part, Tensor)}
+        return {index: part for index, part in parts if index != self.index and isinstance(part, Tensor)}
 
 
 def _names_experts(part: Tensor, scores: Tensor) -> bool:
     """Whether integers are numbers of experts, and none twice for a token.
 
-    JetMoE's router returns as many integers, which are places in a list of all tokens. Of few tokens, they could be experts.
+    JetMoE's router returns as many integers, but they index a list of tokens. With few tokens, they could pass for experts.
     """
     if part.numel() == 0 or part.numel() % len(scores):
         return False
@@ -241,7 +244,7 @@ def softmax(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
 
 
 def logits(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
-    """The router's scores as they are."""
+    """The router's raw scores."""
     return router.scores(output).float()
 
 

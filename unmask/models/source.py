@@ -21,7 +21,7 @@ from unmask.models.hub import hub_file, hub_folder
 TRUSTED = "UNMASK_TRUST_CODE_OF"
 """Environment variable: more repositories and folders whose code may run with `--trust-remote-code`, separated by commas."""
 
-_ADAPTER, _MIXTURE, _EMBEDDER = "adapter_config.json", "mixture.json", "unmask.json"
+_ADAPTER, _MIXTURE = "adapter_config.json", "mixture.json"
 _ADAPTER_FILES = ("adapter_*",)
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".safetensors.index.json"
@@ -101,7 +101,7 @@ def has_adapter(source: Source) -> bool:
 def below(folder: Path, source: Source) -> Source | None:
     """The base model that an adapter or a mixture in a folder names. None for any other folder.
 
-    If `source` names a local folder, its revision is that of the base. Raises UnmaskError if the base is not named or missing, or if it
+    If `source` names a local folder, its revision applies to the base. Raises UnmaskError if the base is not named or missing, or if it
     comes with code that the user did not allow.
     """
     if is_mixture(folder):
@@ -110,19 +110,18 @@ def below(folder: Path, source: Source) -> Source | None:
     elif is_adapter(folder):
         settings = _read(folder / _ADAPTER)
         name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
-        if revision is None and (folder / _EMBEDDER).is_file():  # older versions wrote it there only
-            revision = _read(folder / _EMBEDDER).get("revision")
     else:
         return None
     if not name:
         raise UnmaskError(
             f"The adapter in '{folder}' does not name its base model. Give both: --model BASE --adapter {folder}."
         )
-    named = lasting_name(source.model) == str(folder.resolve())  # of another model, the revision of `source` is not the base's
+    # the revision of `source` belongs to the base only if `source` names this folder
+    names_the_folder = lasting_name(source.model) == str(folder.resolve())
     base = replace(
         source,
         model=base_name(str(name), folder),
-        revision=(source.revision if named or not source.model else None) or revision,
+        revision=(source.revision if names_the_folder or not source.model else None) or revision,
         adapters=(),
         merge=False,
     )
@@ -155,12 +154,12 @@ def base_name(name: str, folder: Path) -> str:
     if name in BUNDLED or name.startswith(HUB):
         return name
     path = expanded(name)
-    for place in (path,) if path.is_absolute() else (folder / path, path):
-        if place.is_dir():
-            return str(place.resolve())
+    for candidate in (path,) if path.is_absolute() else (folder / path, path):
+        if candidate.is_dir():
+            return str(candidate.resolve())
     if is_path(name):
         raise UnmaskError(
-            f"There is no folder '{name}', the base model that '{folder}' names. If it was moved, say where it is: "
+            f"Folder '{name}', the base model that '{folder}' names, does not exist. If it was moved, give its new path: "
             f"--model BASE --adapter {folder}, or --base BASE for `unmask mix` and `unmask merge`."
         )
     return name
@@ -182,43 +181,43 @@ def same_place(first: str, second: str) -> bool:
     return first == second or lasting_name(resolve(first)) == lasting_name(resolve(second))
 
 
-def without_its_code(named: Source, folder: Path, what: str = "model", otherwise: str = "") -> Source:
-    """A model that a file in a folder names, with its code switched off; as it is if the user lists it in UNMASK_TRUST_CODE_OF.
+def without_its_code(source: Source, folder: Path, role: str = "model", otherwise: str = "") -> Source:
+    """The source of a model that a file in a folder names, with trust_remote_code off unless UNMASK_TRUST_CODE_OF lists the model.
 
-    what, otherwise: for the message, what it is and another way to allow its code. Raises UnmaskError if the user allows code and the
+    role, otherwise: for the message, what it is and another way to allow its code. Raises UnmaskError if the user allows code and the
     model comes with code that is not listed.
     """
-    if not named.trust_remote_code or is_trusted(named.model):
-        return named
-    if code_of(resolve(named.model), named.revision):
+    if not source.trust_remote_code or is_trusted(source.model):
+        return source
+    if code_of(resolve(source.model), source.revision):
         raise UnmaskError(
-            f"'{folder}' names the {what} '{named.model}', which comes with Python code of its own. --trust-remote-code covers "
-            f"only the model that you name. To run that code, {otherwise}set {TRUSTED}={named.model}."
+            f"'{folder}' names the {role} '{source.model}', which includes Python code. --trust-remote-code covers "
+            f"only the model that you name. To run that code, {otherwise}set {TRUSTED}={source.model}."
         )
-    return replace(named, trust_remote_code=False)
+    return replace(source, trust_remote_code=False)
 
 
 def require_own_code(path: str, source: Source) -> None:
     """Raise UnmaskError if a model needs code of another repository that the user did not allow."""
     if not source.trust_remote_code:
         return
-    for other in sorted(code_of(path, source.revision) - {path}):
-        if not is_trusted(other):
+    for repository in sorted(code_of(path, source.revision) - {path}):
+        if not is_trusted(repository):
             raise UnmaskError(
-                f"'{source.model}' needs to run Python code of '{other}'. --trust-remote-code covers only the model that you name. "
-                f"To run that code, set {TRUSTED}={other}."
+                f"'{source.model}' needs to run Python code of '{repository}'. --trust-remote-code covers only the model that you name. "
+                f"To run that code, set {TRUSTED}={repository}."
             )
 
 
 def require_safetensors(path: str, source: Source) -> None:
-    """Raise UnmaskError if the config of a model or an index names other files as its weights than *.safetensors files beside it.
+    """Raise UnmaskError if the config of a model or an index names weight files other than *.safetensors files in the same folder.
 
     transformers reads what is named there, and other files than *.safetensors with pickle.
     """
     config = _file_of(path, "config.json", source.revision)
-    named: set[str] = set(_weights_in(_read(config))) if config else set()
-    _require_plain(named, (".safetensors", _INDEX), source)
-    for index in sorted({f"model{_INDEX}", *(name for name in named if name.endswith(_INDEX))}):
+    weight_files: set[str] = set(_weights_in(_read(config))) if config else set()
+    _require_plain(weight_files, (".safetensors", _INDEX), source)
+    for index in sorted({f"model{_INDEX}", *(name for name in weight_files if name.endswith(_INDEX))}):
         if (file := _file_of(path, index, source.revision)) is not None:
             _require_plain(set(_leaves(_read(file).get("weight_map"))), (".safetensors",), source)
 
@@ -227,7 +226,7 @@ def _require_plain(names: set[str], endings: tuple[str, ...], source: Source) ->
     for name in sorted(names):
         if not name.endswith(endings) or any(char in name for char in "/\\\0"):
             raise UnmaskError(
-                f"'{source.model}' names {name!r} as a file of its weights. Only *.safetensors files beside its config are loaded, since "
+                f"'{source.model}' names {name!r} as a weight file. Only *.safetensors files next to its config are loaded, since "
                 "files of other formats can run code."
             )
 
@@ -242,12 +241,12 @@ def _weights_in(config: Any) -> Iterator[str]:
 
 def code_of(path: str, revision: str | None) -> set[str]:
     """The repositories and folders whose Python code runs when this model is loaded."""
-    names = [name for named in own_classes(path, revision).values() for name in named]
+    names = [name for class_names in own_classes(path, revision).values() for name in class_names]
     return {name.split("--")[0] if "--" in name else path for name in names}
 
 
 def own_classes(path: str, revision: str | None) -> dict[str, list[str]]:
-    """The classes of its own that a model names in place of those of transformers: "AutoModel", "AutoTokenizer", ... -> file.Class."""
+    """The custom classes in `auto_map` of a model: "AutoModel", "AutoTokenizer", ... -> file.Class."""
     classes: dict[str, list[str]] = {}
     for name in ("config.json", "tokenizer_config.json"):
         if (file := _file_of(path, name, revision)) is not None:
@@ -266,12 +265,12 @@ def find_value(path: str, revision: str | None, value: str) -> str | None:
     )
 
 
-def _entries(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _entries(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
         if isinstance(value, dict):
-            yield from _entries(value, f"{above}{key}.")
+            yield from _entries(value, f"{prefix}{key}.")
         else:
-            yield f"{above}{key}", value
+            yield f"{prefix}{key}", value
 
 
 def _file_of(path: str, name: str, revision: str | None) -> Path | None:
@@ -297,8 +296,8 @@ def _leaves(value: Any) -> Iterator[str]:
 
 def is_trusted(model: str) -> bool:
     """Whether the user lists a model in UNMASK_TRUST_CODE_OF."""
-    named = [name.strip() for name in os.environ.get(TRUSTED, "").split(",") if name.strip()]
-    return model in named or lasting_name(model) in {lasting_name(name) for name in named}
+    trusted = [name.strip() for name in os.environ.get(TRUSTED, "").split(",") if name.strip()]
+    return model in trusted or lasting_name(model) in {lasting_name(name) for name in trusted}
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class EmbedderSettings(BaseModel):
         return head
 
     def completed(self, source: Source) -> Source:
-        """How this embedder is loaded: as it was saved, where `source` leaves the choice.
+        """The source with this embedder's saved settings filled in where `source` leaves them open.
 
         A device that would emulate the saved precision gets float32, which differs by rounding and takes a fraction of the time.
         """
@@ -162,15 +162,15 @@ class EmbedderSettings(BaseModel):
     def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
         """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
         saved = Design.parse(self.design)
-        wanted = as_design(design) if design else saved
+        parsed = as_design(design) if design else saved
         source = self.completed(source)
         decoder, tokenizer = load_decoder(source)
         return EmbedderParts(
             decoder,
             tokenizer,
-            wanted,
+            parsed,
             replace(source, model=self.source, revision=self.revision, adapters=source.adapters or self.adapters),
-            self.fit if wanted == saved and self.has_same_weights(source) else None,  # a fit belongs to design and weights
+            self.fit if parsed == saved and self.has_same_weights(source) else None,  # a fit belongs to design and weights
             self.trained_head(decoder),
         )
 
@@ -202,26 +202,26 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
 
 
 def read_saved(
-    model: str, revision: str | None, adapter: str | Path | Sequence[str | Path] | None, *, named: bool = True
+    model: str, revision: str | None, adapter: str | Path | Sequence[str | Path] | None, *, names_design: bool = True
 ) -> EmbedderSettings | None:
     """The settings of the saved embedder that an adapter is, or else the model below it. None if neither is. Raises UnmaskError.
 
-    The uppermost adapter was trained last, and its design goes with it. named: whether the user names a design. If not, a model that
+    The uppermost adapter was trained last, and its design goes with it. names_design: whether the user names a design. If not, a model that
     needs one is refused.
     """
-    places = [*((name, None) for name in reversed(as_adapters(adapter))), (model, revision)]
-    saved = next((settings for place in places if (settings := read_settings(*place)) is not None), None)
-    if saved is None and not named:
-        _require_named_design(*reversed(places))
+    locations = [*((name, None) for name in reversed(as_adapters(adapter))), (model, revision)]
+    saved = next((settings for location in locations if (settings := read_settings(*location)) is not None), None)
+    if saved is None and not names_design:
+        _require_named_design(*reversed(locations))
     return saved
 
 
-def _require_named_design(*places: tuple[str, str | None]) -> None:
-    """Raise UnmaskError for a model that sentence-transformers saved: its design must be named. Warns if nobody says now what it is.
+def _require_named_design(*locations: tuple[str, str | None]) -> None:
+    """Raise UnmaskError for a model that sentence-transformers saved: its design must be named. Warns if that cannot be determined offline.
 
-    Modules of sentence-transformers are not read here. Another attention, prompt or pooling would give other vectors without a word.
+    Modules of sentence-transformers are not read here. Another attention, prompt or pooling would silently give other vectors.
     """
-    for name, revision in places:
+    for name, revision in locations:
         folder = _saved_folder(name, revision, _MODULES)
         if folder is not None and (folder / _MODULES).is_file():
             check_seal(folder)  # of a saved embedder that has lost its settings
@@ -246,7 +246,7 @@ def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Pat
 def save(embedder: Saveable, folder: Path) -> None:
     """Write an embedder to a folder, which appears complete or not at all, with a seal that notices later damage.
 
-    A model with adapters that are not merged is saved as an adapter beside the name of its base model: merging rounds. Raises
+    A model with an unmerged adapter is saved as that adapter and the name of its base model, since merging rounds. Raises
     UnmaskError if the folder holds something other than a saved embedder, or if another run saves to it.
     """
     check_output(folder, folder=True)
@@ -259,13 +259,13 @@ def save(embedder: Saveable, folder: Path) -> None:
 
 
 def _may_be_replaced(folder: Path) -> bool:
-    """True. Raises UnmaskError for a folder that is no saved embedder, or that also holds files which its saving did not write."""
+    """True. Raises UnmaskError unless the folder is a saved embedder and holds nothing else."""
     if not (folder / SETTINGS).is_file():
         raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
-    known = own_files(folder) | {folder / name for name in ADDED}
-    if others := [file for file in files_in(folder) if file not in known]:
+    own = own_files(folder) | {folder / name for name in ADDED}
+    if foreign := [file for file in files_in(folder) if file not in own]:
         raise UnmaskError(
-            f"'{others[0]}' is not of the saved embedder in its folder, which is therefore not overwritten: move it."
+            f"'{foreign[0]}' is not of the saved embedder in its folder, which is therefore not overwritten: move it."
         )
     return True
 
@@ -286,7 +286,7 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A chat template that writes the text alone, with the tokenizer's BOS; for an empty text, the token that stands for it.
+    """A chat template that writes the text alone, with the tokenizer's BOS; for an empty text, the token used in its place.
 
     A text of spaces is empty if the tokenizer makes no token of a space. sentence-transformers has no other place to say what an empty text
     is: it would make no token, and a zero vector.
@@ -294,8 +294,8 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> str:
     empty = "eos_token" if tokenizer.eos_token is not None else "bos_token"
     text = "messages | map(attribute='content') | join"
     spaces = tokenizer(" ", add_special_tokens=False, verbose=False)["input_ids"]
-    shown = f"{text} or {empty}" if spaces else f"({text}) if {text} | trim else {empty}"
-    return f"{'{{ bos_token }}' if starts_with_bos(tokenizer) else ''}{{{{ {shown} }}}}"
+    fields = f"{text} or {empty}" if spaces else f"({text}) if {text} | trim else {empty}"
+    return f"{'{{ bos_token }}' if starts_with_bos(tokenizer) else ''}{{{{ {fields} }}}}"
 
 
 def _renders_equal(embedder: Saveable) -> bool:
@@ -350,7 +350,7 @@ def write(embedder: Saveable, folder: Path) -> None:
 
 @contextmanager
 def _undivided(model: PreTrainedModel) -> Iterator[None]:
-    """The weights of RWKV as a file holds them. Its first forward pass divides those of later layers, and would again after loading."""
+    """The weights of RWKV as stored on disk. Its first forward pass divides the weights of later layers, and would again after loading."""
     divided: list[Any] = [module for module in model.modules() if getattr(module, "layers_are_rescaled", False)]
 
     def rescale(training: bool) -> None:
@@ -382,11 +382,11 @@ def write_over(embedder: Saveable, folder: Path) -> None:
         replace_files(folder, earlier, Path(scratch))
 
 
-def _refuse_another_model(folder: Path, named: Iterable[Path]) -> None:
+def _refuse_another_model(folder: Path, base: Iterable[Path]) -> None:
     """Raise UnmaskError if a folder without a saved embedder holds files of such names. sentence-transformers has written one itself."""
-    if others := sorted(file for file in named if file.name != ST_CONFIG):
+    if models := sorted(file for file in base if file.name != ST_CONFIG):
         raise UnmaskError(
-            f"'{others[0]}' is of a model that is no saved embedder, so it is not overwritten: give another folder."
+            f"'{models[0]}' belongs to a model that is not a saved embedder, so it is not overwritten: choose another folder."
         )
 
 
@@ -414,14 +414,14 @@ def _write_head(head: Head | None, file: Path) -> None:
 
 
 def _write_tokenizer(embedder: Saveable, folder: Path) -> None:
-    # sentence-transformers truncates by what the tokenizer says, where we keep the beginning of a text
+    # sentence-transformers truncates on the tokenizer's side, and we keep the beginning of a text
     tokenizer: Any = embedder.tokenizer
-    said = {"model_max_length": embedder.prompts.max_length, "padding_side": "right", "truncation_side": "right"}
+    message = {"model_max_length": embedder.prompts.max_length, "padding_side": "right", "truncation_side": "right"}
     if tokenizer.pad_token is None:  # sentence-transformers pads with one
-        said["pad_token"] = tokenizer.eos_token
-    before = {name: getattr(tokenizer, name) for name in said}
+        message["pad_token"] = tokenizer.eos_token
+    before = {name: getattr(tokenizer, name) for name in message}
     try:
-        for name, value in said.items():
+        for name, value in message.items():
             setattr(tokenizer, name, value)
         # transformers writes what the tokenizer was made with, not what was set since
         tokenizer.init_kwargs["split_special_tokens"] = tokenizer.split_special_tokens
@@ -440,8 +440,8 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
     modules = types if plain else [("", "unmask.sentence_transformers_module.UnmaskModule")]
     listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)]
     _write_json(folder / _MODULES, listed)
-    said = {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"}
-    _write_json(folder / ST_CONFIG, said)
+    message = {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"}
+    _write_json(folder / ST_CONFIG, message)
     if plain:
         # a template of our own: the model's would make a chat of a plain string
         forward = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -482,20 +482,20 @@ def own_files(folder: Path) -> set[Path]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Everything in a folder and below that is no folder itself, in order."""
+    """All files in a folder and its subfolders, sorted."""
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
 def replace_files(folder: Path, earlier: Iterable[Path], scratch: Path) -> None:
     """Move all files of a scratch folder into a folder, and remove the earlier files there that were not replaced."""
-    gone = set(earlier)
+    removed = set(earlier)
     for file in files_in(scratch):
         target = folder / file.relative_to(scratch)
         target.parent.mkdir(parents=True, exist_ok=True)
         file.replace(target)
-        gone.discard(target)
-    for file in gone:
+        removed.discard(target)
+    for file in removed:
         file.unlink(missing_ok=True)
-    for emptied in sorted({place for file in gone for place in file.parents if folder in place.parents}, reverse=True):
+    for emptied in sorted({parent for file in removed for parent in file.parents if folder in parent.parents}, reverse=True):
         with suppress(OSError):  # something else lies there
             emptied.rmdir()

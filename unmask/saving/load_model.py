@@ -16,7 +16,7 @@ from unmask.saving.folder import read_saved
 
 
 def load_model(source: Source, attention: Attention | None = None) -> LoadedModel:
-    """Load a model under an attention; None takes that of a saved embedder.
+    """Load a model with an attention; None takes the attention of a saved embedder.
 
     Raises UnmaskError if a plain model is given without an attention, and AttentionError if the model does not obey.
     """
@@ -43,5 +43,5 @@ def _completed(source: Source, attention: Attention | None) -> tuple[Source, Att
         source = saved.completed(source)
         attention = attention or Design.parse(saved.design).attention
     if attention is None:
-        raise UnmaskError(f"'{source.model}' is no saved embedder. State its attention: causal or bidirectional.")
+        raise UnmaskError(f"'{source.model}' is not a saved embedder. State its attention: causal or bidirectional.")
     return source, attention, saved.max_length if saved else MAX_LENGTH

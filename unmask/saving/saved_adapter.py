@@ -1,4 +1,4 @@
-"""Saved adapters: the adapter that acts in a model, as PEFT writes it, beside the name of the base model.
+"""Saved adapters: the active adapter of a model in PEFT's format, with the name of the base model.
 
 Only one adapter can be saved, at its own strength. A model that does anything else with its adapters is refused, since it would come back
 with other vectors.
@@ -48,10 +48,10 @@ def write_adapter(model: Any, folder: Path, base: Pinned) -> None:
     if len({weight.data_ptr() for weight in weights.values()}) < len(weights) or not weights:
         raise _unsaved(name, kind)  # VeRA and its kin: layers share weights, which belong to the wrapper and not to the decoder
     # the names that peft gives to the weights of the model that it has wrapped, to which the config belongs: with its head or without
-    place = getattr(model, "adapter_place", "")
-    tensors = {f"base_model.model.{place}{key}": weight.contiguous() for key, weight in weights.items()}
+    body_path = getattr(model, "adapter_place", "")
+    tensors = {f"base_model.model.{body_path}{key}": weight.contiguous() for key, weight in weights.items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = _of_decoder(config, model, place)
+    config = _of_decoder(config, model, body_path)
     config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
     config.save_pretrained(folder)
     sort_adapter_config(folder)
@@ -87,11 +87,17 @@ def _active_adapter(model: Any) -> str:
         raise UnmaskError(
             "The adapters of this model are disabled, and would act when it is loaded again. Enable or unload them."
         )
-    known = [layer._get_available_adapters() for layer in layers]
+    available = [layer._get_available_adapters() for layer in layers]
     names: list[str] = sorted(
-        {name for layer, own in zip(layers, known, strict=True) for name in own.intersection(layer.active_adapters)}
+        {
+            name
+            for layer, names_of_layer in zip(layers, available, strict=True)
+            for name in names_of_layer.intersection(layer.active_adapters)
+        }
     )
-    if len(names) != 1 or any(names[0] in own - set(layer.active_adapters) for layer, own in zip(layers, known, strict=True)):
+    if len(names) != 1 or any(
+        names[0] in names_of_layer - set(layer.active_adapters) for layer, names_of_layer in zip(layers, available, strict=True)
+    ):
         raise UnmaskError(
             f"Just one adapter can be saved. Active in this model: {', '.join(names) or 'none'}. Make one adapter active in all layers "
             f"(set_adapter of peft), or {_INSTEAD}."
@@ -105,24 +111,24 @@ def _active_adapter(model: Any) -> str:
 
 
 def _is_at_full_strength(layer: Any, name: str) -> bool:
-    """Whether a layer multiplies its LoRA by what rank and alpha say."""
+    """Whether a layer scales its LoRA by alpha / rank, as configured."""
     if name not in getattr(layer, "scaling", {}):
         return True
     rank = layer.r[name]
-    own = layer.lora_alpha[name] / (math.sqrt(rank) if layer.use_rslora.get(name) else rank)
-    return math.isclose(layer.scaling[name], own)
+    configured = layer.lora_alpha[name] / (math.sqrt(rank) if layer.use_rslora.get(name) else rank)
+    return math.isclose(layer.scaling[name], configured)
 
 
-def _of_decoder(config: Any, model: Any, place: str) -> Any:
+def _of_decoder(config: Any, model: Any, body_path: str) -> Any:
     """A copy of an adapter's config that names modules of the decoder only: what belongs to the language-model head is not saved."""
-    config, names = copy(config), [f"{place}{name}" for name, _ in model.named_modules()]
+    config, names = copy(config), [f"{body_path}{name}" for name, _ in model.named_modules()]
     for field in ("target_modules", "modules_to_save"):
-        named = getattr(config, field, None)
-        if isinstance(named, str):  # a regular expression, which may match the head too
-            within = f"(?={re.escape(place)})" if place else ""
-            setattr(config, field, named if named.startswith(within) else f"{within}(?:{named})")
-        elif named:
-            setattr(config, field, [end for end in named if any(name.endswith(end) for name in names)])
+        module_names = getattr(config, field, None)
+        if isinstance(module_names, str):  # a regular expression, which may match the head too
+            within = f"(?={re.escape(body_path)})" if body_path else ""
+            setattr(config, field, module_names if module_names.startswith(within) else f"{within}(?:{module_names})")
+        elif module_names:
+            setattr(config, field, [end for end in module_names if any(name.endswith(end) for name in names)])
     config.ensure_weight_tying = False  # else peft would look for weights of the head
     return config
 

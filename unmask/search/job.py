@@ -78,7 +78,7 @@ class Job:
         from unmask.saving.folder import read_saved
         from unmask.search.lexical import lexical_design
 
-        saved = read_saved(self.model, self.revision, self.adapters, named=bool(self.design))
+        saved = read_saved(self.model, self.revision, self.adapters, names_design=bool(self.design))
         design = Design.parse(self.design or (saved.design if saved else DEFAULT_DESIGN))
         design.require_dense("An index")
         if self.lexical:

@@ -191,7 +191,7 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. The name of the
     model, or of its folder, is an alias. options: of `Embedder.from_pretrained`. Raises UnmaskError.
     """
-    saved = read_saved(model, options.get("revision"), options.get("adapter"), named=bool(designs))
+    saved = read_saved(model, options.get("revision"), options.get("adapter"), names_design=bool(designs))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     above = reversed(as_adapters(options.get("adapter")))
     source = next((adapter for adapter in above if read_settings(adapter)), model)

@@ -11,19 +11,19 @@ from typing import Any
 from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.files import atomic
 from unmask.io.terminal import say
+from unmask.runs import runs
 from unmask.training.recipe import Recipe
-from unmask.training.records import RUN, ModelRecord, RunRecord, StageData, TeacherRecord
-from unmask.training.run_folder import Run
+from unmask.training.records import ModelRecord, StageData, TeacherRecord, TrainingResult, TrainingRun
 
 _ROWS = 12  # of a curve
 
 
-def write_card(recipe: Recipe, run: Run) -> None:
+def write_card(recipe: Recipe, run: TrainingRun) -> None:
     """Write README.md (and the curves as a picture) into a trained embedder's folder, from what the run recorded.
 
     A card that somebody has edited since stays as it is.
     """
-    record = RunRecord.read(run.folder / RUN)
+    record = runs.read_result(run.folder, TrainingResult)
     if record is None:
         return
     curves = _curves(run.folder)
@@ -40,7 +40,7 @@ def write_card(recipe: Recipe, run: Run) -> None:
         if record.card != hashlib.sha256(file.read_bytes()).hexdigest():
             say(f"'{file}' was edited, so it stays as it is, without what is new.")
             return
-    record.model_copy(update={"card": written}).write(run.folder / RUN)
+    runs.amend_result(run.folder, record.model_copy(update={"card": written}))
     with atomic(file) as scratch:
         scratch.write_bytes(text)
 
@@ -69,10 +69,9 @@ def stage_folders(folder: Path) -> list[Path]:
     return [file.parent for file in sorted((folder / "stages").glob("*/log.json"))]
 
 
-def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:
+def card(recipe: Recipe, record: TrainingResult, curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:
     """The text of a model card, in markdown with the header that model hubs read. plain: sentence-transformers needs no code of ours."""
     settings = recipe.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"name", "about", "source", "data"})
-    chosen = _chose(curves) if record.chosen is None else record.chosen  # the curves may be gone
     load = "" if plain else ", trust_remote_code=True"
     parts = [
         f"---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\nbase_model: {recipe.model}\n"
@@ -84,9 +83,9 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         'vectors = embedder.encode(["A man plays a guitar."])\n```\n',
         "## Scores\n" if record.scores else "",
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
-        "These tasks chose the best checkpoint, so they flatter it.\n" if chosen else "",
+        "These tasks chose the best checkpoint, so they flatter it.\n" if record.chosen else "",
         _gain(record.gain) if record.gain else "",
-        _teacher(record.base.teacher) if record.base and record.base.teacher else "",
+        _teacher(record.base.teacher) if record.base.teacher else "",
         "## Data\n",
         "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
         "\nTexts of the recipe's tasks stayed in the training data.\n" if record.kept_leaks else "",

@@ -124,7 +124,7 @@ def mine_file(
         raise UnmaskError(f"--where: {first_problem(error)}.") from error
     data = read_pairs(Path(pairs).stem, source, Path(), seed)
     more = read_corpus(corpus, source) if corpus else Corpus([], {})
-    if not design and not read_saved(model, options.get("revision"), options.get("adapter"), named=False):
+    if not design and not read_saved(model, options.get("revision"), options.get("adapter"), names_design=False):
         design = DEFAULT_DESIGN
     embedder = Embedder.from_pretrained(model, design, **options)
     mined = mine(embedder, data, settings, more.texts, more.plain)

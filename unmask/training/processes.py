@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from unmask.io.files import only_run_in
 
 _TOGETHER = 1 << 24  # elements that are averaged in one message
 
@@ -43,16 +39,6 @@ def wait() -> None:
     """Wait until every process is here, so that all can read what the first one wrote."""
     if count() > 1:
         torch.distributed.barrier()
-
-
-@contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Lock a folder for this run; the first process does it for all. Raises UnmaskError if another run holds it."""
-    if is_first():
-        with only_run_in(folder):
-            yield
-    else:
-        yield
 
 
 def agreed(value: Any) -> Any:

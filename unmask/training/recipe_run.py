@@ -12,17 +12,16 @@ from unmask.errors import UnmaskError, require_package
 from unmask.evaluation.embedder_scores import scorable, score
 from unmask.evaluation.training_gain import revisions_of, training_gain
 from unmask.io.terminal import say
+from unmask.models.identity import identity_of
 from unmask.models.source import Source
+from unmask.runs import runs
 from unmask.tasks.find import item_file, resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
 from unmask.training import processes
 from unmask.training.card import write_card
 from unmask.training.recipe import Evaluation, Recipe, without_effect
-from unmask.training.records import COMPARED, RUN, RunRecord
-from unmask.training.run import train
-from unmask.training.run_folder import Run
-from unmask.training.same_run import Scored, require_unchanged
-from unmask.training.stage_run import SILENT, Listener
+from unmask.training.records import COMPARED, TrainingResult, TrainingRun
+from unmask.training.run import SILENT, Listener, Scored, train
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
@@ -36,7 +35,7 @@ def run_recipe(
     *,
     keep_leaks: bool = False,
     held_out: Sequence[Task] = (),
-) -> list[Run]:
+) -> list[TrainingRun]:
     """Train by a recipe. root: where paths of data and tasks start. held_out: more tasks whose texts are left out of the training rows.
 
     keep_leaks: leave nothing out. Raises UnmaskError.
@@ -66,28 +65,32 @@ def run_recipe(
     return done
 
 
-def _compare(recipe: Recipe, run: Run, tasks: Sequence[Task], folder: Path, runs: int) -> bool:
-    """Compare a trained embedder with its untrained base, and record it. Whether that was still to be done. runs: of the recipe."""
-    record = RunRecord.read(run.folder / RUN)
+def _compare(recipe: Recipe, run: TrainingRun, tasks: Sequence[Task], folder: Path, count: int) -> bool:
+    """Compare a trained embedder with its untrained base, and record it. Whether that was still to be done. count: runs of the recipe."""
+    record = runs.read_result(run.folder, TrainingResult)
     if record is None or (record.gain is not None and record.gain.is_of(tasks)):
         return False
-    require_unchanged("base model", recipe.model, record.base, run.folder)
+    if (weights := identity_of(Source(recipe.model)).revision) != record.base.weights:
+        raise UnmaskError(
+            f"The base model '{recipe.model}' has changed since the run in '{run.folder}': its weights were {record.base.weights} and are "
+            f"{weights} now. Restore it, or choose another folder."
+        )
     say(f"{run.design.name}, seed {run.seed}: comparing with the untrained base")
     base = Source(recipe.model, dtype=recipe.dtype)
     gain = training_gain(Source(str(run.result)), run.design, base, tasks, recipe.max_length, folder / COMPARED)
     unsearched = tuple(task.name for task in tasks if not isinstance(task, LocalTask))
     gain = gain.model_copy(
-        update={"unsearched": unsearched, "kept_leaks": record.kept_leaks, "runs": runs, "revisions": revisions_of(tasks)}
+        update={"unsearched": unsearched, "kept_leaks": record.kept_leaks, "runs": count, "revisions": revisions_of(tasks)}
     )
-    record.model_copy(update={"gain": gain}).write(run.folder / RUN)
+    runs.amend_result(run.folder, record.model_copy(update={"gain": gain}))
     return True
 
 
-def _note_leaks(run: Run) -> None:
+def _note_leaks(run: TrainingRun) -> None:
     """Record that rows with texts of tasks were not left out."""
-    record = RunRecord.read(run.folder / RUN)
+    record = runs.read_result(run.folder, TrainingResult)
     if record is not None:
-        record.model_copy(update={"kept_leaks": True}).write(run.folder / RUN)
+        runs.amend_result(run.folder, record.model_copy(update={"kept_leaks": True}))
 
 
 def _require_other_files(asked: Evaluation, root: Path) -> None:

@@ -1,78 +1,53 @@
-"""Records of a run: what it was trained on, and what came of it. Each is a JSON file in the folder of the run."""
+"""What a training run depends on, and what came of it: settings and result in its `run.json`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
-from pydantic import AliasChoices, ConfigDict, Field
-
+from unmask.designs.design import Design
+from unmask.errors import UnmaskError
 from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.records import Record
-from unmask.io.seals import write_record
+from unmask.training.recipe import Recipe
 
-DATA: Final = "data.json"
-RUN: Final = "run.json"
-RECIPE: Final = "recipe.json"
-BASE: Final = "base.json"
-DONE: Final = "done.safetensors"  # what a stage trained; where it lies, the stage is done
 COMPARED: Final = "compared"  # a folder of results
 
 
-class LeakCounts(Record):
-    """Training texts that are in a held-out task: exact, nearly, and pairs of which both texts are.
+class TrainingSettings(Record):
+    """The settings of one run: a recipe with one design and one seed."""
 
-    texts: a hash of the task's texts, as they were searched for. None in records of older versions.
-    """
+    recipe: Recipe
+    held_out_tasks: dict[str, str]
+    """Tasks whose texts are removed from the training rows, each with a hash of these texts."""
+
+
+class LeakCounts(Record):
+    """Training texts that occur in a held-out task."""
 
     exact: int
     near: int
     pairs: int = 0
-    texts: str | None = None
+    """Pairs of which both texts occur."""
 
 
 class DataSetRecord(Record):
-    """A data set as a stage saw it.
-
-    revision: a hash of the rows, which a seed may have drawn. left_out: rows by the reason why they were left out. leaks: by held-out task.
-    files: a hash of the files that all rows came from. None for rows of the hub or of this package, and in records of older versions.
-    """
+    """A data set as a stage saw it."""
 
     path: str
     examples: int
     revision: str
-    left_out: dict[str, int] = Field(validation_alias=AliasChoices("left out", "left_out"), serialization_alias="left out")
+    """Hash of the rows, which may depend on the seed."""
+    left_out: dict[str, int]
+    """Rows by the reason why they were left out."""
     leaks: dict[str, LeakCounts]
     files: str | None = None
+    """Hash of the files that the rows came from; None for rows of the hub or of this package."""
 
 
 StageData = dict[str, DataSetRecord]
 """The data sets of a stage, by name."""
-
-
-class DataRecord(Record):
-    """The data sets of each stage, and the recipe that they were read for (a hash)."""
-
-    stages: dict[str, StageData]
-    recipe: str | None = None
-
-    @classmethod
-    def read(cls, file: Path) -> Self | None:
-        """The record in a file, where the stages stand beside the key `recipe`."""
-        flat = _FlatDataRecord.read(file)
-        return None if flat is None else cls(stages=flat.model_extra or {}, recipe=flat.recipe)
-
-    def write(self, file: Path) -> None:
-        """Write the record, with the stages beside the key `recipe`."""
-        stages: dict[str, Any] = self.as_json()["stages"]
-        write_record(file, {**stages, "recipe": self.recipe})
-
-
-class _FlatDataRecord(Record):
-    model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, StageData]
-
-    recipe: str | None = None
 
 
 class ModelRecord(Record):
@@ -83,38 +58,69 @@ class ModelRecord(Record):
 
 
 class TeacherRecord(ModelRecord):
-    """A teacher. design: how a decoder is read; None for a sentence-transformers model."""
+    """A teacher. design: None for a sentence-transformers model."""
 
     design: str | None = None
 
 
 class BaseRecord(ModelRecord):
-    """The base model of a run, and the teacher of its stage `distill`, if it has one.
-
-    precision: of the products in training. A record of an older version does not say it.
-    """
+    """The base model of a run, the teacher of its stage `distill` if it has one, and the precision of training."""
 
     teacher: TeacherRecord | None = None
-    precision: str | None = None
+    precision: str
 
 
-class RunRecord(Record):
-    """What came of a run.
-
-    trains: parameters that trained, by stage and kind. scores: of the tasks that were watched. gain: the comparison with the untrained
-    base model, if the recipe names tasks for it and they have been scored. kept_leaks: rows with texts of the recipe's tasks were not
-    left out. chosen: scores chose a checkpoint; None in records of older versions. card: a hash of the model card that was written last.
-    """
+class TrainingResult(Record):
+    """What came of a run."""
 
     design: str
     seed: int
-    base: BaseRecord | None = None
+    base: BaseRecord
     data: dict[str, StageData]
     trains: dict[str, dict[str, int]]
+    """Parameters that trained, by stage and kind of weight."""
     hardware: str
     versions: dict[str, str]
     scores: dict[str, float]
+    """On the tasks that were watched during training."""
+    chosen: bool
+    """Whether these scores chose a checkpoint."""
     gain: TrainingGain | None = None
+    """The comparison with the untrained base model, if the recipe names tasks for it."""
     kept_leaks: bool = False
-    chosen: bool | None = None
+    """Whether rows with texts of the recipe's tasks were kept."""
     card: str = ""
+    """Hash of the model card that was written last."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One design trained with one seed, in a folder."""
+
+    design: Design
+    seed: int
+    folder: Path
+
+    @property
+    def result(self) -> Path:
+        """The folder that Embedder and SentenceTransformer load."""
+        return self.folder / "model"
+
+
+def planned_runs(recipe: Recipe, folder: Path) -> list[TrainingRun]:
+    """The runs of a recipe. A single run uses the folder itself, several use subfolders.
+
+    Raises UnmaskError if two designs would share a folder.
+    """
+    designs = {design.replace("/", "-"): design for design in recipe.designs}
+    if len(designs) < len(recipe.designs):
+        shared = next(design for design in recipe.designs if design not in designs.values())
+        raise UnmaskError(
+            f"'{shared}' and '{designs[shared.replace('/', '-')]}' would share a folder: train them in two recipes."
+        )
+    several = len(designs) * len(recipe.seeds) > 1
+    return [
+        TrainingRun(Design.parse(design), seed, folder / f"{name}.seed{seed}" if several else folder)
+        for name, design in designs.items()
+        for seed in recipe.seeds
+    ]

@@ -169,8 +169,8 @@ def test_joint_training_that_was_killed_goes_on_as_if_it_had_not_been(rate: floa
         return [(tmp_path / name / file).read_bytes() for file in ("experts/expert0/adapter_model.safetensors", ROUTERS)]
 
     whole = run("whole")
-    killed(lambda: run("cut", At(".cut-mixing", 4, die)))
-    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
+    killed(lambda: run("cut", At("training", 4, die)))
+    with pytest.raises(UnmaskError, match=r"other settings: options\.lr was"):
         run("cut", lr=0.01)
     assert run("cut") == whole
 
@@ -220,14 +220,14 @@ def test_a_router_with_the_rate_of_the_experts_learns_the_same_bits(base: Path, 
     assert all(torch.equal(*pair) for pair in zip(plain, named, strict=True))
     source, folder = Source(str(base), dtype="float32"), tmp_path / "joint"
     mix_jointly(DOMAINS, folder, Routing(), source, lora=LORA, learning=SHORT, options=RouterOptions())
-    options, again = RouterOptions(joint=True, lr=SHORT.lr), At(".joint-mixing", 1, pytest.fail)
+    options, again = RouterOptions(joint=True, lr=SHORT.lr), At("training", 1, pytest.fail)
     assert mix_jointly(DOMAINS, folder, Routing(), source, lora=LORA, learning=SHORT, options=options, callbacks=[again]).losses
 
 
 def test_without_options_the_router_learns_as_alone(base: Path, tmp_path: Path) -> None:
     source, named = Source(str(base), dtype="float32"), RouterOptions(joint=True, lr=LEARNING.lr)
     mix_jointly(DOMAINS, tmp_path / "joint", Routing(), source, lora=LORA, learning=SHORT)
-    again = At(".joint-mixing", 1, pytest.fail)
+    again = At("training", 1, pytest.fail)
     assert mix_jointly(
         DOMAINS, tmp_path / "joint", Routing(), source, lora=LORA, learning=SHORT, options=named, callbacks=[again]
     ).losses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,12 @@ from safetensors.torch import load_file, save_file
 from tests.moe.experts.conftest import DOMAINS, SUMS
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
-from unmask.io.seals import write_record
 from unmask.models.identity import recorded_base
 from unmask.models.loading import Source, load_language_model
-from unmask.moe.experts.expert import ExpertRecord, train_expert
+from unmask.moe.experts.expert import train_expert
 from unmask.moe.experts.lesson_training import Learning
-from unmask.moe.experts.mixing import Ingredients, MixingRecord, mix
-from unmask.moe.experts.records import LessonsRecord, RunRecord, write_or_check
-from unmask.moe.experts.router import RouterOptions
+from unmask.moe.experts.mixing import Ingredients, mix
+from unmask.moe.experts.records import RunRecord, write_or_check
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import build_mixture, load_mixture
 from unmask.training.lora import LoraOptions
@@ -55,11 +52,11 @@ def retrain(base: Path) -> None:
 
 def test_an_expert_on_a_base_that_was_retrained_is_not_taken_over(base: Path, tmp_path: Path) -> None:
     first = expert(base, tmp_path / "done")
-    killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 2, die)))
-    assert expert(base, tmp_path / "done", At(".done-training", 1, pytest.fail)).losses == first.losses
+    killed(lambda: expert(base, tmp_path / "cut", At("training", 2, die)))
+    assert expert(base, tmp_path / "done", At("training", 1, pytest.fail)).losses == first.losses
     retrain(base)
     for name in ("done", "cut"):
-        with pytest.raises(UnmaskError, match=rf"'{base}' {CHANGED} the run in .* began: its weights were \w+ and are \w+ now"):
+        with pytest.raises(UnmaskError, match=rf"base model {CHANGED} the run in .* began: it was \w+ and is \w+ now"):
             expert(base, tmp_path / name)
 
 
@@ -72,7 +69,7 @@ def test_an_expert_is_resumed_from_another_working_directory(
     assert said["base_model_name_or_path"] == str(base)
     assert recorded_base(tmp_path / "expert") is not None
     monkeypatch.chdir("/")
-    assert expert(base, tmp_path / "expert", At(".expert-training", 1, pytest.fail)).losses
+    assert expert(base, tmp_path / "expert", At("training", 1, pytest.fail)).losses
     assert load_language_model(Source(str(tmp_path / "expert"), dtype="float32"))
 
 
@@ -104,8 +101,7 @@ def test_the_same_experts_or_lessons_in_another_order_are_another_mixture(base: 
     mixed(tmp_path / "mixture", experts)
     names, turned = list(DOMAINS), dict(reversed(DOMAINS.items()))
     for order, lessons in ((names[::-1], DOMAINS), (names, turned)):
-        words = "holds a mixture with other experts, lessons, order or settings. Give another folder, or remove this one to train again."
-        with pytest.raises(UnmaskError, match=rf"'{tmp_path / 'mixture'}' {words}"):
+        with pytest.raises(UnmaskError, match=rf"'{tmp_path / 'mixture'}' holds a run with other settings: order was"):
             ingredients = Ingredients(tuple(experts / name for name in order))
             mix(ingredients, lessons, tmp_path / "mixture", Routing(), Source("", dtype="float32"), learning=SHORT)
 
@@ -117,41 +113,26 @@ def test_an_expert_with_another_scale_is_another_expert(base: Path, experts: Pat
     said = json.loads(file.read_text())
     file.write_text(json.dumps(said | {"lora_alpha": 2 * said["lora_alpha"]}))
     (experts / "sums" / "checksums.json").unlink()  # as in a folder that another program wrote
-    with pytest.raises(UnmaskError, match="holds a mixture with other experts"):
+    with pytest.raises(UnmaskError, match=r"scales\.sums was 2\.0 and is 4\.0 now"):
         mixed(tmp_path / "mixture", experts)
 
 
 def test_a_training_does_not_go_on_in_another_precision(base: Path, experts: Path, tmp_path: Path) -> None:
     """What "auto" means depends on the machine."""
     half = Source(str(base), dtype="bfloat16")
-    with pytest.raises(UnmaskError, match=r"other lessons or settings \(dtype float32 then, bfloat16 now\)"):
+    with pytest.raises(UnmaskError, match='dtype was "float32" and is "bfloat16" now'):
         train_expert(half, SUMS, experts / "sums", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
-    killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 2, die)))
-    with pytest.raises(
-        UnmaskError, match=r"holds a run with other lessons or settings \(dtype float32 then, bfloat16 now\)\. "
-    ):
+    killed(lambda: expert(base, tmp_path / "cut", At("training", 2, die)))
+    with pytest.raises(UnmaskError, match='dtype was "float32" and is "bfloat16" now'):
         train_expert(half, SUMS, tmp_path / "cut", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
 
 
 def test_a_base_that_was_moved_is_the_same_base(base: Path, experts: Path, tmp_path: Path) -> None:
     base.rename(tmp_path / "moved")
-    with pytest.raises(UnmaskError, match="There is no folder"):
+    with pytest.raises(UnmaskError, match="does not exist"):
         build_mixture([experts / "sums"], Routing())
     mixture, _ = build_mixture([experts / "sums"], Routing(), Source(str(tmp_path / "moved"), dtype="float32"))
     assert mixture.source.model == str(tmp_path / "moved")
-
-
-def test_older_records_are_resumed(base: Path, experts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in DOMAINS:
-        file = experts / name / "expert.json"
-        said = json.loads(file.read_text())
-        kept = {key: value for key, value in said.items() if key not in ("base_weights", "checksum")}
-        file.write_text(json.dumps(kept | {"base": "base"}))
-        (experts / name / "checksums.json").unlink(missing_ok=True)
-        assert expert(base, experts / name, At(f".{name}-training", 1, pytest.fail)).losses
-    retrain(base)
-    assert build_mixture([experts / "sums"], Routing())  # nothing says what its base was
 
 
 class Run(RunRecord):
@@ -177,51 +158,3 @@ def test_records_are_compared_by_weights_not_by_the_way_that_a_path_was_typed(
         write_or_check(tmp_path / "run.json", Run(model="base", base_weights="w", seed=1))
     with pytest.raises(UnmaskError, match="its weights were w and are v now"):
         write_or_check(tmp_path / "run.json", Run(model=str(tmp_path / "base"), base_weights="v"))
-
-
-LESSONS = {"number": 2, "content": "ab"}
-LORA = {"r": 4, "alpha": 8.0}
-STEPS = {"steps": 2, "lr": 5e-3, "batch": 4}
-OLD_EXPERT = {"base": "pico", "lessons": LESSONS, "lora": LORA, "learning": STEPS, "losses": [2.5, 1.5]}
-OLD_MIXTURE = {
-    "base": "pico",
-    "domains": {"sums": LESSONS},
-    "routing": {"router": "block", "top_k": 1},
-    "learning": STEPS,
-    "options": {"start": "random"},
-    "losses": [],
-}
-
-
-def test_records_without_the_fields_of_later_versions_are_read(tmp_path: Path) -> None:
-    lessons, learning = LessonsRecord(number=2, content="ab"), Learning(steps=2, lr=5e-3, batch=4)
-    now: dict[str, Any] = {"base": "pico", "base_weights": "w", "dtype": "float32", "learning": learning}
-    mixture = MixingRecord(**now, domains={"sums": lessons}, routing=Routing(), options=RouterOptions(), scales={"sums": 2.0})
-    joint = mixture.model_copy(update={"options": RouterOptions(joint=True)})
-    for kind, old, record in (
-        (ExpertRecord, OLD_EXPERT, ExpertRecord(**now, lessons=lessons, lora=LoraOptions(r=4, alpha=8))),
-        (MixingRecord, OLD_MIXTURE, mixture),
-        (MixingRecord, OLD_MIXTURE | {"options": {"joint": True}}, joint),
-    ):
-        (tmp_path / "record.json").write_text(json.dumps(old))  # nor had they a checksum
-        before = kind.read(tmp_path / "record.json")
-        assert before is not None and (list(before.losses), before.versions) == (old["losses"], {})
-        assert record.is_same(before, tmp_path)
-        assert record.is_same(before.model_copy(update={"dtype": "auto"}), tmp_path), "nothing says what it meant"
-        assert not record.model_copy(update={"learning": replace(learning, batch=8)}).is_same(before, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        ({"losses": "low"}, "losses: Input should be a valid tuple"),
-        ({"lessons": 12}, "lessons: Input should be a valid dictionary"),
-        ({"lora": {"r": 0}}, "lora.r: Input should be greater than or equal to 1"),
-        ({"learning": {"steps": 2, "lr": -1}}, "learning: lr should be greater than 0, not -1"),
-    ],
-)
-def test_a_record_with_bad_values_is_refused_in_one_sentence(changed: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    write_record(tmp_path / "expert.json", OLD_EXPERT | changed)
-    with pytest.raises(UnmaskError, match=rf"expert\.json' is not what this version of unmask wrote: {problem}") as told:
-        train_expert(Source("pico"), SUMS, tmp_path)
-    assert "\n" not in str(told.value)

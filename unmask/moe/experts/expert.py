@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,16 +12,14 @@ import torch
 from torch import nn
 
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
-from unmask.io.seals import seal
+from unmask.io.records import Record
 from unmask.models.decoder import body_of, find_layers, pad_id_of
-from unmask.models.identity import Pinned, identity_of, pinned
+from unmask.models.identity import BASE_MODEL, identity_of, pinned
 from unmask.models.loading import Source, load_base_language_model, precision_of
-from unmask.models.provenance import versions
-from unmask.models.source import lasting_name
 from unmask.moe.experts.lesson_training import Learning, learn
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.moe.experts.records import LessonsRecord, TrainingRecord, claim, finished, is_own, working_folder
+from unmask.moe.experts.records import LearningResult, LessonsRecord
+from unmask.runs import runs
 from unmask.saving.saved_adapter import sort_adapter_config
 from unmask.training.lora import LoraOptions, add_lora, weight_kinds
 from unmask.training.trainee import cast_inputs
@@ -32,9 +29,10 @@ LORA = LoraOptions(r=8, alpha=16)
 LEARNING = Learning(steps=96, lr=3e-4, batch=8, warmup=4)
 
 
-class ExpertRecord(TrainingRecord):
-    """The content of `expert.json`."""
+class ExpertSettings(Record):
+    """The settings in `expert.json`. dtype: of the base; "auto" would mean another one on another machine."""
 
+    dtype: str
     revision: str | None = None
     lessons: LessonsRecord
     lora: LoraOptions
@@ -66,54 +64,41 @@ def train_expert(
     if not learning.steps:
         raise UnmaskError("An expert needs at least one step of training.")
     learning.require_first_gpu(source.device)
-    folder = Path(os.path.realpath(folder))
-    record = ExpertRecord(
-        base=lasting_name(source.model),
-        base_weights=identity_of(source).revision,
+    settings = ExpertSettings(
         dtype=precision_of(source),
         revision=source.revision,
         lessons=LessonsRecord.of(lessons),
         lora=lora,
         learning=learning,
     )
-    work = working_folder(folder, "training")
-    with only_writer_of(folder):
-        done = finished(folder, RECORD, record, "expert")
-        if done is None:
-            adapter, log = _train(source, lessons, work, record, lora, learning, callbacks)
-            losses = tuple(entry["loss"] for entry in log if "loss" in entry)
-            done = record.model_copy(update={"losses": losses, "versions": versions()})
-            _write(adapter, pinned(source, adapter), folder, done)
-        remove_with_scratch(work)
-    return Trained(folder, done.losses)
+    inputs = {BASE_MODEL: identity_of(source).revision}
+    with runs.open_published(folder, settings, inputs=inputs, record=RECORD) as run:
+        if run.result is None:
+            model, tokenizer = load_base_language_model(source)
+            torch.manual_seed(learning.seed)
+            adapter: Any = add_expert(model, lora)
+            tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
+            log = learn(
+                model,
+                {"lessons": tokens},
+                learning,
+                pad_id_of(tokenizer, model),
+                run.scratch("training"),  # only now: a run that cannot train leaves nothing behind
+                nullcontext if model.dtype == torch.float32 else lambda: torch.autocast(model.device.type, model.dtype),
+                callbacks,
+            )
+            base = pinned(source, adapter)
+            config = adapter.peft_config["default"]
+            config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
 
+            def write(scratch: Path) -> None:
+                adapter.save_pretrained(scratch, save_embedding_layers=False)
+                sort_adapter_config(scratch)
+                (scratch / "README.md").unlink(missing_ok=True)  # an empty template of peft
 
-def _train(
-    source: Source,
-    lessons: Sequence[Lesson],
-    work: Path,
-    record: ExpertRecord,
-    lora: LoraOptions,
-    learning: Learning,
-    callbacks: Sequence[Any],
-) -> tuple[Any, list[dict[str, Any]]]:
-    """Train an adapter, with checkpoints in `work`. Returns the model with it, and the log of each step."""
-    model, tokenizer = load_base_language_model(source)
-    torch.manual_seed(learning.seed)
-    adapter = add_expert(model, lora)
-    tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
-    precise = model.dtype == torch.float32
-    claim(work, RECORD, record)  # only now: a run that cannot train leaves nothing behind
-    log = learn(
-        model,
-        {"lessons": tokens},
-        learning,
-        pad_id_of(tokenizer, model),
-        work,
-        nullcontext if precise else lambda: torch.autocast(model.device.type, model.dtype),
-        callbacks,
-    )
-    return adapter, log
+            run.publish(write, LearningResult.of(source, log))
+        result = LearningResult.model_validate(run.result)
+    return Trained(run.folder, result.losses)
 
 
 def add_expert(model: Any, lora: LoraOptions) -> Any:
@@ -128,17 +113,6 @@ def add_expert(model: Any, lora: LoraOptions) -> Any:
     adapter = add_lora(model, layers, lora.model_copy(update={"targets": kinds}))
     cast_inputs(adapter, model.dtype == torch.float32)
     return adapter
-
-
-def _write(adapter: Any, base: Pinned, folder: Path, record: ExpertRecord) -> None:
-    config = adapter.peft_config["default"]
-    config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
-    with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
-        adapter.save_pretrained(scratch, save_embedding_layers=False)
-        sort_adapter_config(scratch)
-        (scratch / "README.md").unlink(missing_ok=True)  # an empty template of peft
-        record.write(scratch / RECORD)
-        seal(scratch)
 
 
 def linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
-from unmask.io.seals import check_seal, load_tensors, seal
-from unmask.models.identity import identity_of, pinned
+from unmask.io.records import Record
+from unmask.io.seals import check_seal, load_tensors
+from unmask.models.identity import BASE_MODEL, identity_of, pinned
 from unmask.models.loading import Source, precision_of
-from unmask.models.provenance import versions
-from unmask.models.source import lasting_name
 from unmask.moe.experts.expert import LORA
 from unmask.moe.experts.joint_training import fresh_mixture, write_experts
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.moe.experts.records import LessonsRecord, RunRecord, TrainingRecord, claim, finished, is_own, working_folder
+from unmask.moe.experts.records import LearningResult, LessonsRecord
 from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
 from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.gating import Routing
@@ -34,6 +31,7 @@ from unmask.moe.mixture.mixture_folder import (
     build_mixture,
     read_mixture_settings,
 )
+from unmask.runs import runs
 from unmask.training.lora import LoraOptions
 
 if TYPE_CHECKING:
@@ -44,13 +42,14 @@ RECORD = "mixing.json"
 JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
 
 
-class MixingRecord(TrainingRecord):
-    """The content of `mixing.json`.
+class MixingSettings(Record):
+    """The settings in `mixing.json`.
 
-    experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied; older versions did not
-    keep them. lora: of experts that trained with their router.
+    experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied. lora: of experts that
+    trained with their router. order: of experts and domains; rows of the router and of each batch follow it.
     """
 
+    dtype: str
     domains: dict[str, LessonsRecord]
     routing: Routing
     learning: Learning
@@ -60,12 +59,7 @@ class MixingRecord(TrainingRecord):
     shared: str | None = None
     start_from: str | None = None
     lora: LoraOptions | None = None
-
-    def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run had the same, in the same order too: rows of the router and of each batch follow it."""
-        assert isinstance(before, MixingRecord)
-        ordered = [*self.experts, *self.domains] == [*before.experts, *before.domains]
-        return ordered and super().is_same(before, folder)
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,8 +108,9 @@ def mix(
     options.check(routing, [expert.name for expert in experts], domains, learning)
     if experts:
         source = base_of_experts(experts, source)
-    record = _record(source, domains, routing, learning, options).model_copy(
+    settings = _settings(source, domains, routing, learning, options).model_copy(
         update={
+            "order": (*(expert.name for expert in experts), *domains),
             "experts": {expert.name: _hash(_factors(expert.folder)) for expert in experts},
             "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
             "shared": ingredients.shared and _hash(_factors(ingredients.shared)),
@@ -128,7 +123,7 @@ def mix(
         known = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
         return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in known]
 
-    return _trained(build, record, domains, folder, learning, options, callbacks, lambda *_: None)
+    return _trained(build, source, settings, domains, folder, callbacks)
 
 
 def mix_jointly(
@@ -149,21 +144,18 @@ def mix_jointly(
     """
     learning.require_first_gpu(source.device)
     options = replace(options or RouterOptions(joint=True, lr=LEARNING.lr), joint=True)
-    if options.lr == learning.lr:  # so it goes on with a run of an older version, which knew no other rate
-        options = replace(options, lr=None)
+    if options.lr == learning.lr:
+        options = replace(options, lr=None)  # one rate for both, however it was given
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
-    record = _record(source, domains, routing, learning, options).model_copy(update={"lora": lora})
+    settings = _settings(source, domains, routing, learning, options).model_copy(update={"lora": lora, "order": tuple(domains)})
     names = [f"expert{place}" for place in range(len(domains))]
     options.check(routing, names, domains, learning)
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         return *fresh_mixture(source, names, routing, lora, learning.seed), names
 
-    def finish(mixture: Mixture, work: Path) -> None:
-        write_experts(mixture, work / EXPERTS, lora)
-
-    return _trained(build, record, domains, folder, learning, options, callbacks, finish)
+    return _trained(build, source, settings, domains, folder, callbacks, lora)
 
 
 def mix_or_train(
@@ -241,12 +233,10 @@ def _place(routing: Routing) -> str:
     return f"'{routing.router}' with span={routing.span}, from_layer={routing.from_layer}"
 
 
-def _record(
+def _settings(
     source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
-) -> MixingRecord:
-    return MixingRecord(
-        base=lasting_name(source.model),
-        base_weights=identity_of(source).revision,
+) -> MixingSettings:
+    return MixingSettings(
         dtype=precision_of(source),
         domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
         routing=routing,
@@ -257,35 +247,34 @@ def _record(
 
 def _trained(
     build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]],
-    record: MixingRecord,
+    source: Source,
+    settings: MixingSettings,
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
-    learning: Learning,
-    options: RouterOptions,
     callbacks: Sequence[Any],
-    finish: Callable[[Mixture, Path], None],
+    lora: LoraOptions | None = None,
 ) -> Mixed:
-    """Train and save a mixture, or reuse the finished one in the folder."""
-    folder = Path(os.path.realpath(folder))
-    work = working_folder(folder, "mixing")
-    with only_writer_of(folder):
-        done = finished(folder, RECORD, record, "mixture")
-        if done is None:
+    """Train and save a mixture, or reuse the finished one in the folder. lora: of experts that train, too."""
+    with runs.open_published(folder, settings, inputs={BASE_MODEL: identity_of(source).revision}, record=RECORD) as run:
+        if run.result is None:
             mixture, tokenizer, fresh = build()
             for lessons in domains.values():
-                tokenize_lessons(tokenizer, lessons, learning.max_length)
-            claim(work, RECORD, record)  # only now: a mixture that cannot be built or trained leaves nothing behind
+                tokenize_lessons(tokenizer, lessons, settings.learning.max_length)
             losses = train_router(
-                mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
+                mixture,
+                tokenizer,
+                domains,
+                run.scratch("training"),  # only now: a mixture that cannot be built or trained leaves nothing behind
+                learning=settings.learning,
+                options=settings.options,
+                fresh=fresh,
+                callbacks=callbacks,
             )
-            finish(mixture, work)
-            done = record.model_copy(update={"losses": losses, "versions": versions()})
-            with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
-                mixture.write_files(scratch)
-                done.write(scratch / RECORD)
-                seal(scratch)
-        remove_with_scratch(work)
-    return Mixed(folder, done.losses)
+            if lora is not None:
+                write_experts(mixture, run.work / EXPERTS, lora)
+            run.publish(mixture.write_files, LearningResult.of(source, [{"loss": loss} for loss in losses]))
+        result = LearningResult.model_validate(run.result)
+    return Mixed(run.folder, result.losses)
 
 
 def _factors(expert: Path) -> Path:

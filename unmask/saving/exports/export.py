@@ -17,9 +17,7 @@ from unmask.saving.exports.onnx import ONNX, OPENVINO
 from unmask.saving.exports.sentence_transformers import SENTENCE_TRANSFORMERS
 from unmask.saving.exports.target import Checked, Exportable, Target
 
-_UNCHECKED = Checked(
-    "not checked", "It was not checked (`--unchecked`): nobody knows whether its vectors are the embedder's.\n"
-)
+_UNCHECKED = Checked("not checked", "It was not checked (`--unchecked`), so its vectors may differ from the embedder's.\n")
 
 
 def find_target(name: str) -> Target:
@@ -37,9 +35,7 @@ def require_ready(target: Target, folder: Path, *, unchecked: bool = False) -> N
         for module in () if unchecked else target.checks:
             require_package(module)
     except UnmaskError as error:
-        raise UnmaskError(
-            f"{error} It runs the check of the export; --unchecked writes an export that nobody has checked."
-        ) from error
+        raise UnmaskError(f"{error} It runs the check of the export; --unchecked skips the check.") from error
     check_output(folder, folder=True)
     if folder.exists():
         raise UnmaskError(f"'{folder}' exists: give a new folder.")
@@ -75,8 +71,8 @@ def _checked(embedder: Exportable, target: Target, folder: Path) -> Checked:
     except (UnmaskError, OSError):
         raise
     except Exception as error:  # whatever another runtime raises, it says that it cannot run the export
-        said = cause_of(error)
-        raise UnmaskError(f"The exported model does not run in its own runtime: {said} Nothing is written.") from error
+        reason = cause_of(error)
+        raise UnmaskError(f"The exported model does not run in its own runtime: {reason} Nothing is written.") from error
 
 
 def card(embedder: Exportable, target: Target, checked: Checked) -> str:

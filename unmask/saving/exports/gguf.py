@@ -1,7 +1,7 @@
 """Export to GGUF: llama.cpp's format, for architectures, poolings and tokenizers that llama.cpp has.
 
-The file says how to pool and whether attention is causal. Ids of the prompt come from the reader beside it; llama.cpp's own tokenizer is
-checked too, with the same texts inside their prompt.
+The file says how to pool and whether attention is causal. Ids of the prompt come from the reader in the same folder; llama.cpp's own
+tokenizer is checked too, with the same texts inside their prompt.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def _refusal(embedder: Exportable) -> str | None:
         )
     if adapted(embedder):
         return (
-            "GGUF holds plain weights, and this model is an adapter beside its base. Save the two merged first, by "
+            "GGUF holds plain weights, and this model is a base with an unmerged adapter. Merge them first, by "
             "Embedder.from_pretrained(MODEL, merge=True).save_pretrained(FOLDER), and export FOLDER."
         )
     if kind not in _ARCHITECTURES:
         return f"GGUF is written for models of type {', '.join(_ARCHITECTURES)}, not for '{kind}': export it to onnx."
     if reason := _unlike_llama_cpp(embedder.backbone.model.config.get_text_config(decoder=True)):
-        return f"llama.cpp would not compute this model as it is here: {reason}. Export it to onnx."
+        return f"llama.cpp computes this model differently: {reason}. Export it to onnx."
     if embedder.tokenizer.split_special_tokens:
         return (
             "The tokenizer of this model reads the name of a special token in a text as letters (split_special_tokens), and llama.cpp "
@@ -103,10 +103,10 @@ def _write(embedder: Exportable, folder: Path) -> None:
     _write_vocabulary(writer, embedder, config.vocab_size)
     names = gguf.get_tensor_name_map(_architecture(gguf, architecture), config.num_hidden_layers)
     for name, weight in model.state_dict().items():
-        known = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
-        if known is None:
+        gguf_name = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
+        if gguf_name is None:
             raise UnmaskError(f"llama.cpp's architecture '{architecture}' has no weight '{name}': export the model to onnx.")
-        writer.add_tensor(known, _rotated(name, weight, config).float().cpu().contiguous().numpy())
+        writer.add_tensor(gguf_name, _rotated(name, weight, config).float().cpu().contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -141,7 +141,7 @@ def _write_settings(writer: Any, embedder: Exportable, config: Any) -> None:
 
 
 def _write_vocabulary(writer: Any, embedder: Exportable, rows: int) -> None:
-    """The entries in the order of their ids; rows of the embeddings that no entry uses get a name of their own."""
+    """The entries in the order of their ids; unused rows of the embeddings get unique names."""
     import gguf
 
     tokenizer: Any = embedder.tokenizer
@@ -196,8 +196,8 @@ def _check(embedder: Exportable, folder: Path) -> Checked:
     """Compare vectors by ids, which our reader makes, and by texts, which llama.cpp tokenizes itself. It neither cuts nor takes ""."""
     reader = load_reader(folder)
     by_ids = check_vectors(embedder, reader.encode, _TOLERANCE)
-    whole = [text for text in check_texts(embedder) if text and fits(reader, text, INSTRUCTION)]
-    by_texts = check_vectors(embedder, lambda texts, instruction: by_text(reader, texts, instruction), _TOLERANCE, whole)
+    full = [text for text in check_texts(embedder) if text and fits(reader, text, INSTRUCTION)]
+    by_texts = check_vectors(embedder, lambda texts, instruction: by_text(reader, texts, instruction), _TOLERANCE, full)
     return Checked(
         f"{by_ids.line}; by llama.cpp's own tokenizer, {by_texts.line}",
         f"Token ids from `embed.py`. {by_ids.details}\nTexts in their prompt, by llama.cpp's own tokenizer. {by_texts.details}",

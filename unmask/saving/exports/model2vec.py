@@ -54,7 +54,7 @@ def token_vectors(embedder: Exportable) -> Vectors:
     texts = {id_: text for id_, text in enumerate(one_token_texts(embedder, size)) if id_ not in special}
     design = embedder.design
     with progress_bar("embedding the vocabulary", len(texts), None) as advance:
-        found = encode_tokenized(
+        vectors_by_token = encode_tokenized(
             embedder.backbone,
             embedder.prompt,
             {design: embedder.fitted},
@@ -62,27 +62,31 @@ def token_vectors(embedder: Exportable) -> Vectors:
             batch_tokens=embedder.batch_tokens,
             progress=advance,
         )[design]
-    vectors = np.zeros((size, found.shape[1]), np.float32)
-    vectors[list(texts)] = unit(found)
+    vectors = np.zeros((size, vectors_by_token.shape[1]), np.float32)
+    vectors[list(texts)] = unit(vectors_by_token)
     return vectors
 
 
 def one_token_texts(embedder: Exportable, size: int) -> list[TokenizedText]:
     """The first `size` ids, each as the only token of a text inside the prompt. Raises UnmaskError if the prompt leaves no such place."""
     letters = sorted(embedder.prompt.tokenize(list(ascii_lowercase)), key=lambda text: len(text.ids))
-    one, other = letters[:2]  # letters of a single token
-    places = [place for place, (mine, yours) in enumerate(zip(one.ids, other.ids, strict=False)) if mine != yours]
+    first, second = letters[:2]  # letters of a single token
+    positions = [
+        position
+        for position, (first_id, second_id) in enumerate(zip(first.ids, second.ids, strict=False))
+        if first_id != second_id
+    ]
     copies = sum(field == "text" for _, field in embedder.prompt.layout["prompt"])
-    if len(one.ids) != len(other.ids) or len(places) != copies:
+    if len(first.ids) != len(second.ids) or len(positions) != copies:
         raise UnmaskError(
             f"'{embedder.design.name}' leaves no place for a single token, so it cannot be exported to model2vec."
         )
     texts = []
     for id_ in range(size):
-        ids = list(one.ids)
-        for place in places:
-            ids[place] = id_
-        texts.append(TokenizedText(tuple(ids), one.start))
+        ids = list(first.ids)
+        for position in positions:
+            ids[position] = id_
+        texts.append(TokenizedText(tuple(ids), first.start))
     return texts
 
 
@@ -118,16 +122,16 @@ def _check(embedder: Exportable, folder: Path) -> Checked:
     table = "".join(f"| {task} | {metric} | {100 * before:.1f} | {100 * after:.1f} |\n" for task, metric, before, after in rows)
     return Checked(
         f"Spearman correlation of similarities {agreement:.2f}; starter tasks: {lost}",
-        f"The static model is another model: it sees no order and no context. The similarities of all pairs of {len(texts)} texts have a "
+        f"The static model is another model: it sees no order and no context. The pairwise similarities of {len(texts)} texts have a "
         f"Spearman correlation of {agreement:.2f} with the embedder's.\n\nScores on the starter tasks (x 100; a demonstration, not a "
         f"benchmark):\n\n| task | metric | embedder | static model |\n|---|---|--:|--:|\n{table}",
     )
 
 
-def agreement_of(one: Vectors, other: Vectors) -> float:
-    """Spearman's correlation of the cosines of all pairs of texts, by the vectors of two models."""
-    pairs = np.triu_indices(len(one), k=1)
-    return float(spearman_matrix(np.stack([(vectors @ vectors.T)[pairs] for vectors in (one, other)], axis=1))[0, 1])
+def agreement_of(first: Vectors, second: Vectors) -> float:
+    """Spearman correlation of the pairwise cosines under two models."""
+    pairs = np.triu_indices(len(first), k=1)
+    return float(spearman_matrix(np.stack([(vectors @ vectors.T)[pairs] for vectors in (first, second)], axis=1))[0, 1])
 
 
 def starter_scores(embedder: Exportable, model: Any) -> list[tuple[str, str, float, float]]:
@@ -135,7 +139,9 @@ def starter_scores(embedder: Exportable, model: Any) -> list[tuple[str, str, flo
     takes = embedder.prompt.prompt.takes_instruction
     rows = []
     for task in resolve_tasks(["starter"]):
-        before = evaluate(task, "embedder", lambda texts, told: our_vectors(embedder, texts, told if takes else None))
+        before = evaluate(
+            task, "embedder", lambda texts, instruction: our_vectors(embedder, texts, instruction if takes else None)
+        )
         after = evaluate(task, "model2vec", lambda texts, _: unit(model.encode(list(texts))))
         rows.append((task.name, before.metric, before.main_score, after.main_score))
     return rows

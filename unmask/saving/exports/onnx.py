@@ -66,8 +66,8 @@ def write_graph(embedder: Exportable, folder: Path) -> None:
                 dynamic_axes={**{name: {0: "text", 1: "token"} for name in inputs}, "vectors": {0: "text"}},
             )
     except RuntimeError as error:
-        said = f"torch could not export {type(model).__name__} with '{embedder.design.name}' to ONNX: {cause_of(error)}"
-        raise UnmaskError(said) from error
+        message = f"torch could not export {type(model).__name__} with '{embedder.design.name}' to ONNX: {cause_of(error)}"
+        raise UnmaskError(message) from error
     write_reader(embedder, folder)
 
 
@@ -170,7 +170,7 @@ def _check(embedder: Exportable, folder: Path) -> Checked:
 _SHARED: dict[str, Any] = {"precision": "float32", "refusal": lambda _: None, "check": _check, "usage": reader_usage}
 ONNX = Target(
     name="onnx",
-    meaning="onnxruntime, on processors and GPUs of all makers",
+    meaning="onnxruntime, on CPUs and GPUs of any vendor",
     writes=("onnx",),
     checks=("onnxruntime",),
     write=write_graph,

@@ -1,4 +1,4 @@
-"""Embed texts with the model beside this file: `python embed.py "A man plays a guitar."`
+"""Embed texts with the model in this folder: `python embed.py "A man plays a guitar."`
 
 Needs numpy, tokenizers, and the runtime of the model: onnxruntime (model.onnx), openvino (model.xml) or xllamacpp (model.gguf).
 """
@@ -48,9 +48,9 @@ class Embedder:
             return self.encode(["a"], instruction)[:0]
         tokens = [self.tokenize(text, instruction) for text in texts]
         vectors: list[Any] = [None] * len(texts)
-        for places in _batches([len(ids) for ids, _ in tokens]):
-            for place, vector in zip(places, self.run([tokens[place] for place in places]), strict=True):
-                vectors[place] = vector
+        for indices in _batches([len(ids) for ids, _ in tokens]):
+            for index, vector in zip(indices, self.run([tokens[index] for index in indices]), strict=True):
+                vectors[index] = vector
         return np.stack(vectors)
 
     def tokenize(self, text: str, instruction: str | None = None) -> tuple[list[int], int]:
@@ -67,16 +67,16 @@ class Embedder:
             return ids, start
         # a token that also holds characters after the text belongs to the prompt; each copy of the text loses the same number
         spans = [(a, b - (b > a and offsets[b - 1][1] > stop)) for (a, b), (_, stop) in zip(spans, copies, strict=True)]
-        kept = (sum(b - a for a, b in spans) - excess) // len(spans)
-        if kept < 1:
+        kept_length = (sum(b - a for a, b in spans) - excess) // len(spans)
+        if kept_length < 1:
             raise ValueError(f"max_length {self.layout['max_length']} leaves no room for a text in its prompt.")
         result: list[int] = []
-        at = 0
+        position = 0
         for a, b in spans:
-            start = len(result) + a - at
-            result += ids[at : min(b, a + kept)]
-            at = b
-        return result + ids[at:], start
+            start = len(result) + a - position
+            result += ids[position : min(b, a + kept_length)]
+            position = b
+        return result + ids[position:], start
 
     def render(self, text: str, instruction: str | None) -> tuple[str, list[tuple[int, int]]]:
         """The prompt around a text, and the characters of each copy of the text in it."""
@@ -95,10 +95,10 @@ class Embedder:
 
 def _batches(lengths: list[int]) -> Iterator[list[int]]:
     """Places of texts, batch by batch. Texts of similar length share a batch."""
-    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
-    for _, group in groupby(order, key=lambda place: (lengths[place] - 1) // STEP):
-        places = list(group)
-        yield from (places[begin : begin + BATCH] for begin in range(0, len(places), BATCH))
+    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+    for _, group in groupby(order, key=lambda index: (lengths[index] - 1) // STEP):
+        indices = list(group)
+        yield from (indices[begin : begin + BATCH] for begin in range(0, len(indices), BATCH))
 
 
 def _encodable(text: str) -> str:
@@ -108,13 +108,13 @@ def _encodable(text: str) -> str:
 
 def _untrimmed(offsets: Sequence[tuple[int, int]], special: Sequence[int]) -> list[tuple[int, int]]:
     """Offsets in which every token but the special ones holds characters: some tokenizers leave none to a token of spaces alone."""
-    found, before = [], 0
+    spans, before = [], 0
     for (start, stop), mark in zip(offsets, special, strict=True):
         if start == stop and not mark:
             start, stop = (before, stop) if before < stop else (0, 1) if stop == 0 else (start, stop)
         before = before if mark else max(before, stop)
-        found.append((start, stop))
-    return found
+        spans.append((start, stop))
+    return spans
 
 
 def _token_range(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
@@ -131,13 +131,13 @@ def _padded(texts: list[tuple[list[int], int]], pad: int) -> dict[str, Any]:
     """A batch, padded on the right. embed_mask: the tokens that are pooled."""
     longest = max(len(ids) for ids, _ in texts)
     ids = np.array([ids + [pad] * (longest - len(ids)) for ids, _ in texts], np.int64)
-    places, ends = np.arange(longest), np.array([[len(ids)] for ids, _ in texts])
+    columns, ends = np.arange(longest), np.array([[len(ids)] for ids, _ in texts])
     starts = np.array([[start] for _, start in texts])
-    real = places < ends
+    real = columns < ends
     return {
         "input_ids": ids,
         "attention_mask": real.astype(np.int64),
-        "embed_mask": (real & (places >= starts)).astype(np.int64),
+        "embed_mask": (real & (columns >= starts)).astype(np.int64),
     }
 
 
@@ -147,7 +147,7 @@ def _onnx(file: Path, layout: dict[str, Any]) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
+    names = [node.name for node in session.get_inputs()]
 
     def run(texts: list[tuple[list[int], int]]) -> Any:
         batch = _padded(texts, layout["pad"])
@@ -164,7 +164,7 @@ def _openvino(file: Path, layout: dict[str, Any]) -> Run:
         str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": THREADS}
     )
     names = [
-        next(name for name in ("input_ids", "attention_mask", "embed_mask") if name in given.names) for given in model.inputs
+        next(name for name in ("input_ids", "attention_mask", "embed_mask") if name in node.names) for node in model.inputs
     ]
 
     def run(texts: list[tuple[list[int], int]]) -> Any:
@@ -178,13 +178,13 @@ class LlamaCpp:
     """A GGUF file in llama.cpp, which computes each text in one batch."""
 
     def __init__(self, file: Path, layout: dict[str, Any]) -> None:
-        """Load the file. Attention computes in fp32: llama.cpp's flash attention and its cache round to fp16 unless they are told."""
+        """Load the file. Attention computes in fp32: llama.cpp's flash attention and its cache use fp16 by default."""
         import xllamacpp
 
         options = xllamacpp.CommonParams()
         options.model.path = str(file)
         options.embedding = True
-        # a text is one batch, and has to be shorter than the context
+        # a text is one batch, and must be shorter than the context
         options.n_ctx = options.n_batch = options.n_ubatch = layout["max_length"] + 1
         options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED

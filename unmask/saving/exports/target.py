@@ -65,7 +65,7 @@ _STRANGE = ["", "naïve café, 日本語, \u0645\u0631\u062d\u0628\u0627, 🎉�
 def check_texts(embedder: Exportable) -> list[str]:
     """200 texts: the reference texts of this package, an empty one, one that is longer than the limit, spaces and other scripts.
 
-    One has the name of the end-of-sequence token in it, if there is such a token. Without the empty one if no token stands for it.
+    One contains the name of the end-of-sequence token, if the tokenizer has one. The empty text is left out if it has no tokens.
     """
     sentences, limit = reference_texts(), embedder.prompt.max_length
     long = " ".join(sentences * (1 + limit // 2000))[: 8 * limit]
@@ -84,13 +84,13 @@ def check_vectors(embedder: Exportable, encode: Encode, tolerance: float, texts:
     instructions = [None, INSTRUCTION] if embedder.prompt.prompt.takes_instruction else [None]
     differences, cosines = [], []
     for instruction in instructions:
-        ours, theirs = our_vectors(embedder, texts, instruction), unit(encode(texts, instruction))
-        if ours.shape != theirs.shape:
+        expected, exported = our_vectors(embedder, texts, instruction), unit(encode(texts, instruction))
+        if expected.shape != exported.shape:
             raise UnmaskError(
-                f"The exported model gives vectors of shape {theirs.shape}, not {ours.shape}. Nothing is written."
+                f"The exported model gives vectors of shape {exported.shape}, not {expected.shape}. Nothing is written."
             )
-        differences.append(float(np.abs(ours - theirs).max()))
-        cosines.append(float((ours.astype(np.float64) * theirs).sum(axis=1).min()))
+        differences.append(float(np.abs(expected - exported).max()))
+        cosines.append(float((expected.astype(np.float64) * exported).sum(axis=1).min()))
     difference, cosine = max(differences), min(cosines)
     if not difference <= tolerance:  # NaN too
         raise UnmaskError(

@@ -22,7 +22,7 @@ from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, Mak
 from unmask.tasks.task import Task
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.recipe_run import run_recipe
-from unmask.training.stage_run import Listener
+from unmask.training.run import Listener
 
 
 @dataclass(frozen=True)

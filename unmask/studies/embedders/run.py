@@ -22,6 +22,7 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device, precision_of
 from unmask.models.source import lasting_name
 from unmask.moe.experts.records import RunRecord, write_or_check
+from unmask.runs import runs
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Claim, Finding, findings, with_here
@@ -35,8 +36,7 @@ from unmask.studies.results_file import ResultsFile
 from unmask.studies.sheet import Sheet
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
-from unmask.training.records import DATA, DataRecord
-from unmask.training.same_run import hash_of_texts
+from unmask.training.run import hash_of_texts
 
 Group = tuple[dict[str, Design], list[Task]]
 """Designs by label, and the tasks that they are scored on."""
@@ -150,19 +150,10 @@ def _require_held_out(tasks: Sequence[Task], folder: Path) -> None:
     if unsearched := [task.name for task in tasks if not isinstance(task, LocalTask)]:
         say(f"Training rows are not searched for the texts of mteb's tasks ({', '.join(unsearched)}).")
     texts = {task.name: hash_of_texts(task.texts_and_pairs) for task in tasks if isinstance(task, LocalTask)}
-    for file in sorted(folder.glob(f"models/*/seed*/{DATA}")):
-        record = DataRecord.read(file)
-        known = (
-            {task: of.texts for stage in record.stages.values() for rows in stage.values() for task, of in rows.leaks.items()}
-            if record
-            else {}
-        )
-        new = [
-            task.name
-            for task in tasks
-            if isinstance(task, LocalTask) and known.get(task.name, "") not in (None, texts[task.name])
-        ]
-        if known and new:
+    for file in sorted(folder.glob(f"models/*/seed*/{runs.RECORD}")):
+        record = runs.read(file.parent)
+        known = record.settings["held_out_tasks"] if record else texts
+        if new := [task for task, digest in texts.items() if known.get(task) != digest]:
             raise UnmaskError(
                 f"'{file.parent}' was trained before the study had the task '{new[0]}' with these texts, so it may have seen some. Give "
                 f"another folder, or remove '{folder / 'models'}'."

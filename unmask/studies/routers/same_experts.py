@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.moe.experts.mixing import RECORD, MixingRecord
+from unmask.moe.experts.mixing import RECORD, MixingSettings
+from unmask.runs import runs
 from unmask.studies.routers.configurations import CONFIGURATIONS
 
 TOGETHER = "together"
@@ -19,12 +20,13 @@ def experts_of(configuration: str, mixture: Path) -> dict[str, str]:
 
     Empty if the experts learned with the router: every such mixture has its own. Raises UnmaskError for a mixture without its record.
     """
-    record = MixingRecord.read(mixture / RECORD)
+    record = runs.read(mixture, RECORD)
     if record is None:
         raise UnmaskError(f"'{mixture / RECORD}' is missing or damaged, so the experts of this mixture are unknown.")
-    shared = {} if record.shared is None else {TOGETHER: record.shared}
+    settings = MixingSettings.model_validate(record.settings)
+    shared = {} if settings.shared is None else {TOGETHER: settings.shared}
     domains = CONFIGURATIONS[configuration].domains
-    return {f"{domains}/{name}": content for name, content in (record.experts | shared).items()}
+    return {f"{domains}/{name}": content for name, content in (settings.experts | shared).items()}
 
 
 @dataclass
