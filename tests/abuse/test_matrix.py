@@ -1,7 +1,7 @@
 """The matrix of abuse: every command against bad input, bad outputs, a full disk and a second run.
 
 Allowed is the right answer, or exit code 2 with one sentence and nothing changed. Kills and power cuts are in test_power.py, outputs
-that are inputs in tests/cli/test_outputs.py.
+that are inputs in tests/cli/test_every_command.py.
 """
 
 from __future__ import annotations

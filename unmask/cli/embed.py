@@ -140,19 +140,19 @@ def embed(
         with spooled_stdin() if is_stdin else nullcontext() as spooled:
             job = replace(job, inputs=(spooled,)) if spooled else job
             file = check_file(job, "-" if spooled else None)
-            done = embed_file(arguments.load(), job, file)
+            result = embed_file(arguments.load(), job, file)
         tell_result(
             {
                 "output": str(output),
                 "manifest": str(job.manifest),
-                "vectors": done.texts,
-                "dim": done.dim,
-                "precision_loss": done.loss.as_json() if done.loss else None,
+                "vectors": result.texts,
+                "dim": result.dim,
+                "precision_loss": result.loss.as_json() if result.loss else None,
             }
         )
-        say(f"{counted(done.texts, 'vector')} of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
-        if done.loss:
-            say(f"{done.loss}.")
+        say(f"{counted(result.texts, 'vector')} of {result.dim} dimensions in {output}; {job.manifest} says how they were made.")
+        if result.loss:
+            say(f"{result.loss}.")
         return
     team: Callable[[], Team] = partial(ThisProcess, job, arguments)
     if ray_address is not None:

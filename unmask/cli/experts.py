@@ -92,7 +92,7 @@ def specialise(
     from unmask.moe.experts.lessons.specialise import SpecialisePlan, specialise_files
 
     plan = SpecialisePlan(number, batch, response_tokens=response_tokens, seed=seed)
-    done = specialise_files(
+    result = specialise_files(
         options.source(model),
         domain,
         seeds,
@@ -103,12 +103,12 @@ def specialise(
         workers=workers,
         ray_address=ray_address,
     )
-    tell_result({"output": str(output), **done.as_json()})
-    print(f"{counted(done.kept, 'lesson')} in {output}, from {done.instructions} of {done.written} instructions.")
-    for reason, count in sorted(done.dropped.items(), key=lambda item: -item[1]):
+    tell_result({"output": str(output), **result.as_json()})
+    print(f"{counted(result.kept, 'lesson')} in {output}, from {result.instructions} of {result.written} instructions.")
+    for reason, count in sorted(result.dropped.items(), key=lambda item: -item[1]):
         print(f"  dropped: {reason}: {count}")
-    print(f"  mean ROUGE-L to the nearest instruction: {done.nearest:.2f}; words per response: {done.words:.0f}")
-    done.require_lessons(output)
+    print(f"  mean ROUGE-L to the nearest instruction: {result.nearest:.2f}; words per response: {result.words:.0f}")
+    result.require_lessons(output)
 
 
 def expert(
@@ -128,7 +128,7 @@ def expert(
     from unmask.moe.experts.lessons.lessons import read_lessons
 
     with training_progress() as callbacks:
-        done = train_expert(
+        result = train_expert(
             options.source(model),
             read_lessons(lessons),
             output,
@@ -136,5 +136,5 @@ def expert(
             learning=LEARNING.override(learning),
             callbacks=callbacks,
         )
-    tell_result({"output": str(done.folder), "losses": list(done.losses)})
-    say(f"expert in {done.folder}; loss {done.losses[0]:.3f} -> {done.losses[-1]:.3f}")
+    tell_result({"output": str(result.folder), "losses": list(result.losses)})
+    say(f"expert in {result.folder}; loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f}")

@@ -76,7 +76,7 @@ def _tell_grammar() -> None:
         "features": ", ".join(FEATURES),
         "routing": ", ".join(ROUTINGS),
         "layer": "1, 2, ...; all (every layer at unit length, side by side); mean (the mean over layers); the last one if not given",
-        "alpha": "a positive number, or auto: chosen without labels, so that both similarities spread alike",
+        "alpha": "a positive number, or auto: chosen without labels, so that both similarities have the same spread",
         "zscore": "every dimension standardised by reference texts",
         "whiten": "decorrelated as well; whiten:64 keeps the 64 directions of most variance",
         "idf": "for lexical: words weigh more the rarer they are in reference texts",
@@ -155,7 +155,7 @@ def tasks(
         "Starter tasks, all by -t starter (a demonstration, not a benchmark)",
         [(str(row["task"]), f"{row['items']} items", f"{row['kind']}: {row['main score']}") for row in starter],
     )
-    print("A name in mteb works too, e.g. -t STSBenchmark; its data, and those of the sets, come from the hub.")
+    print("A name in mteb works too, e.g. -t STSBenchmark; the data come from the hub.")
 
 
 def _tasks_of(name: str, as_json: bool) -> None:

@@ -115,7 +115,7 @@ def mix(
     if learning.steps == 0:
         refuse_options(context, _LEARNING, "applies to training, and --steps 0 trains nothing: leave it out.")
     with training_progress() as callbacks:
-        done = mix_or_train(
+        result = mix_or_train(
             Ingredients(tuple(experts or ()), shared, start_from),
             {name: read_lessons(Path(file)) for name, file in parse_named("lessons", lessons).items()},
             output,
@@ -126,9 +126,9 @@ def mix(
             options=RouterOptions(start=start, balance=Balance(balance), joint=joint),
             callbacks=callbacks,
         )
-    losses = f"; loss {done.losses[0]:.3f} -> {done.losses[-1]:.3f}" if done.losses else ""
-    tell_result({"output": str(done.folder), "losses": list(done.losses)})
-    say(f"mixture in {done.folder}{losses}")
+    losses = f"; loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f}" if result.losses else ""
+    tell_result({"output": str(result.folder), "losses": list(result.losses)})
+    say(f"mixture in {result.folder}{losses}")
 
 
 def merge(

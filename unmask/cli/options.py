@@ -227,7 +227,7 @@ LoadOptions = Annotated[ModelOptions, "revision", "dtype", "device", "attn_imple
 
 @dataclass(frozen=True)
 class LearningOptions:
-    """How to train on lessons, named as the fields of `Learning`. None: the default of what is trained."""
+    """How to train on lessons, named as the fields of `Learning`. None stands for the default of an expert or router."""
 
     PANEL: ClassVar[str] = "Training options"
 
@@ -302,10 +302,10 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter)
             continue
         hints = get_type_hints(group, include_extras=True)
-        chosen = tuple(selected) or tuple(field.name for field in fields(group))
-        groups[parameter.name] = (group, chosen)
+        selection = tuple(selected) or tuple(field.name for field in fields(group))
+        groups[parameter.name] = (group, selection)
         for field in fields(group):
-            if field.name in chosen:
+            if field.name in selection:
                 for info in get_args(hints[field.name]):
                     if isinstance(info, typer.models.OptionInfo):
                         info.rich_help_panel = info.rich_help_panel or group.PANEL
@@ -318,7 +318,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**arguments: Any) -> None:
         settings = {
-            name: group(**{field: arguments.pop(field) for field in chosen}) for name, (group, chosen) in groups.items()
+            name: group(**{field: arguments.pop(field) for field in selection}) for name, (group, selection) in groups.items()
         }
         command(**arguments, **settings)
 

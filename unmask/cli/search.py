@@ -93,8 +93,8 @@ def index(
     from unmask.search.documents import Corpus
     from unmask.search.job import Job
 
-    named = {"query": query_instruction, "document": instruction}
-    instructions = {name: text for name, text in named.items() if text is not None}
+    by_role = {"query": query_instruction, "document": instruction}
+    instructions = {name: text for name, text in by_role.items() if text is not None}
     if instructions and (saved := read_saved(model, options.revision, options.adapter)):
         instructions = {**saved.instructions, **instructions}
     job = Job(
@@ -114,18 +114,18 @@ def index(
     )
     planned = job.check()
     embedder = EmbedderArguments(model, design, asdict(options) | {"instructions": instructions or None}, fit_on).load()
-    done = build(embedder, planned)
-    if done.truncated:
-        say(f"{done.truncated} of {done.embedded} texts were truncated to {embedder.max_length} tokens (--max-length)")
+    result = build(embedder, planned)
+    if result.truncated:
+        say(f"{result.truncated} of {result.embedded} texts were truncated to {embedder.max_length} tokens (--max-length)")
     if as_json:
-        print(json.dumps(asdict(done)))
+        print(json.dumps(asdict(result)))
         return
     tell(
-        f"{output}: {counted(done.documents, 'document')}; {done.added} added, {done.changed} changed, {done.removed} removed, "
-        f"{counted(done.embedded, 'text')} embedded."
+        f"{output}: {counted(result.documents, 'document')}; {result.added} added, {result.changed} changed, {result.removed} removed, "
+        f"{counted(result.embedded, 'text')} embedded."
     )
-    if done.recall_told:
-        tell(done.recall_told)
+    if result.recall_told:
+        tell(result.recall_told)
 
 
 def search(

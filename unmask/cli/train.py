@@ -61,11 +61,11 @@ def train(
     refuse_inside_models(output, models_named(plan.model))
     say(f"loading {plan.model} ...")
     with training_progress() as callbacks:
-        done = run_recipe(plan, output, root, Listener(_print_coverage, callbacks), keep_leaks=keep_leaks)
+        runs = run_recipe(plan, output, root, Listener(_print_coverage, callbacks), keep_leaks=keep_leaks)
     if not _is_first_process():
         return
-    tell_result({"runs": [_run_as_json(run) for run in done]})
-    for run in done:
+    tell_result({"runs": [_run_as_json(run) for run in runs]})
+    for run in runs:
         _print_gain(run)
         say(f"trained embedder in {run.result}; its README.md says how")
 

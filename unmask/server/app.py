@@ -216,7 +216,7 @@ def create_api(service: Service) -> FastAPI:
         redoc_url=None,
     )
     refusals: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorResponse, "description": about} for status, about in _REFUSALS.items()
+        status: {"model": ErrorResponse, "description": text} for status, text in _REFUSALS.items()
     }
     body = {"required": True, "content": {"application/json": {"schema": EmbeddingRequest.model_json_schema()}}}
     for path, route, responses in (
@@ -263,12 +263,12 @@ def add_error_handlers(api: FastAPI, not_found: str, failed: str) -> None:
 
 def _docs_page(openapi: dict[str, Any]) -> Iterator[str]:
     """The OpenAPI description as HTML. FastAPI's own page loads scripts from a CDN."""
-    title, about = escape(openapi["info"]["title"]), escape(openapi["info"]["description"])
+    title, description = escape(openapi["info"]["title"]), escape(openapi["info"]["description"])
     yield (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
         "padding:0 1rem;color-scheme:light dark}td,th{text-align:left;vertical-align:top;padding:.2rem 1rem .2rem 0}</style>"
-        f'<h1>{title}</h1><p>{about}</p><p>For programs: <a href="openapi.json">openapi.json</a></p>'
+        f'<h1>{title}</h1><p>{description}</p><p>For programs: <a href="openapi.json">openapi.json</a></p>'
     )
     for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
@@ -282,7 +282,7 @@ def _docs_page(openapi: dict[str, Any]) -> Iterator[str]:
                     yield f"<td>{escape(default)}</td></tr>"
                 yield "</table>"
             responses = "; ".join(
-                f"{status}: {escape(about['description'])}" for status, about in operation["responses"].items()
+                f"{status}: {escape(response['description'])}" for status, response in operation["responses"].items()
             )
             yield f"<p>Responses: {responses}.</p>"
     yield "</html>"

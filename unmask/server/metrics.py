@@ -19,8 +19,8 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
 
-        def counter(name: str, about: str, labels: tuple[str, ...] = ()) -> Counter:
-            return Counter(name, about, labels, registry=registry)
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(name, text, labels, registry=registry)
 
         self.requests = counter("unmask_requests_total", "Requests, by path and status.", ("path", "status"))
         self.seconds = Histogram("unmask_request_seconds", "Time of a request.", ["path"], buckets=_SECONDS, registry=registry)
@@ -44,9 +44,9 @@ class Metrics:
         self.tokens.labels(model).inc(tokens)
         self.truncated.labels(model).inc(truncated)
 
-    def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Add a gauge that is read when the metrics are."""
-        Gauge(name, about, registry=self._registry).set_function(value)
+        Gauge(name, text, registry=self._registry).set_function(value)
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
