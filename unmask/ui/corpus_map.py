@@ -81,7 +81,7 @@ def project(vectors: UnitVectors) -> tuple[Points, float]:
     points = np.zeros((len(vectors), 2), np.float32)
     if np.ptp(vectors, axis=0).max() < 1e-6:
         return points, 0.0
-    pca = PCA(min(2, *vectors.shape), svd_solver="randomized" if min(vectors.shape) > 2 else "full", random_state=0)
+    pca = PCA(min(2, *vectors.shape), svd_solver="arpack" if min(vectors.shape) > 2 else "full", random_state=0)
     components = pca.fit_transform(vectors)
     points[:, : components.shape[1]] = components
     return points, float(pca.explained_variance_ratio_.sum())

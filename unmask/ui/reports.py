@@ -58,7 +58,8 @@ def find_reports(folders: Sequence[Path]) -> list[Report]:
     for folder in folders:
         if not folder.is_dir():
             raise UnmaskError(f"There is no folder '{folder}'.")
-        pages = sorted(page for pattern in _PATTERNS for page in folder.glob(pattern) if not page.is_symlink())
+        root = folder.resolve()  # links that lead out of the folder are ignored
+        pages = sorted(page for pattern in _PATTERNS for page in folder.glob(pattern) if page.resolve().is_relative_to(root))
         titles = {page: title for page in pages if (title := _title(page))}
         if not titles:
             raise UnmaskError(f"There is no report in '{folder}'. `unmask report FOLDER` writes one for a folder of results.")
