@@ -13,16 +13,17 @@ from unmask.reporting.probe_tables import check_probe_folder
 
 
 def test_only_files_of_a_probe_are_replaced(tmp_path: Path) -> None:
-    (tmp_path / "pairs.json").write_text('{"provenance": {"attn_implementation": "sdpa"}}')
     save_figure(new_figure(2, 2)[0], tmp_path, "pairs")
     check_probe_folder(tmp_path, "pairs")
-    for suffix in ("png", "svg", "pdf", "json"):
+    for suffix in ("png", "svg", "pdf"):
         file = tmp_path / f"pairs.{suffix}"
         before = file.read_bytes()
-        if suffix == "json":
-            file.write_text('[{"sentence1": "a"}]')
-        else:
-            Figure().savefig(file)
+        Figure().savefig(file)
         with pytest.raises(UnmaskError, match=rf"pairs\.{suffix}' was not written by unmask"):
             check_probe_folder(tmp_path, "pairs")
         file.write_bytes(before)
+    (tmp_path / "pairs.json").write_text('{"provenance": {"attn_implementation": "sdpa"}}')
+    check_probe_folder(tmp_path, "pairs")
+    (tmp_path / "pairs.json").write_text('[{"sentence1": "a"}]')
+    with pytest.raises(UnmaskError, match=r"pairs\.json' was not written by unmask"):
+        check_probe_folder(tmp_path, "pairs")

@@ -62,8 +62,8 @@ def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> Non
     for name, some in texts.items():
         by_hand = text_likelihood(model, tokenizer, tokenizer(some)["input_ids"])
         assert said["models"][0]["domains"][name] == pytest.approx(by_hand.mean())
-    assert "Nats a token of text" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
-    for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names the domain 'snow' twice")):
+    assert "Nats per token of text" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
+    for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names 'snow' twice")):
         with pytest.raises(UnmaskError, match=why):
             CliRunner().invoke(app, [*given, "--texts", wrong], catch_exceptions=False)
 
@@ -106,7 +106,7 @@ def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
     assert found["items"] == {"some": 2, "all": 2}
     assert found["left_out"]["some"] == {"empty": 2, "repeated": 1, "shorter than two tokens": 1}
     assert found["left_out"]["all"] == {"shorter than two tokens": 0}
-    assert "some: 4 of 6 texts are left out (2 empty, 1 repeated, 1 shorter than two tokens)" in said
+    assert "some: 4 of 6 texts are skipped (2 empty, 1 repeated, 1 shorter than two tokens)" in said
     assert "all: " not in said
 
 

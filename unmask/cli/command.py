@@ -75,7 +75,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, refusing a second value of an option, which would replace the first silently."""
-        order = self.make_parser(ctx).parse_args(list(args))[2]
+        order: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
         for option in set(order):
             if option.param_type_name == "option" and not (option.multiple or option.is_flag) and order.count(option) > 1:
                 raise UnmaskError(f"{option.opts[0]} takes one value, but was given {order.count(option)} times.")
@@ -138,7 +138,8 @@ class Command(TyperCommand):
 
     def _check_numbers(self, ctx: Any) -> None:
         """click accepts nan for any range, and integers of any size."""
-        for parameter in self.params:
+        parameters: list[Any] = self.params
+        for parameter in parameters:
             value = ctx.params.get(parameter.name)
             for number in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(number, float) and not math.isfinite(number):

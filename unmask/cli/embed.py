@@ -150,7 +150,9 @@ def embed(
                 "precision_loss": result.loss.as_json() if result.loss else None,
             }
         )
-        say(f"{counted(result.texts, 'vector')} of {result.dim} dimensions in {output}; {job.manifest} says how they were made.")
+        say(
+            f"{counted(result.texts, 'vector')} of {result.dim} dimensions in {output}; {job.manifest} says how they were made."
+        )
         if result.loss:
             say(f"{result.loss}.")
         return

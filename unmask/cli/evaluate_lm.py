@@ -61,7 +61,7 @@ def evaluate_lm(
 ) -> None:
     """Evaluate language models: likelihood of held-out text (also informative for small models), and accuracy on public tests."""
     from unmask.moe.experts.lm_evaluation import LMSettings, evaluate_language_models
-    from unmask.reporting.console import print_language_models
+    from unmask.moe.experts.lm_tables import print_language_models
 
     if not ability:
         refuse_options(context, _FOR_TESTS, "applies to public tests only: give --ability, or leave it out.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
@@ -295,10 +295,12 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[Any, tuple[str, ...]]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
+        group: Any
+        group: Any
         group, *selected = (
             get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else [parameter.annotation]
         )
-        if not is_dataclass(group):
+        if not hasattr(group, "PANEL"):
             parameters.append(parameter)
             continue
         hints = get_type_hints(group, include_extras=True)

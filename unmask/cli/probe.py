@@ -381,7 +381,7 @@ def routing(
     from unmask.moe.routing.point_measures import Draws
     from unmask.moe.routing.record import read_record
     from unmask.moe.routing.recording import check_folder, record_routing
-    from unmask.reporting.probe_tables import agreement_table, routing_table
+    from unmask.moe.routing.tables import agreement_table, routing_table
 
     require_package("sklearn")
     if (model is None) != (not texts):
@@ -431,7 +431,7 @@ def experts(
     from unmask.moe.routing.expert_losses import measure_experts
     from unmask.moe.routing.labelled_texts import read_labelled
     from unmask.moe.routing.recording import check_folder
-    from unmask.reporting.probe_tables import experts_table
+    from unmask.moe.routing.tables import experts_table
     from unmask.saving.load_model import load_predicting_model
 
     rows = read_labelled(texts or [], label or [], column or ["text"], seed)

@@ -157,8 +157,8 @@ def search(
         raise UnmaskError("Give one query, or a file of queries with --queries.")
     if exact and mode in ("bm25", "lexical"):
         raise UnmaskError(f"--mode {mode} compares all documents anyway, so --exact would change nothing.")
-    from unmask.reporting.console import print_hits
     from unmask.search.documents import Corpus, read_documents
+    from unmask.search.hits import print_hits
     from unmask.search.index import Index
 
     if mode != "bm25":
@@ -167,7 +167,7 @@ def search(
     if queries is not None:
         file = Corpus((queries,))
         if not sum(1 for _ in read_documents(file)):  # also reports a mistake in the last line before the first answer
-            raise UnmaskError(f"'{queries}' contains no query.")
+            raise UnmaskError(f"'{queries}' holds no query.")
         documents = read_documents(file)
         for batch in iter(lambda: list(islice(documents, _BATCH)), []):
             answers = opened.search_all([row.joined for row in batch], number, mode=mode, where=condition, exact=exact)

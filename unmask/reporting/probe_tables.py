@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,24 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from unmask.moe.routing.expert_record import ExpertLosses
-    from unmask.moe.routing.record import RoutingRecord
-    from unmask.moe.routing.statistics.text_bootstrap import Measured
     from unmask.statistics.intervals import Estimate
 
 _SHORT = 12  # characters of a first column that is never wrapped
-_SHOWN_EXPERTS = 15
 _KEY_OF_ALL_RESULTS = '"attn_implementation"'
-_MEASURES = {
-    "confidence": "Largest probability of a token, mean over tokens.",
-    "uncertainty": "Entropy of a token's probabilities / log n.",
-    "balance": "Entropy of the mean probabilities / log n: 1 if all experts are used equally.",
-    "distinctness": "Balance minus uncertainty: 0 if all tokens are routed in the same way.",
-    "max violation": "Largest load / mean load - 1.",
-    "information": "Information of the first choice about the label, 0 to 1.",
-    "specialisation": "How far the experts of one label differ from all others.",
-    "repetition": "Neighbouring tokens with the same first choice, beyond their loads.",
-}
 
 
 @dataclass(frozen=True)
@@ -62,13 +47,18 @@ class ProbeTable:
 
 
 def check_probe_folder(folder: Path, name: str) -> None:
-    """Raise UnmaskError, before any work, if `save_probe` would replace a file that unmask did not write."""
+    """Raise UnmaskError, before any work, if `save_probe` would replace a file that unmask did not write.
+
+    A figure next to our result is ours: the result is written first.
+    """
     from unmask.io.files import refuse_foreign
     from unmask.reporting.plotting import MADE_BY, METADATA
 
-    refuse_foreign(folder / f"{name}.json", [_KEY_OF_ALL_RESULTS])
+    result = folder / f"{name}.json"
+    refuse_foreign(result, [_KEY_OF_ALL_RESULTS])
+    has_result = result.is_file() and result.stat().st_size > 0
     for suffix in METADATA:
-        refuse_foreign(folder / f"{name}.{suffix}", [MADE_BY])
+        refuse_foreign(folder / f"{name}.{suffix}", ["" if has_result else MADE_BY])
 
 
 def save_probe(result: Any, folder: Path, name: str, draw: Callable[[], Sequence[Path]]) -> str:
@@ -86,7 +76,7 @@ def percent(share: float) -> str:
 
 def interval_text(bounds: tuple[float, float] | None, scale: float = 100, digits: int = 1) -> str:
     """A 95 % interval in words, or nothing."""
-    return "" if bounds is None else f"95 %: {_range(bounds, scale, digits)}"
+    return "" if bounds is None else f"95 %: {range_text(bounds, scale, digits)}"
 
 
 def with_interval(
@@ -96,7 +86,7 @@ def with_interval(
     from unmask.io.terminal import two_lines
 
     number = f"{scale * value:.{digits}f}{mark}"
-    return two_lines(number, _range(bounds, scale, digits)) if bounds else number
+    return two_lines(number, range_text(bounds, scale, digits)) if bounds else number
 
 
 def words_table(result: Any) -> ProbeTable:
@@ -113,7 +103,7 @@ def words_table(result: Any) -> ProbeTable:
         f"({'chosen' if result.c_chosen else 'given'}), layer {result.layer}{', states shifted by -1' if result.shift else ''}.",
         *([f"{result.unseen} words have a tag that training lacks; they count as errors."] if result.unseen else []),
         *([] if result.converged else ["The fit did not converge."]),
-        _proof(result),
+        proof_note(result),
     ]
     return ProbeTable("Linear probe on words", rows, notes, prose=True)
 
@@ -164,7 +154,7 @@ def geometry_table(result: Any, design: str) -> ProbeTable:
     notes = [
         f"{result.positives} paraphrases{paraphrases}, {result.texts} distinct texts; {design}.",
         f"Below each number: 95 % over {result.groups} groups of texts that pairs link.",
-        _proof(result),
+        proof_note(result),
     ]
     return ProbeTable("Geometry", rows, notes, prose=True)
 
@@ -180,7 +170,7 @@ def masked_table(result: Any) -> ProbeTable:
         f"{result.tokens} tokens of {result.texts} texts masked by '{result.mask_token}' (share {result.rate:g}, seed {result.seed}).",
         *([f"{result.skipped} texts have no token that can be masked."] if result.skipped else []),
         *_truncated(result),
-        _proof(result),
+        proof_note(result),
     ]
     return ProbeTable("Masked tokens, predicted from the previous position", rows, notes, prose=True)
 
@@ -199,7 +189,7 @@ def attribution_table(result: Any) -> ProbeTable:
     notes = [
         f"Share of attention in percent, the most-read layers of {len(result.shares)}; {result.texts} texts. "
         "Below: 95 % of the mean.",
-        _proof(result),
+        proof_note(result),
     ]
     return ProbeTable("Layers that the head reads", rows, notes, prose=True)
 
@@ -226,7 +216,7 @@ def clusters_table(result: Any, labels: Mapping[str, str], gold_column: str | No
         "Below each number: 95 % over texts, for fixed clusters. By chance: one clustering is permuted (middle 95 %). "
         "A, B: the first and the second design compared with itself under another seed.",
         *gold,
-        _proof(result),
+        proof_note(result),
     ]
     head = ("", "agreement", "by chance", "p", "A with itself", "B with itself")
     return ProbeTable("Agreement of clusters x 100", rows, notes, head)
@@ -251,7 +241,7 @@ def prompts_table(result: Any) -> ProbeTable:
     ]
     notes = [
         f"{result.pairs} pairs, {len(result.prompts)} prompts. HS: hidden states, RW: routing weights.",
-        _proof(result),
+        proof_note(result),
     ]
     return ProbeTable("Spearman of similarities", rows, notes, prose=True)
 
@@ -280,7 +270,7 @@ def pairs_table(result: Any, labels: Mapping[str, str]) -> ProbeTable:
         f"A wins {result.wins[0]} of {result.pairs} pairs, B {result.wins[1]}; mean margin {signed(result.margin, 4)}; "
         f"symmetric around 0: p = {result.p:.3g} (Wilcoxon).",
         *(f"Spearman of A's margin with {name}: {signed(correlation)}." for name, correlation in result.goes_with.items()),
-        _proof(result),
+        proof_note(result),
     ]
     head = ("A wins by", "gold", "rank", "by A", "by B", "pair")
     return ProbeTable(
@@ -306,7 +296,7 @@ def layers_table(result: Any, design: str) -> ProbeTable:
         f"Cosine of each layer with the next, raw and centred by the layer's mean, over {result.texts} texts; {design}. "
         "Below each number: its 95 % interval.",
         *(["Scores x 100; * the best layer, = not significantly worse (paired bootstrap)."] if result.scores else []),
-        _proof(result),
+        proof_note(result),
     ]
     return ProbeTable("Layers", rows, notes, ("layer", "cosine", "centred", *(task.task for task in result.scores)))
 
@@ -331,131 +321,14 @@ def states_table(result: Any) -> ProbeTable:
         "Below: 95 % over texts; the JSON has the intervals of positions.",
         f"{sum(result.tokens)} tokens of {result.texts} texts.",
         *_truncated(result),
-        _proof(result),
+        proof_note(result),
     ]
     head = ("layer", "mean", "any two", *map(name_of, result.bins))
     return ProbeTable("Cosine of causal and bidirectional states", rows, notes, head)
 
 
-def routing_table(record: RoutingRecord, result: dict[str, Any]) -> ProbeTable:
-    """Measures of a routing record."""
-    sources = {"routing": "routing weights", "hidden": "hidden states"}
-    rows = [_measure_row(name, measure) for name, measure in result["general"].items()]
-    label_notes = []
-    for label, measures in result["labels"].items():
-        rows += [_measure_row(f"{label}: {name}", measure) for name, measure in measures["measures"].items()]
-        if readout := measures["readout"]:
-            rows += [_measure_row(f"{label}: probe, {sources[key]}", probe) for key, probe in readout["probes"].items()]
-            rows += [_measure_row(f"{label}: clusters, {sources[key]}", group) for key, group in readout["groups"].items()]
-            few = "" if readout["probes"] else "; no probe, since a label has fewer than five texts"
-            label_notes.append(
-                f"{label}: probes show accuracy on held-out texts (always the most frequent label: {readout['majority']:.3f}){few}. "
-                "Clusters show AMI."
-            )
-    settings = record.settings
-    first = settings.points[0]
-    notes = [
-        f"{settings.model}: {len(settings.points)} routing points, {first.chosen} of {first.experts} experts per token; "
-        f"{settings.tokens} tokens of {result['texts']} texts.",
-        "Means over routing points, corrected for chance: 0 is what shuffled labels (or loads) give.",
-        *(f"{name}: {meaning}" for name, meaning in _MEASURES.items()),
-        *label_notes,
-    ]
-    if unused := result["unused"]:
-        point, expert = unused[0]
-        notes.append(f"{len(unused)} experts were never chosen, such as expert {expert} of {record.points[point].name}.")
-    notes.append(f"Written to {record.folder}/: record.json, parts, measures.json.")
-    return ProbeTable("Routers", rows, notes, ("", "value", "95 %", "by chance"))
-
-
-def agreement_table(result: Any, record: RoutingRecord, other: RoutingRecord) -> ProbeTable:
-    """Agreement of two routing records."""
-    rows = [_measure_row(name, measure) for name, measure in result.as_json()["measures"].items()]
-    notes = [
-        f"{result.tokens} tokens in {record.folder} and {other.folder}; means over routing points.",
-        "kappa and AMI: agreement of first choices, 0 by chance; experts are matched first, since two runs number them differently.",
-        f"saturation: share of the experts chosen in {other.folder} that are also chosen in {record.folder}, beyond chance.",
-    ]
-    return ProbeTable("Agreement of two records", rows, notes, ("", "value", "95 %", "by chance"))
-
-
-def experts_table(result: ExpertLosses, output: Path) -> ProbeTable:
-    """How much worse a model predicts without each expert."""
-    from unmask.io.terminal import counted
-    from unmask.moe.routing.record import EXPERTS
-
-    order = sorted(range(len(result.removals)), key=lambda index: -result.changes[index].value)
-    rows = [_expert_row(result, index) for index in order[:_SHOWN_EXPERTS]]
-    if all(point.chosen == point.experts for point in result.points):
-        replacement = "All experts act, so the gates of the others grow instead."
-    else:
-        replacement = "The best expert that was not chosen replaces it."
-    left_out = f" Left out: {result.left_out} texts of one token." if result.left_out else ""
-    notes = [
-        f"{result.model}: {_measured(result.loss, 3)} nats per token with all experts, on {counted(result.texts, 'text')} of "
-        f"{result.tokens} tokens.{left_out}",
-        f"The table shows the increase of this loss without an expert. {replacement}",
-        "Each interval covers one expert alone. Among many experts, some lie above 0 by chance.",
-    ]
-    if result.overlaps:
-        values = list(result.overlaps.values())
-        mean = f"{sum(values) / len(values):.2f} in common ({min(values):.2f} to {max(values):.2f} by linear map)"
-        notes.append(
-            f"Directions that experts write to: {mean}. 1: the same directions. From weights alone, so without interval."
-        )
-    elif result.differences is not None:
-        total, points = result.differences, result.differences.points
-        measures = []
-        for name, mean, by_layer in (
-            ("cosine", total.cosine, [point.cosine for point in points]),
-            ("CKA", total.cka, [point.cka for point in points]),
-        ):
-            if mean:
-                values = [measured.value for measured in by_layer if measured]
-                measures.append(f"{name} {_measured(mean, 2)}, {min(values):.2f} to {max(values):.2f} by layer")
-        notes.append(f"Outputs of a layer's experts for the same tokens: {'; '.join(measures)}. 1: copies.")
-    if (more := len(result.removals) - _SHOWN_EXPERTS) > 0:
-        notes.append(f"{more} further experts are in {EXPERTS} only.")
-    notes.append(
-        f"Written to {output}/: {EXPERTS}. If the folder has a routing record, `unmask report {shlex.quote(str(output))}` shows "
-        "these losses."
-    )
-    notes.append(_proof(result))
-    return ProbeTable("Without an expert", rows, notes, ("layer", "expert", "loss grows", "95 %", "most for", "there"))
-
-
-def _expert_row(result: ExpertLosses, index: int) -> tuple[str, ...]:
-    removal, change = result.removals[index], result.changes[index]
-    layer = str(result.points[removal.points[0]].layer) if len(removal.points) == 1 else "all"
-    name = result.experts[removal.expert] if result.experts else str(removal.expert)
-    significant = [
-        (measured.value, f"{label}: {value}")
-        for label, losses in result.labels.items()
-        for value, measured in zip(losses.values, losses.changes[index], strict=True)
-        if measured.interval is not None and measured.interval[0] > 0
-    ]
-    largest, label = max(significant, default=(0.0, ""))
-    interval = " to ".join(map(_signed, change.interval or ()))
-    return layer, name, _signed(change.value), interval, label, _signed(largest) if label else ""
-
-
-def _measure_row(name: str, measure: dict[str, Any]) -> tuple[str, str, str, str]:
-    bounds = measure["interval"]
-    interval = _range(bounds, 1, 3) if bounds else ""
-    return name, f"{measure['corrected']:.3f}", interval, f"{measure['chance']:.3f}" if measure["chance"] else ""
-
-
-def _measured(measured: Measured, digits: int) -> str:
-    interval = f" ({interval_text(measured.interval, 1, digits)})" if measured.interval else ""
-    return f"{measured.value:.{digits}f}{interval}"
-
-
-def _signed(change: float) -> str:
-    text = f"{change:+.3f}"
-    return text if text.strip("+-0.") else "0.000"
-
-
-def _range(bounds: Sequence[float], scale: float, digits: int) -> str:
+def range_text(bounds: Sequence[float], scale: float, digits: int) -> str:
+    """LOW to HIGH."""
     return f"{scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
 
 
@@ -463,5 +336,6 @@ def _truncated(result: Any) -> list[str]:
     return [f"{result.truncated} texts were cut to {result.max_length} tokens (--max-length)."] if result.truncated else []
 
 
-def _proof(result: Any) -> str:
+def proof_note(result: Any) -> str:
+    """How the attention of the model was proven."""
     return f"{result.provenance['model']}: {result.provenance['proof']}."

@@ -195,4 +195,4 @@ def test_labels_of_words_are_told(run: Run, native: Path, tmp_path: Path) -> Non
     rows = [{"tokens": ["guitar", "plays"], "tags": ["N", "V"]}, {"tokens": ["ball", "rolls"], "tags": ["N", "V"]}]
     file = write_rows(tmp_path / "words.jsonl", rows)
     code, _, err = run("experts", "-m", native, "-t", file, "--label", "tags", "-o", tmp_path / "out")
-    assert code == 0 and "Labels of words are left out" in err
+    assert code == 0 and "Labels of words are ignored" in err
