@@ -24,8 +24,7 @@ from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.experts import lesson_training
 from unmask.moe.experts.expert import LORA, add_expert
 from unmask.moe.experts.lesson_training import Learning, LessonCollator, response_loss
-from unmask.moe.experts.lessons.lessons import LessonTokens, tokenize_lessons
-from unmask.moe.experts.lessons.seed_lessons import read_seeds, split
+from unmask.moe.experts.lessons.lessons import LessonTokens, read_seeds, split, tokenize_lessons
 from unmask.starter import lessons_file
 from unmask.studies.self_moe.plan import load_plan
 from unmask.training.attention_kernel import attention_kernel

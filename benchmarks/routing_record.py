@@ -18,7 +18,6 @@ from benchmarks import _inputs
 from unmask.io.files import atomic_folder
 from unmask.io.seals import seal
 from unmask.moe.routing.measures import measure_routing
-from unmask.moe.routing.point_measures import Draws
 from unmask.moe.routing.record import (
     RECORD,
     Choices,
@@ -31,6 +30,7 @@ from unmask.moe.routing.record import (
     write_part,
 )
 from unmask.moe.routing.recording import part_tokens_of
+from unmask.moe.routing.text_bootstrap import Draws
 
 LENGTH, DIM = 100, 576
 

@@ -24,10 +24,8 @@ from benchmarks.encode import best_times
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.lessons import generation
 from unmask.moe.experts.lessons.domain import BLANK, STOP, load_domain, shipped_domains
-from unmask.moe.experts.lessons.generation import GenerationJob, Sampling, Text, Writer
+from unmask.moe.experts.lessons.generation import GenerationJob, NucleusSampling, Sampling, Text, Writer, packed_attention
 from unmask.moe.experts.lessons.lessons import read_lessons
-from unmask.moe.experts.lessons.nucleus import NucleusSampling
-from unmask.moe.experts.lessons.packed_attention import packed_attention
 from unmask.starter import starter_lessons
 
 _TOP_P = 0.98

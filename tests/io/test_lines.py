@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.io.lines import BadLine, Lines, Start
+from unmask.io.compressed import BadLine
+from unmask.io.lines import Lines, Start
 
 PIECES = st.lists(st.sampled_from(["a", "ü", "\n", "\r", "\r\n", "\u2028", "\ufeff", "\0", " "]), max_size=12).map("".join)
 
@@ -36,7 +37,7 @@ def test_reading_goes_on_from_every_line(text: str) -> None:
         places.append(Start(len(found), lines.number, lines.offset))
     for start in places:
         again = lines_of(text.encode())
-        again.go_to(start)
+        again.seek(start)
         assert list(again) == found[start.line :]
 
 
@@ -46,7 +47,7 @@ def test_a_line_that_is_too_long_is_named_and_the_next_one_is_read(size: int) ->
     assert next(lines) == "short\n"
     with pytest.raises(BadLine) as bad:
         next(lines)
-    assert bad.value.told == f", line 2: the line has {size + 1} bytes; 10 are allowed."
+    assert bad.value.reason == f", line 2: the line has {size + 1} bytes; 10 are allowed."
     assert (bad.value.line, bad.value.text) == (2, "x" * min(11, size))
     assert lines.offset == len(b"short\n") + size + 1
     assert (next(lines), lines.number) == ("last", 3)

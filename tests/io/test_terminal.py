@@ -272,22 +272,6 @@ def test_tables_and_consoles_come_from_one_file() -> None:
     assert others and not faults, "use unmask.io.terminal: it shows names as they stand\n" + "\n".join(faults)
 
 
-@pytest.mark.parametrize("width", [1, 20, 40, 80, 1000])
-def test_json_for_people_means_the_same_and_fills_the_width(width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    content = {
-        "empty": [{}, [], "", None],
-        "numbers": list(range(50)),
-        "deep": {"er": {"words": ["a b", 'a "quote"', "Ü\x1b"] * 9, "last": [[1, 2], {"x": [3, "y" * 30]}] * 3}, "on": True},
-    }
-    terminal.tell_json(content, width=width)
-    shown = capsys.readouterr().out
-    assert json.loads(shown) == content and "\x1b" not in shown
-    lines = shown.splitlines()
-    assert all(len(line) <= width or re.fullmatch(r" *[]{}[,]*|[^,]*,?", line) for line in lines), shown
-    assert (len(lines) == 1) == (width == 1000)
-    assert width != 80 or (len(lines) < 40 and '  "numbers": [\n    0, 1, 2,' in shown)
-
-
 def test_commands_print_json_through_one_function() -> None:
     for file in (PACKAGE / "cli").rglob("*.py"):
         assert not re.search(r"print\(json\.dumps\(.*ensure_ascii=False", file.read_text(encoding="utf-8")), file

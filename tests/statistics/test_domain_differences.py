@@ -17,8 +17,7 @@ from tests.moe.experts.test_training import expert
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
-from unmask.moe.experts.lessons.lessons import tokenize_lessons
-from unmask.moe.experts.lessons.seed_lessons import write_lessons
+from unmask.moe.experts.lessons.lessons import tokenize_lessons, write_lessons
 from unmask.moe.experts.likelihood import response_likelihood, text_likelihood
 from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
 from unmask.training import collate

@@ -272,7 +272,7 @@ def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
     from unmask.moe.experts.abilities.ability_tests import read_items
     from unmask.moe.experts.abilities.harness import accuracy
     from unmask.moe.mixture.mixture_folder import load_mixture
-    from unmask.moe.mixture.overrides import override_routing
+    from unmask.moe.mixture.model import override_routing
 
     name = file_of(tmp_path, "many", 24)
     found, _ = asked([f'abilities.piqa="{name}"'], standing, tmp_path)

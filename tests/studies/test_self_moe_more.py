@@ -18,14 +18,13 @@ from tests.studies.test_self_moe import DOMAINS, LITTLE, file_of
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model, load_language_model
 from unmask.moe.experts.abilities.ability_tests import read_items
-from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood
-from unmask.moe.experts.abilities.multiple_choice import draw_choices
+from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood, draw_choices
 from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
 from unmask.moe.experts.lessons.lessons import read_lessons
 from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.merging import merge_experts
 from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.overrides import override_routing
+from unmask.moe.mixture.model import override_routing
 from unmask.studies.self_moe import written_lessons
 from unmask.studies.self_moe.measurements import Choices
 from unmask.studies.self_moe.paper_claims import verdicts

@@ -26,15 +26,14 @@ from unmask.training.collate import (
     chunk_tokens,
 )
 from unmask.training.data import DataSet, DataSource, Example
-from unmask.training.positives import several_positives
 from unmask.training.recipe import Recipe
 from unmask.training.schedule import ScheduledExample
 from unmask.training.stages import STAGES
 from unmask.training.stages.mntp import MntpOptions, mask_token
-from unmask.training.stages.simcse import SimcseOptions
+from unmask.training.stages.simcse import SimcseOptions, two_views
 from unmask.training.targets import IGNORED
+from unmask.training.text_keys import several_positives
 from unmask.training.trainee import Trainee
-from unmask.training.views import two_views
 
 LENGTHS = [1, 12, 3, 7, 30, 2, 18, 5]
 MASK, PAD, VOCABULARY = 9, 0, 512

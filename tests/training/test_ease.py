@@ -10,7 +10,7 @@ import pytest
 
 from tests.messages import heard
 from tests.training.running import recipe, run
-from unmask.training.ease import EASY, STEPS, EaseWatch
+from unmask.training.progress import EASY, STEPS, EaseWatch
 from unmask.training.stages import STAGES
 
 

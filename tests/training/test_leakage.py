@@ -17,8 +17,8 @@ from unmask.tasks.find import find_task
 from unmask.tasks.task import LocalTask
 from unmask.training import leakage
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_any, read_pairs, read_whole
-from unmask.training.folding import fold
 from unmask.training.leakage import SHINGLE, TaskLeaks, find_all_leaks, find_leaks, without_leaks
+from unmask.training.text_keys import fold
 
 LONG = "the committee decided on tuesday that the old bridge will be closed until spring"
 

@@ -22,7 +22,7 @@ from unmask.sentence_transformers_module import UnmaskModule
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import layer_dropout
 from unmask.training.losses import NeighbourLoss, RankingLoss, info_nce, neighbour_divergence
-from unmask.training.positives import several_positives
+from unmask.training.text_keys import several_positives
 
 BUDGETS = [1, 40, 150, 1 << 20]
 

@@ -20,7 +20,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_pairs
 from unmask.training.mining import Mining, hardest, mine, read_corpus
-from unmask.training.positives import several_positives
+from unmask.training.text_keys import several_positives
 
 FREE = Mining(ratio=None)
 

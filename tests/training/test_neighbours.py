@@ -7,7 +7,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from unmask.starter import reference_texts
-from unmask.training.neighbours import Neighbours
+from unmask.training.schedule import Neighbours
 
 TEXTS = reference_texts()[:60]
 

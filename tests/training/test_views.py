@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.test_collate import rows_of
-from unmask.training.views import two_views, with_repeated_words
+from unmask.training.stages.simcse import two_views, with_repeated_words
 
 TEXT = "one two three four five six seven eight nine ten"
 

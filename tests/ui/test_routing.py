@@ -20,7 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.models.decoder import model_lock
 from unmask.moe.mixture.gating import Routing, gates
 from unmask.moe.mixture.model import MixtureModel
-from unmask.moe.mixture.names import RouterKind
+from unmask.moe.names import RouterKind
 from unmask.ui.routing import MAX_TOKENS, as_json, routes
 
 TEXT = "A man plays a guitar."

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from unmask.errors import UnmaskError
-from unmask.io.lines import BadLine, UnlimitedLines
-from unmask.io.text_files import open_text
+from unmask.io.compressed import BadLine, open_text
+from unmask.io.lines import UnlimitedLines
 
 STDIN: Final = Path("-")
 

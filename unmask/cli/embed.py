@@ -36,7 +36,7 @@ def embed(
         list[Path],
         typer.Argument(
             help="Files, folders or quoted patterns ('data/*.jsonl'): txt (one text per line), jsonl, json, csv, tsv, parquet or feather. "
-            "Texts may be compressed: .gz, .bz2, .xz, .zst. '-' reads standard input: JSON lines, or one text per line."
+            "Texts may be compressed: .gz, .zst. '-' reads standard input: JSON lines, or one text per line."
         ),
     ],
     model: Model,

@@ -45,7 +45,7 @@ def seeds(
 
     Lessons that are close to a held-out one (ROUGE-L above 0.7) are left out.
     """
-    from unmask.moe.experts.lessons.seed_lessons import sample_seeds
+    from unmask.moe.experts.lessons.lessons import sample_seeds
 
     files = sample_seeds(source, output, number, held_out, held_out_number, seed=seed)
     for file, count in files.items():

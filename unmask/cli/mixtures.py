@@ -25,8 +25,7 @@ from unmask.cli.options import (
     refuse_options,
 )
 from unmask.io.terminal import say, tell_json, tell_result
-from unmask.moe.experts.names import Start
-from unmask.moe.mixture.names import Level, Method, RouterKind
+from unmask.moe.names import Level, Method, RouterKind, Start
 
 if TYPE_CHECKING:
     from unmask.moe.mixture.gating import Routing
@@ -105,10 +104,9 @@ def mix(
 ) -> None:
     """Combine experts into a mixture (MiXSE): put them into their base model and train a router. Use it like any other model."""
     from unmask.cli.train import training_progress
-    from unmask.moe.experts.balance import Balance
     from unmask.moe.experts.lessons.lessons import read_lessons
     from unmask.moe.experts.mixing import Ingredients, mix_or_train
-    from unmask.moe.experts.router import RouterOptions
+    from unmask.moe.experts.router import Balance, RouterOptions
 
     if not joint:
         refuse_options(context, ("r", "alpha"), "applies to new experts: give --joint, or leave it out.")
@@ -184,7 +182,7 @@ def upcycle(
     as_json: AsJson = False,
 ) -> None:
     """Turn a dense model into a mixture of experts. The experts are copies of its MLPs, or the MLPs of trained copies (--branch)."""
-    from unmask.moe.upcycling.upcycled_folder import upcycle_to_folder
+    from unmask.moe.upcycling import upcycle_to_folder
 
     result = upcycle_to_folder(
         options.source(model),

@@ -14,7 +14,7 @@ import typer
 from unmask.designs.design import Attention
 from unmask.encoding.precision import Precision
 from unmask.errors import UnmaskError
-from unmask.moe.experts import names
+from unmask.moe import names
 
 if TYPE_CHECKING:
     from unmask.models.loading import Source

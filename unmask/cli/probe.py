@@ -378,10 +378,10 @@ def routing(
     from unmask.moe.routing.agreement import compare_records
     from unmask.moe.routing.labelled_texts import read_labelled
     from unmask.moe.routing.measures import measured_routing
-    from unmask.moe.routing.point_measures import Draws
     from unmask.moe.routing.record import read_record
     from unmask.moe.routing.recording import check_folder, record_routing
     from unmask.moe.routing.tables import agreement_table, routing_table
+    from unmask.moe.routing.text_bootstrap import Draws
 
     require_package("sklearn")
     if (model is None) != (not texts):

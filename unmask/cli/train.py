@@ -204,7 +204,7 @@ def show_settings(settings: BaseModel, **more: Any) -> None:
     """Print the settings of a recipe or study as JSON, and further values."""
     content = settings.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"claims"})
     tell_result(content | more)
-    tell_json(content | more, width=80)
+    tell_json(content | more)
 
 
 def data_root(data: Path | None) -> Path:

@@ -41,14 +41,14 @@ def _require_answer(address: str) -> None:
 
 
 @contextmanager
-def failures_told(what: str) -> Iterator[None]:
+def failures_told(action: str) -> Iterator[None]:
     """Turn a failure in another process into one sentence. Ray reports it by the traceback of that process."""
     from ray.exceptions import RayError
 
     try:
         yield
     except (RayError, ConnectionError) as error:
-        raise UnmaskError(f"{what} failed: {_cause(error)}") from error
+        raise UnmaskError(f"{action} failed: {_cause(error)}") from error
 
 
 def _cause(error: Exception) -> str:

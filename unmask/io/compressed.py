@@ -1,25 +1,44 @@
-"""Compressed files: opened as the bytes that they hold, by their ending."""
+"""Text files as UTF-8 bytes: decompressed by their ending, recoded by their byte-order mark; files that are not text are named as such."""
 
 from __future__ import annotations
 
-import bz2
+import codecs
 import gzip
 import io
-import lzma
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
-_BLOCK = 1 << 16
+_BLOCK: Final = 1 << 16
+COMPRESSIONS: Final = (".gz", ".zst")
+DAMAGE: Final = (OSError, EOFError, zlib.error)
+"""Errors of reading a damaged compressed file, and of the system."""
+
+_MARKS: Final = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_EXCEL: Final = "In a spreadsheet, save the sheet as 'CSV UTF-8'"
+_BINARY: Final = (
+    (b"PK\x03\x04", "zip", f"a ZIP archive or an Excel workbook. {_EXCEL}; unpack an archive."),
+    (b"\xd0\xcf\x11\xe0", "xls", f"an Excel workbook. {_EXCEL}."),
+    (b"\x1f\x8b", "gzip", "compressed. Add .gz to its name."),
+    (b"\x28\xb5\x2f\xfd", "zstd", "compressed. Add .zst to its name."),
+    (b"\xfd7zXZ\x00", "xz", "compressed with xz. Unpack it, or compress it with gzip or zstd."),
+    (b"PAR1", "parquet", "a parquet file. Rename it to .parquet."),
+    (b"ARROW1", "feather", "a feather file. Rename it to .feather."),
+    (b"version https://git-lfs", "lfs", "a pointer of Git LFS, and the data are elsewhere. Run: git lfs pull"),
+)
 
 
-def open_unpacked(file: Path) -> BinaryIO:
-    """The bytes of a file, unpacked if its ending says that they are packed. Reading may raise one of DAMAGE."""
-    opener = COMPRESSIONS.get(file.suffix.lower())
-    if opener is None:
-        return file.open("rb")
-    return opener(file) if file.stat().st_size else cast(BinaryIO, io.BufferedReader(_Nothing()))
+class BadLine(Exception):
+    """A line that cannot be read. reason: continues the name of its file in an error; text: how the line begins."""
+
+    def __init__(self, line: int, reason: str, text: str) -> None:
+        super().__init__(reason)
+        self.line, self.reason, self.text = line, reason, text
 
 
 def row_ending(file: Path) -> str:
@@ -29,82 +48,88 @@ def row_ending(file: Path) -> str:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether an error says that packed bytes are broken. An error with a number comes from the system: the disk, the permissions."""
+    """Whether an error says that compressed bytes are broken. An error with a number comes from the system: the disk, the permissions."""
     return isinstance(error, DAMAGE) and not getattr(error, "errno", None)
 
 
-DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+def open_text(file: Path) -> BinaryIO:
+    """The bytes of a text file as UTF-8, decompressed. Reading may raise one of DAMAGE; raises BadLine for a file that is not text."""
+    stream = _decompressed(file)
+    try:
+        head = peek(stream)
+    except DAMAGE:  # reading from the beginning raises it again
+        stream.close()
+        return _decompressed(file)
+    if reason := explain_binary(head, expected="text"):
+        stream.close()
+        raise BadLine(1, reason, "")
+    encoding = next((name for mark, name in _MARKS if head.startswith(mark)), None)
+    return stream if encoding is None else cast(BinaryIO, io.BufferedReader(_Recoded(stream, encoding), _BLOCK))
 
 
-class _Nothing(io.RawIOBase):
-    """A packed file without a byte. It was lost: even nothing, packed, has a head."""
+def peek(stream: BinaryIO) -> bytes:
+    """Some bytes that come next, without reading them; none if the stream cannot show them."""
+    head: bytes = stream.peek(_BLOCK) if hasattr(stream, "peek") else b""
+    return head
+
+
+def explain_binary(head: bytes, expected: str) -> str | None:
+    """Continues the name of a file in an error, if its first bytes show that it is not what its name says."""
+    for magic, kind, reason in _BINARY:
+        if head.startswith(magic) and kind != expected:
+            return f" is {reason}"
+    if expected == "text" and (head[1:4:2] == b"\0\0" or (head[:4:2] == b"\0\0" and not head.startswith(codecs.BOM_UTF32_BE))):
+        return " looks like UTF-16 without a byte-order mark. Convert it: iconv -f UTF-16LE -t UTF-8 (or UTF-16BE)."
+    return None
+
+
+def _decompressed(file: Path) -> BinaryIO:
+    ending = file.suffix.lower()
+    if ending in COMPRESSIONS and not file.stat().st_size:
+        return cast(BinaryIO, io.BufferedReader(_Empty()))
+    if ending == ".gz":
+        return cast(BinaryIO, gzip.GzipFile(file))
+    if ending == ".zst":
+        import pyarrow as pa
+
+        source: Any = pa.CompressedInputStream(pa.OSFile(str(file), "rb"), "zstd")
+        return cast(BinaryIO, io.BufferedReader(source))
+    return file.open("rb")
+
+
+class _Empty(io.RawIOBase):
+    """A compressed file of zero bytes was lost: even no text, compressed, has a header."""
 
     def readable(self) -> bool:
-        """It is made for reading."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Raise EOFError."""
         raise EOFError("the file is empty")
 
 
-class _Streams(io.RawIOBase):
-    """The packed streams of a file, one behind another, unpacked. Null bytes between them are padding.
+class _Recoded(io.RawIOBase):
+    """A stream in another encoding, as UTF-8."""
 
-    Python's own files of bzip2 and xz do not say so if a later stream is damaged: they take it for the end of the file. begin: makes what
-    unpacks one stream.
-    """
-
-    def __init__(self, packed: BinaryIO, begin: Callable[[], Any]) -> None:
-        """Begin with the first stream."""
-        self._packed, self._begin, self._stream = packed, begin, begin()
+    def __init__(self, stream: BinaryIO, encoding: str) -> None:
+        self._stream, self._encoding, self._pending = stream, encoding, b""
+        self._decoder = codecs.getincrementaldecoder(encoding)()
 
     def readable(self) -> bool:
-        """It is made for reading."""
         return True
 
     def close(self) -> None:
-        """Close the file, too."""
-        self._packed.close()
+        self._stream.close()
         super().close()
 
     def readinto(self, buffer: Any) -> int:
-        """Unpack some bytes, or none at the end. Raises one of DAMAGE."""
-        data = b""
-        while not data:
-            block = b""
-            if self._stream.eof:
-                if not (block := self._next_stream()):
-                    return 0
-                self._stream = self._begin()
-            elif self._stream.needs_input and not (block := self._packed.read(_BLOCK)):
-                raise EOFError("the file ends too early")
-            data = self._stream.decompress(block, len(buffer))
+        while not self._pending:
+            block = self._stream.read(_BLOCK)
+            try:
+                self._pending = self._decoder.decode(block, final=not block).encode()
+            except UnicodeDecodeError as error:
+                raise EOFError(f"it is not {self._encoding.upper()} text ({error.reason})") from error
+            if not block and not self._pending:
+                return 0
+        data, self._pending = self._pending[: len(buffer)], self._pending[len(buffer) :]
         buffer[: len(data)] = data
         return len(data)
-
-    def _next_stream(self) -> bytes:
-        """How the next stream begins; no bytes if there is none."""
-        begins = self._stream.unused_data.lstrip(b"\0")
-        while not begins and (block := self._packed.read(_BLOCK)):
-            begins = block.lstrip(b"\0")
-        return bytes(begins)
-
-
-def _streams(begin: Callable[[], Any]) -> Callable[[Path], BinaryIO]:
-    return lambda file: cast(BinaryIO, io.BufferedReader(_Streams(file.open("rb"), begin), _BLOCK))
-
-
-def _zstd(file: Path) -> BinaryIO:
-    import pyarrow as pa
-
-    source: Any = pa.CompressedInputStream(pa.OSFile(str(file), "rb"), "zstd")
-    return cast(BinaryIO, io.BufferedReader(source))
-
-
-COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
-    ".gz": lambda file: cast(BinaryIO, gzip.GzipFile(file)),
-    ".bz2": _streams(bz2.BZ2Decompressor),
-    ".xz": _streams(lzma.LZMADecompressor),
-    ".zst": _zstd,
-}

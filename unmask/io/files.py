@@ -76,7 +76,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
 
     A block that fails before it has written anything leaves nothing: no lock, no marker, and no folder that was not there before.
     """
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    new = [new_folder for new_folder in (folder, *folder.parents) if not new_folder.exists()]
     before = set() if new else set(folder.iterdir())
     make_folder(folder)
     with _held(folder / _LOCK, folder):
@@ -106,8 +106,8 @@ def check_output(output: Path, inputs: Iterable[str | Path | None] = (), *, fold
     """
     try:
         target = _real(output)
-        for given in inputs:
-            if given is not None and _is_same(_real(Path(given)), target):
+        for source in inputs:
+            if source is not None and _is_same(_real(Path(source)), target):
                 raise UnmaskError(f"'{output}' is an input, and the output would overwrite it: give another output.")
         _refuse_unwritable(output, target, folder)
     except ValueError as error:
@@ -125,10 +125,10 @@ def inside(folder: Path, name: str) -> Path:
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents, durably."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for place in missing:
-        sync(place.parent)
+    for path in missing:
+        sync(path.parent)
 
 
 def make_own(folder: Path) -> None:
@@ -175,7 +175,7 @@ def remove_with_scratch(path: Path) -> None:
     """Remove a path that this program made, and what killed runs left of writing or removing it. The caller holds its lock."""
     remove(path)
     if path.parent.is_dir():
-        _sweep(other for other in path.parent.iterdir() if _is_scratch_of(other, path))
+        _sweep(sibling for sibling in path.parent.iterdir() if _is_scratch_of(sibling, path))
 
 
 def sync(path: Path) -> None:
@@ -227,22 +227,22 @@ def _drop_torn(lines: BinaryIO) -> None:
 def _leave_nothing(folder: Path, before: set[Path], new: list[Path]) -> None:
     """Remove locks and our marker from a folder if a run has put nothing else there, and then the new folders. before: what was there."""
     with suppress(OSError):  # the folder is gone, or somebody has put something there meanwhile
-        left = set(folder.iterdir()) - before
-        if all(file.name == _MARKER or (file.name.startswith(".") and file.name.endswith(_LOCK)) for file in left):
-            for file in sorted(left, key=lambda file: file.name == _LOCK):  # the lock that this run holds goes last
+        remaining = set(folder.iterdir()) - before
+        if all(file.name == _MARKER or (file.name.startswith(".") and file.name.endswith(_LOCK)) for file in remaining):
+            for file in sorted(remaining, key=lambda file: file.name == _LOCK):  # the lock that this run holds goes last
                 file.unlink()
-            for place in new:
-                place.rmdir()
+            for path in new:
+                path.rmdir()
 
 
 def _real(path: Path) -> Path:
     return Path(os.path.realpath(expanded(path)))
 
 
-def _is_same(given: Path, target: Path) -> bool:
-    if given == target:
+def _is_same(path: Path, target: Path) -> bool:
+    if path == target:
         return True
-    return given.exists() and target.exists() and given.samefile(target)
+    return path.exists() and target.exists() and path.samefile(target)
 
 
 def _refuse_unwritable(output: Path, target: Path, folder: bool) -> None:
@@ -252,11 +252,11 @@ def _refuse_unwritable(output: Path, target: Path, folder: bool) -> None:
         raise UnmaskError(
             f"'{output}' is a {'folder' if target.is_dir() else 'device'}, and the output is a file: give a file name."
         )
-    above = next(place for place in ((target, *target.parents) if folder else target.parents) if place.exists())
-    if not above.is_dir():
-        raise UnmaskError(f"'{output}' cannot be written: '{above}' is a file, not a folder.")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise UnmaskError(f"'{output}' cannot be written: there is no permission to write in '{above}'.")
+    existing = next(parent for parent in ((target, *target.parents) if folder else target.parents) if parent.exists())
+    if not existing.is_dir():
+        raise UnmaskError(f"'{output}' cannot be written: '{existing}' is a file, not a folder.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UnmaskError(f"'{output}' cannot be written: there is no permission to write in '{existing}'.")
 
 
 def _is_replaced(folder: Path, replaces: Callable[[Path], bool] | None) -> bool:
@@ -340,11 +340,11 @@ def _put_in_place(scratch: Path, folder: Path, replacing: bool) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Exchange two folders in one step, so that the name is never without a folder. False where the system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return renameat2 is not None and renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return renameat2 is not None and renameat2(cwd, os.fsencode(first), cwd, os.fsencode(second), exchange) == 0
 
 
 @contextmanager
@@ -357,8 +357,8 @@ def naming(path: Path) -> Iterator[None]:
             error.filename = error.filename or str(path)
         raise
     except Exception as error:
-        if told := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors
-            number = int(told[1])
+        if match := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors
+            number = int(match[1])
             if number in _FULL:
                 raise OSError(number, os.strerror(number), str(path)) from error
         if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # torch.save
@@ -367,14 +367,14 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held(lock: Path, what: Path) -> Iterator[None]:
+def _held(lock: Path, output: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     holder = FileLock(lock, timeout=0)
     try:
         holder.acquire()
     except Timeout:
-        raise UnmaskError(f"Another run is writing to '{what}'.") from None
+        raise UnmaskError(f"Another run is writing to '{output}'.") from None
     try:
         yield
     finally:

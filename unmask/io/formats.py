@@ -17,11 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from unmask.io.compressed import DAMAGE, is_damage
-from unmask.io.csv_lines import CsvLines, TsvLines
-from unmask.io.lines import SHOWN, BadLine, Lines, Start, UnlimitedLines
+from unmask.io.compressed import DAMAGE, BadLine, explain_binary, is_damage, open_text
+from unmask.io.lines import EXCERPT, CsvLines, Lines, Start, TsvLines, UnlimitedLines
 from unmask.io.terminal import counted, say
-from unmask.io.text_files import explain_binary, open_text
 
 Row = dict[str, Any]
 _BATCH = 1024
@@ -71,7 +69,7 @@ class TextFormat:
         try:
             stream = open_text(file)
         except BadLine as bad:
-            yield bad.line, Fault(bad.told, bad.text)
+            yield bad.line, Fault(bad.reason, bad.text)
             return
         with closing(stream):
             lines = self.lines(stream, longest)
@@ -88,12 +86,12 @@ class TextFormat:
             return [Start()], 1  # which reads as one fault
         with closing(stream):
             lines = self.lines(stream, longest)
-            here = Start()
-            for _ in _to_the_damage(lines, here, False, self.items):
+            start = Start()
+            for _ in _to_the_damage(lines, start, False, self.items):
                 if rows % every == 0:
-                    starts.append(here)
+                    starts.append(start)
                 rows += 1
-                here = Start(rows, lines.number, lines.offset)
+                start = Start(rows, lines.number, lines.offset)
             _report(file, lines.notes)
         return starts, rows
 
@@ -119,14 +117,14 @@ def _to_the_damage(lines: Lines, start: Start, parsed: bool, items: Items) -> It
 
 def _each_line(lines: Lines, start: Start) -> Iterator[tuple[int, str | Fault]]:
     if start.row:
-        lines.go_to(start)
+        lines.seek(start)
     while True:
         try:
             yield lines.number + 1, next(lines)
         except StopIteration:
             return
         except BadLine as bad:
-            yield bad.line, Fault(bad.told, bad.text)
+            yield bad.line, Fault(bad.reason, bad.text)
 
 
 def _txt(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
@@ -144,7 +142,7 @@ def _jsonl(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
 
 def _object(number: int, line: str) -> Row | Fault:
     try:
-        row = json.loads(line, object_pairs_hook=_unique)
+        value = _DECODER.decode(line)
     except _RepeatedKeyError as error:
         return Fault(f", line {number}: {error}", line)
     except json.JSONDecodeError as error:
@@ -153,26 +151,28 @@ def _object(number: int, line: str) -> Row | Fault:
         return Fault(f", line {number}: lists or objects lie too deep in each other.", line)
     except ValueError as error:  # a number of thousands of digits
         return Fault(f", line {number}: no JSON: {error}.", line)
-    return _as_row(number, row, line)
+    return _as_row(number, value, line)
+
+
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice; Python's parser silently keeps the last."""
+
+
+def _unique(items: list[tuple[str, Any]]) -> Row:
+    row = dict(items)
+    if len(row) < len(items):
+        name = _repeated_name([key for key, _ in items])
+        raise _RepeatedKeyError(f"a JSON object has the key '{name}' twice. Keep one of them.")
+    return row
+
+
+_DECODER, _LENIENT = json.JSONDecoder(object_pairs_hook=_unique), json.JSONDecoder()
 
 
 def _as_row(number: int, value: Any, text: str) -> Row | Fault:
     if not isinstance(value, dict):
         return Fault(f", line {number}: expected a JSON object, found {type(value).__name__}.", text)
     return value
-
-
-class _RepeatedKeyError(ValueError):
-    """An object has a key twice; Python's parser keeps the last without saying so."""
-
-
-def _unique(items: list[tuple[str, Any]]) -> Row:
-    row = dict(items)
-    if len(row) < len(items):
-        raise _RepeatedKeyError(
-            f"a JSON object has the key '{_repeated_name([key for key, _ in items])}' twice. Keep one of them."
-        )
-    return row
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -204,51 +204,49 @@ def _json_rows(lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
 
 def _array(first: int, line: str, lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
     parts = [line]
-    for number, more in lines:
-        if isinstance(more, Fault):
-            yield number, more
+    for number, part in lines:
+        if isinstance(part, Fault):
+            yield number, part
             return
-        parts.append(more)
-    text, number, counted_to = "".join(parts), first, 0
-    position = _SPACE.match(text).end() + 1  # type: ignore[union-attr]
-    separator = ""
-    while True:
-        position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
-        number, counted_to = number + text.count("\n", counted_to, position), position
-        if text[position : position + 1] == "]":
-            if text[position + 1 :].strip():
-                yield number, Fault(f", line {number}: more text follows the end of the array.", text[position + 1 :])
+        parts.append(part)
+    text = "".join(parts)
+    number, position, separator = first, text.index("[") + 1, ""
+    counted_to = 0
+
+    def skip_spaces(position: int) -> int:
+        nonlocal number, counted_to
+        end = _SPACE.match(text, position).end()  # type: ignore[union-attr]
+        number, counted_to = number + text.count("\n", counted_to, end), end
+        return end
+
+    while text[(position := skip_spaces(position)) : position + 1] != "]":
+        if separator and text[position : position + 1] != separator:
+            yield number, Fault(f", line {number}: no JSON: expected ',' or ']'.", text[position : position + EXCERPT])
             return
-        if separator:
-            if text[position : position + 1] != separator:
-                yield number, Fault(f", line {number}: no JSON: expected ',' or ']'.", text[position : position + SHOWN])
-                return
-            position = _SPACE.match(text, position + 1).end()  # type: ignore[union-attr]
-            number, counted_to = number + text.count("\n", counted_to, position), position
+        position = skip_spaces(position + len(separator))
         separator = ","
+        excerpt = text[position : position + EXCERPT]
         item: Row | Fault
         try:
-            value, end = _STRICT.raw_decode(text, position)
-            item = _as_row(number, value, text[position : position + SHOWN])
+            value, position = _DECODER.raw_decode(text, position)
+            item = _as_row(number, value, excerpt)
         except _RepeatedKeyError as error:
-            item = Fault(f", line {number}: {error}", text[position : position + SHOWN])
-            _, end = _LENIENT.raw_decode(text, position)
+            item = Fault(f", line {number}: {error}", excerpt)
+            _, position = _LENIENT.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             reason = "lists or objects lie too deep in each other" if isinstance(error, RecursionError) else f"no JSON: {error}"
-            yield number, Fault(f", line {number}: {reason}.", text[position : position + SHOWN])
+            yield number, Fault(f", line {number}: {reason}.", excerpt)
             return
         yield number, item
-        position = end
-
-
-_STRICT, _LENIENT = json.JSONDecoder(object_pairs_hook=_unique), json.JSONDecoder()
+    if text[position + 1 :].strip():
+        yield number, Fault(f", line {number}: more text follows the end of the array.", text[position + 1 :])
 
 
 def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
-    limit = min(_FIELD, lines.longest or _FIELD)
+    limit = min(_FIELD, lines.longest_field or _FIELD)
     csv.field_size_limit(limit)
     lines.detect_delimiter()
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if lines.quoted else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if lines.is_quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=lines.delimiter, strict=True, quoting=quoting)
     header, reading = None, True
     spanning, escaped = list[int](), list[int]()
@@ -265,33 +263,33 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
             lines.finish_record()
             fault = Fault(f", line {begin}: {_told(error, limit)}")
         if lines.bad is not None:
-            begin, fault = lines.bad.line, Fault(lines.bad.told, lines.bad.text)
+            begin, fault = lines.bad.line, Fault(lines.bad.reason, lines.bad.text)
         if fault is not None:
             yield begin, fault
             reading = header is not None  # without a header, the rest says nothing
         elif header is None and cells == ["sep=", ""]:  # Excel's own first line
             continue
         elif cells and header is None:
-            if not lines.quoted and all(_is_quoted(name) for name in cells):
+            if not lines.is_quoted and all(_is_quoted(name) for name in cells):
                 yield begin, Fault(f", line {begin}: {_QUOTED_TSV}", lines.delimiter.join(cells))
                 return
             if twice := _repeated_name(cells):
-                told = f", line {begin}: the header has two columns '{twice}'. Rename one of them."
-                yield begin, Fault(told, lines.delimiter.join(cells))
+                reason = f", line {begin}: the header has two columns '{twice}'. Rename one of them."
+                yield begin, Fault(reason, lines.delimiter.join(cells))
                 return
             header = cells
             if start.row:
-                lines.go_to(start)
+                lines.seek(start)
         elif header is not None and len(cells) == len(header):
             if lines.number > begin:
                 spanning.append(begin)
-            if not lines.quoted and any(_is_quoted(cell) and '""' in cell[1:-1] for cell in cells):
+            if not lines.is_quoted and any(_is_quoted(cell) and '""' in cell[1:-1] for cell in cells):
                 escaped.append(begin)
             yield lines.number, dict(zip(header, cells, strict=True))
         elif cells:
-            hint = f" {_QUOTED_TSV}" if not lines.quoted and any(cell.startswith('"') for cell in cells) else ""
-            told = f", line {lines.number}: expected {len(header or ())} columns, found {len(cells)}.{hint}"
-            yield lines.number, Fault(told, lines.delimiter.join(cells))
+            hint = f" {_QUOTED_TSV}" if not lines.is_quoted and any(cell.startswith('"') for cell in cells) else ""
+            reason = f", line {lines.number}: expected {len(header or ())} columns, found {len(cells)}.{hint}"
+            yield lines.number, Fault(reason, lines.delimiter.join(cells))
 
 
 _QUOTED_TSV = "Fields of a .tsv are not quoted. If those of this file are, rename it to .csv (tabs are recognised there)."
@@ -305,14 +303,14 @@ def _notes(delimiter: str, spanning: Sequence[int], escaped: Sequence[int]) -> l
     """What may have been read otherwise than it was meant."""
     notes = []
     if spanning:
-        what = counted(len(spanning), "record")
+        count = counted(len(spanning), "record")
         notes.append(
-            f"{what} with line breaks inside quotes, the first in line {spanning[0]}. Check it if a text begins with a quote."
+            f"{count} with line breaks inside quotes, the first in line {spanning[0]}. Check it if a text begins with a quote."
         )
     if escaped:
-        what = counted(len(escaped), "row")
+        count = counted(len(escaped), "row")
         notes.append(
-            f'{what} with fields such as "a ""b"" c", the first in line {escaped[0]}, whose quotes are kept. {_QUOTED_TSV}'
+            f'{count} with fields such as "a ""b"" c", the first in line {escaped[0]}, whose quotes are kept. {_QUOTED_TSV}'
         )
     return notes
 
@@ -345,9 +343,9 @@ class Parquet:
                 if fault := _fault_of_names(names):
                     yield 1, fault
                     return
-                known = list(columns) if columns is not None and set(names).issuperset(columns) else None
+                selected = list(columns) if columns is not None and set(names).issuperset(columns) else None
                 groups, skip = _groups_from(table, start.row)
-                for batch in _batches(table, groups, known):
+                for batch in _batches(table, groups, selected):
                     for item in _rows(batch, number - skip):
                         if skip:
                             skip -= 1
@@ -437,8 +435,8 @@ def _columnar_fault(file: Path, kind: str, error: Exception) -> Fault:
     if getattr(error, "errno", None) and not isinstance(error, pa.ArrowException):
         raise error
     with file.open("rb") as stream:
-        told = explain_binary(stream.read(64), expected=kind)
-    return Fault(told or f" cannot be read as a {kind} file: {str(error).rstrip('.')}.")
+        reason = explain_binary(stream.read(64), expected=kind)
+    return Fault(reason or f" cannot be read as a {kind} file: {str(error).rstrip('.')}.")
 
 
 def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
@@ -454,14 +452,14 @@ def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
 def _batches(table: Any, groups: Sequence[int], columns: list[str] | None) -> Iterator[Any]:
     """The rows of row groups, as many at once as memory should hold, by the average row of their group."""
     for group in groups:
-        about = table.metadata.row_group(group)
-        size = sum(part.total_uncompressed_size for part in _columns(about) if columns is None or _root(part) in columns)
-        rows = _BYTES * about.num_rows // max(1, size)
+        metadata = table.metadata.row_group(group)
+        size = sum(part.total_uncompressed_size for part in _columns(metadata) if columns is None or _root(part) in columns)
+        rows = _BYTES * metadata.num_rows // max(1, size)
         yield from table.iter_batches(max(1, min(rows, _BATCH)), row_groups=[group], columns=columns)
 
 
 def _columns(group: Any) -> Iterator[Any]:
-    return (group.column(place) for place in range(group.num_columns))
+    return (group.column(index) for index in range(group.num_columns))
 
 
 def _root(column: Any) -> str:
@@ -475,12 +473,12 @@ def _rows(batch: Any, before: int) -> list[Row | Fault]:
     try:
         return list(batch.to_pylist())
     except (ValueError, OverflowError, KeyError):
-        return [_row(batch, place, before + place + 1) for place in range(batch.num_rows)]
+        return [_row(batch, index, before + index + 1) for index in range(batch.num_rows)]
 
 
-def _row(batch: Any, place: int, number: int) -> Row | Fault:
+def _row(batch: Any, index: int, number: int) -> Row | Fault:
     try:
-        row: Row = batch.slice(place, 1).to_pylist()[0]
+        row: Row = batch.slice(index, 1).to_pylist()[0]
         return row
     except UnicodeDecodeError:
         return Fault(f", line {number}: a string is not UTF-8.")

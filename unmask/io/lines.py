@@ -1,6 +1,6 @@
-r"""Lines: a stream of UTF-8 in bounded memory. A line that cannot be read is an error that names it, and reading goes on after it.
+r"""Lines of a UTF-8 stream in bounded memory. A line that cannot be read is an error that names it; the next lines can still be read.
 
-A line ends with `\n`, `\r\n` or `\r`. A byte-order mark at the start of the stream is no part of the first line.
+A line ends with `\n`, `\r\n` or `\r`. A byte-order mark at the start of the stream is skipped.
 """
 
 from __future__ import annotations
@@ -11,53 +11,51 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from unmask.io.compressed import BadLine, peek
+
 _BOM = "\ufeff"
 _BREAKS = re.compile(r"(?<=\r)(?!\n)")
 _BLOCK = 1 << 20
-SHOWN = 200
+_QUOTED = re.compile('"[^"]*"')
+_SEPARATOR_LINE = re.compile("sep=(.)", re.IGNORECASE)
+_SURROGATE = re.compile("[\udc80-\udcff]")
+EXCERPT = 200
 """Characters of a bad line that an error shows."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where reading begins: rows, lines and unpacked bytes that lie before."""
+    """Where reading starts: rows, lines and decompressed bytes before it."""
 
     row: int = 0
     line: int = 0
     offset: int = 0
 
 
-class BadLine(Exception):
-    """A line that cannot be read. told: what follows the name of its file in an error; text: how it begins."""
-
-    def __init__(self, line: int, told: str, text: str) -> None:
-        super().__init__(told)
-        self.line, self.told, self.text = line, told, text
-
-
 class Lines(Iterator[str]):
-    """Lines with their line breaks. number, offset: of lines and bytes that were read.
+    """Lines with their line breaks. number, offset: of lines and bytes read so far.
 
-    longest: most bytes of a line; None takes any. notes: what the reader of the lines wants to report at their end. Raises BadLine for a
-    longer line, and for one that is not UTF-8.
+    longest: most bytes of a line; None for no limit. notes: what the reader of the lines wants to report at their end. Raises BadLine for
+    a longer line, and for one that is not UTF-8.
     """
 
     def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
-        """Begin at the start of the stream."""
         self._stream, self.longest = stream, longest
         self._pieces: deque[str] = deque()
         self.notes: list[str] = []
         self.number = self.offset = 0
 
-    def go_to(self, start: Start) -> None:
-        """Begin anew behind so many lines and bytes, which lie ahead."""
+    def seek(self, start: Start) -> None:
+        """Continue at a start further on."""
         if self._stream.seekable():
             self._stream.seek(start.offset)
             self._pieces.clear()
-        else:  # what was read and not given out yet cannot be read again: the start may lie in it
+        else:  # pieces that were read already cannot be read again: the start may lie in them
             while self._pieces and self.offset < start.offset:
                 self.offset += _size(self._pieces.popleft())
-            self._discard(start.offset - self.offset)
+            ahead = start.offset - self.offset
+            while ahead > 0 and (block := self._stream.read(min(ahead, _BLOCK))):
+                ahead -= len(block)
         self.number, self.offset = start.line, start.offset
 
     def __next__(self) -> str:
@@ -72,61 +70,96 @@ class Lines(Iterator[str]):
         return piece
 
     def _read(self) -> list[str]:
-        """The text up to the next line feed, parted at carriage returns that stand alone."""
+        """The text up to the next line feed, split at carriage returns without one."""
         raw = self._stream.readline(-1 if self.longest is None else self.longest + 1)
         if not raw or (self.number == 0 and raw == _BOM.encode()):
             raise StopIteration
         if self.longest is not None and len(raw) > self.longest:
-            text = self._too_long(raw)
-        else:
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                text = self._undecodable(raw, error)
+            size, block = len(raw), raw
+            while block and not block.endswith(b"\n"):
+                block = self._stream.readline(_BLOCK)
+                size += len(block)
+            reason = f", line {self.number + 1}: the line has {size} bytes; {self.longest} are allowed."
+            raise self._skipped(raw, size, reason)
+        try:
+            text = self._decoded(raw)
+        except UnicodeDecodeError as error:
+            raise self._skipped(raw, len(raw), not_utf8(self.number + 1, self.offset + error.start)) from error
         return [piece for piece in _BREAKS.split(text) if piece] if "\r" in text else [text]
 
-    def _too_long(self, raw: bytes) -> str:
-        """What is read in place of a line that begins like this. Raises BadLine; a subclass may not."""
-        size = sum(map(len, self._blocks_of_line(raw)))
-        bad = self._long_line(raw, size)
-        self._pass(size)
-        raise bad
+    def _decoded(self, raw: bytes) -> str:
+        return raw.decode("utf-8")
 
-    def _undecodable(self, raw: bytes, error: UnicodeDecodeError) -> str:
-        """What is read in place of a line that is not UTF-8. Raises BadLine; a subclass may not."""
-        told = not_utf8(self.number + 1, self.offset + error.start)
-        self._pass(len(raw))
-        raise BadLine(self.number, told, raw[:SHOWN].decode(errors="replace")) from error
-
-    def _long_line(self, raw: bytes, size: int) -> BadLine:
-        told = f", line {self.number + 1}: the line has {size} bytes; {self.longest} are allowed."
-        return BadLine(self.number + 1, told, raw[:SHOWN].decode(errors="replace"))
-
-    def _pass(self, size: int) -> None:
+    def _skipped(self, raw: bytes, size: int, reason: str) -> BadLine:
         self.offset += size
         self.number += 1
-
-    def _blocks_of_line(self, read: bytes) -> Iterator[bytes]:
-        """A line in pieces, the first of which was read."""
-        yield read
-        while read and not read.endswith(b"\n"):
-            read = self._stream.readline(_BLOCK)
-            yield read
-
-    def _discard(self, size: int) -> None:
-        while size > 0 and (block := self._stream.read(min(size, _BLOCK))):
-            size -= len(block)
+        return BadLine(self.number, reason, raw[:EXCERPT].decode(errors="replace"))
 
 
 class UnlimitedLines(Lines):
-    """Lines of any length: an array of JSON often stands on one line, and its rows have limits of their own."""
+    """Lines of any length: an array of JSON is often one line, and its rows have limits of their own."""
 
     def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
         super().__init__(stream)
 
 
+class CsvLines(Lines):
+    """Lines for a csv reader, which limits the length of fields. Bytes that are not UTF-8 arrive as surrogates.
+
+    bad: the first line of the current record that is not UTF-8. is_quoted: whether fields may be quoted. delimiter: a comma, unless the
+    header has none and has a semicolon or a tab.
+    """
+
+    delimiter, is_quoted = ",", True
+    bad: BadLine | None = None
+    _quotes = 0
+
+    def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
+        super().__init__(stream)
+        self.longest_field = longest
+
+    def detect_delimiter(self) -> None:
+        """Set the delimiter by the header. Nothing has been read yet."""
+        head = peek(self._stream).decode("utf-8", "replace").lstrip("\ufeff\r\n")
+        header = _QUOTED.sub("", re.split("[\r\n]", head, maxsplit=1)[0])
+        declared = _SEPARATOR_LINE.fullmatch(header)
+        self.delimiter = declared[1] if declared else next((mark for mark in ",;\t" if mark in header), ",")
+
+    def begin_record(self) -> None:
+        """Note that the next line starts a record."""
+        self.bad, self._quotes = None, 0
+
+    def finish_record(self) -> None:
+        """Skip the rest of a record that the reader gave up, so that the rest of a quoted field is never taken for rows."""
+        while self.is_quoted and self._quotes % 2 and next(self, None) is not None:
+            pass
+
+    def __next__(self) -> str:
+        """The next line."""
+        offset = self.offset
+        line = super().__next__()
+        self._quotes += line.count('"')
+        if self.bad is None and not line.isascii() and (match := _SURROGATE.search(line)):
+            byte = offset + len(line[: match.start()].encode())
+            text = line[:EXCERPT].encode("utf-8", "surrogateescape").decode(errors="replace")
+            self.bad = BadLine(self.number, not_utf8(self.number, byte), text)
+        return line
+
+    def _decoded(self, raw: bytes) -> str:
+        return raw.decode("utf-8", "surrogateescape")
+
+
+class TsvLines(CsvLines):
+    """Lines of a table with tabs. Fields are not quoted: a quote is a character like any other."""
+
+    delimiter, is_quoted = "\t", False
+
+    def detect_delimiter(self) -> None:
+        """The delimiter is a tab."""
+
+
 def not_utf8(line: int, byte: int) -> str:
-    """What follows the name of a file in an error."""
+    """Continues the name of a file in an error."""
     return f" is not UTF-8 text (line {line}, byte {byte}). Save it as UTF-8, or convert it: iconv -f WINDOWS-1252 -t UTF-8."
 
 

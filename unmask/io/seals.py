@@ -102,11 +102,11 @@ def check_seal(folder: Path, name: str = SEAL) -> None:
     """Raise Damaged if a sealed file is missing or was changed. Files that came later, and a folder without a seal, pass."""
     if not is_sealed(folder, name):
         return
-    written = (folder / name).read_bytes()
-    if not written:  # an older version marked a complete folder by an empty file
+    content = (folder / name).read_bytes()
+    if not content:  # an older version marked a complete folder by an empty file
         return
     try:
-        files = open_line(written)
+        files = open_line(content)
     except Damaged as error:
         raise Damaged(f"'{folder / name}' is damaged: {error}.") from error
     for path, digest in files.items():
@@ -187,4 +187,4 @@ def _to_seal(folder: Path, name: str) -> list[Path]:
 
 def _is_nearly_the_key(key: str) -> bool:
     """Whether one flipped bit may have made this of the name of the checksum."""
-    return len(key) == len(CHECKSUM) and sum(one != other for one, other in zip(key, CHECKSUM, strict=True)) == 1
+    return len(key) == len(CHECKSUM) and sum(actual != expected for actual, expected in zip(key, CHECKSUM, strict=True)) == 1

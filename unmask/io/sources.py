@@ -15,7 +15,7 @@ from unmask.io.rows import COLUMNAR, READERS, has_rows, require_rows
 from unmask.io.terminal import counted, say
 
 
-def find_files(given: Sequence[str | Path], output: Path | None = None) -> list[Path]:
+def find_files(names: Sequence[str | Path], output: Path | None = None) -> list[Path]:
     """The files that names, folders and patterns (`data/*.jsonl`, `data/**/*.parquet`) stand for, sorted, none of them twice.
 
     A folder, named or matched, stands for all files of rows below it. Links, hidden files and .json files in it are left out (many .json
@@ -23,49 +23,49 @@ def find_files(given: Sequence[str | Path], output: Path | None = None) -> list[
     output: a file or folder that the command writes; it is left out, with everything below it. Raises UnmaskError for a name or pattern
     that nothing matches, for a named folder without a file of rows, for a folder that cannot be read, and for a file with another ending.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     target = None if output is None else os.path.realpath(output)
-    for one in given:
-        for file in _below(one):
+    for name in names:
+        for file in _below(name):
             real = os.path.realpath(file)
             if target is None or (real != target and not real.startswith(f"{target}{os.sep}")):
-                found.setdefault(real, file)
-    if not found:
+                files.setdefault(real, file)
+    if not files:
         raise UnmaskError(f"There is no file of rows but those of the output '{output}'.")
-    return sorted(found.values())
+    return sorted(files.values())
 
 
-def _below(given: str | Path) -> Iterable[Path]:
-    place = expanded(given)
-    if place.is_dir():
-        return _in_folder(place)
-    if place.is_file():
-        require_rows(place)
-        return [place]
-    if not glob.has_magic(str(given)):
-        raise UnmaskError(f"There is no file or folder '{given}'.")
-    _require_readable(place)
-    matches = sorted(Path(match) for match in glob.glob(str(place), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+def _below(name: str | Path) -> Iterable[Path]:
+    path = expanded(name)
+    if path.is_dir():
+        return _in_folder(path)
+    if path.is_file():
+        require_rows(path)
+        return [path]
+    if not glob.has_magic(str(name)):
+        raise UnmaskError(f"There is no file or folder '{name}'.")
+    _require_readable(path)
+    matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
     files = [file for match in matches for file in _matched(match)]
     if not files:
-        raise UnmaskError(f"No file matches '{given}'.")
+        raise UnmaskError(f"No file matches '{name}'.")
     return files
 
 
-def _matched(place: Path) -> list[Path]:
+def _matched(path: Path) -> list[Path]:
     """The files that a match of a pattern stands for, as if it were named. Only an empty folder is no mistake here."""
-    if place.is_dir():
-        return _files_and_links(place)[0]
-    if not place.is_file():
+    if path.is_dir():
+        return _files_and_links(path)[0]
+    if not path.is_file():
         return []
-    require_rows(place)
-    return [place]
+    require_rows(path)
+    return [path]
 
 
 def _require_readable(pattern: Path) -> None:
     """Raise UnmaskError if a pattern leads through a folder that cannot be read: `glob` passes it over."""
     parts = pattern.parts
-    first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+    first = next(index for index, part in enumerate(parts) if glob.has_magic(part))
     for end in range(first, len(parts) + (parts[-1] == "**")):
         for folder in glob.iglob(str(Path(*parts[:end])), recursive=True):  # noqa: PTH207 (as in _below)
             if Path(folder).is_dir():
@@ -90,15 +90,15 @@ def _refuse(error: OSError) -> NoReturn:
 def _in_folder(folder: Path) -> list[Path]:
     files, links = _files_and_links(folder)
     if not files:
-        more = ""
+        hint = ""
         if links:  # a snapshot of the Hugging Face hub, say: what its links lead to has no ending
             pattern = f"{folder}/**/*{links[0].suffix}"
-            more = f" It holds links to files, which are not followed. Give them by name, or by a quoted pattern: '{pattern}'."
+            hint = f" It holds links to files, which are not followed. Give them by name, or by a quoted pattern: '{pattern}'."
         elif any(folder.rglob("*.json")):
-            more = f" Its .json files may be settings. Give those of rows by name, or by a quoted pattern: '{folder}/*.json'."
+            hint = f" Its .json files may be settings. Give those of rows by name, or by a quoted pattern: '{folder}/*.json'."
         raise UnmaskError(
             f"'{folder}' holds no file of rows. Such files end with {', '.join(READERS)}; all but {', '.join(COLUMNAR)} may be compressed "
-            f"({', '.join(COMPRESSIONS)}).{more}"
+            f"({', '.join(COMPRESSIONS)}).{hint}"
         )
     return files
 
@@ -106,9 +106,9 @@ def _in_folder(folder: Path) -> list[Path]:
 def _files_and_links(folder: Path) -> tuple[list[Path], list[Path]]:
     """The files of rows below a folder, and the links to such files."""
     files, links, json_files = list[Path](), list[Path](), list[Path]()
-    for above, folders, names in os.walk(folder, onerror=_refuse):
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(above, name) for name in names if not name.startswith(".")):
+        for path in (Path(parent, name) for name in names if not name.startswith(".")):
             if has_rows(path) and path.is_file():
                 (links if path.is_symlink() else json_files if row_ending(path) == ".json" else files).append(path)
     if files and json_files:

@@ -71,9 +71,9 @@ def escape_unencodable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number and a noun: 1 task, 2 tasks."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 @contextmanager
@@ -165,48 +165,17 @@ def tell_wrapped(text: str, indent: str) -> None:
         tell(line)
 
 
-def tell_json(content: Any, width: int = 0) -> None:
-    """Print a result as JSON on standard output. What `visible` would escape, or the encoding cannot write, is an escape of JSON.
-
-    width: what fits into this many columns stands on one line, for people. With 0 every value has a line.
-    """
-    whole = _laid_out(content, width) if width else json.dumps(content, indent=2, ensure_ascii=False)
-    lines = whole.split("\n")
+def tell_json(content: Any) -> None:
+    """Print a result as JSON on standard output. What `visible` would escape, or the encoding cannot write, is an escape of JSON."""
+    lines = json.dumps(content, indent=2, ensure_ascii=False).split("\n")
     print("\n".join(line if visible(line) == line and _is_encodable(line) else _escaped(line) for line in lines))
 
 
-def _laid_out(value: Any, width: int, indent: int = 0, taken: int = 0) -> str:
-    """JSON of a value. taken: columns that the indent and the name before the value take."""
-    whole = json.dumps(value, ensure_ascii=False)
-    if not value or not isinstance(value, dict | list) or taken + len(whole) < width:  # below it, for a comma
-        return whole
-    inner = indent + 2
-    if isinstance(value, dict):
-        names = [f"{json.dumps(str(name), ensure_ascii=False)}: " for name in value]
-        parts = [
-            name + _laid_out(item, width, inner, inner + len(name)) for name, item in zip(names, value.values(), strict=True)
-        ]
-        first, last = "{}"
-    else:
-        parts = _filled([_laid_out(item, width, inner, inner) for item in value], width - inner)
-        first, last = "[]"
-    return "\n".join([first, ",\n".join(" " * inner + part for part in parts), " " * indent + last])
-
-
-def _filled(parts: list[str], width: int) -> list[str]:
-    """Items of a list, as many on a line as fit."""
-    lines: list[str] = []
-    for part in parts:
-        if lines and "\n" not in lines[-1] + part and len(lines[-1]) + len(part) + len(", ") < width:
-            lines[-1] += f", {part}"
-        else:
-            lines.append(part)
-    return lines
-
-
 def _escaped(line: str) -> str:
-    plain = (character if _shown(character) == character and _is_encodable(character) else None for character in line)
-    return "".join(json.dumps(given)[1:-1] if kept is None else kept for given, kept in zip(line, plain, strict=True))
+    return "".join(
+        character if _shown(character) == character and _is_encodable(character) else json.dumps(character)[1:-1]
+        for character in line
+    )
 
 
 def _is_encodable(text: str) -> bool:
@@ -242,7 +211,7 @@ def two_lines(first: str, second: str) -> RenderableType:
 
 
 @contextmanager
-def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Callable[[int], None]]:
+def progress_bar(title: str, total: int, show: bool | None = None) -> Iterator[Callable[[int], None]]:
     """Yield a function that takes the number of units done since its last call.
 
     show: None draws a bar on a terminal, and elsewhere logs a line every few seconds; True always draws; False shows nothing.
@@ -251,32 +220,32 @@ def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Ca
         yield lambda _: None
     elif show or draws_bars():
         with empty_bar() as bar:
-            task = bar.add_task(visible(what), total=total)
+            task = bar.add_task(visible(title), total=total)
             yield lambda done: bar.advance(task, done)
     else:
-        yield _progress_in_a_log(what, total)
+        yield _progress_in_a_log(title, total)
 
 
-def _progress_in_a_log(what: str, total: int) -> Callable[[int], None]:
-    begun, sum_done = time.monotonic(), 0
+def _progress_in_a_log(title: str, total: int) -> Callable[[int], None]:
+    start, sum_done = time.monotonic(), 0
 
-    def advance(done: int) -> None:
+    def advance(count: int) -> None:
         nonlocal sum_done
-        sum_done += done
-        seconds = time.monotonic() - begun
+        sum_done += count
+        seconds = time.monotonic() - start
         if sum_done < total and is_line_due(seconds):
-            say(_progress_line(what, sum_done, total, seconds / sum_done if sum_done else None))
+            say(_progress_line(title, sum_done, total, seconds / sum_done if sum_done else None))
 
     return advance
 
 
-def _progress_line(what: str, done: int, total: int, pace: float | None) -> str:
+def _progress_line(title: str, finished: int, total: int, pace: float | None) -> str:
     """pace: seconds for each unit, if any was done."""
-    if pace is None or done >= total:
-        return f"{what}: {done} of {total}"
-    seconds = pace * (total - done)
-    left = f"{seconds:.0f} s" if seconds < _SECONDS_OF_LONG_WORK else f"{seconds / 60:.1f} min"
-    return f"{what}: {done} of {total}, {left} left"
+    if pace is None or finished >= total:
+        return f"{title}: {finished} of {total}"
+    seconds = pace * (total - finished)
+    remaining = f"{seconds:.0f} s" if seconds < _SECONDS_OF_LONG_WORK else f"{seconds / 60:.1f} min"
+    return f"{title}: {finished} of {total}, {remaining} left"
 
 
 def empty_bar() -> Progress:
@@ -287,14 +256,14 @@ def empty_bar() -> Progress:
     return Progress(*columns, console=console(stderr=True), transient=True)
 
 
-def progress_lines(what: str, total: int) -> Callable[[int], None]:
+def progress_lines(title: str, total: int) -> Callable[[int], None]:
     """A function that tells how many units are done, and the minutes that are left after its first call."""
     first: list[tuple[float, int]] = []
 
-    def tell_done(done: int) -> None:
-        first.append((time.monotonic(), done))
+    def tell_done(count: int) -> None:
+        first.append((time.monotonic(), count))
         (start, before), (now, _) = first[0], first[-1]
-        say(_progress_line(what, done, total, (now - start) / (done - before) if before < done else None))
+        say(_progress_line(title, count, total, (now - start) / (count - before) if before < count else None))
 
     return tell_done
 

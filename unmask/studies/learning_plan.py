@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from unmask.moe.experts.lesson_training import Learning
-from unmask.moe.experts.names import Average
 from unmask.moe.experts.records import RunRecord
+from unmask.moe.names import Average
 from unmask.studies.plans import PlanTable, WholePlan
 from unmask.training.lora import LoraOptions
 

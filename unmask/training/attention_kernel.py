@@ -31,8 +31,8 @@ def attention_kernel(model: nn.Module, inputs: Mapping[str, Any]) -> AbstractCon
     decoder = config.get_text_config(decoder=True)
     heads = getattr(decoder, "num_attention_heads", 0)  # a model without attention has none
     pairs = sum(ids.shape[0] * ids.shape[1] ** 2 for ids in _ids(inputs))
-    kept = pairs * heads * decoder.num_hidden_layers * _BYTES
-    return sdpa_kernel(SDPBackend.MATH) if 0 < kept <= _KEPT else nullcontext()
+    saved_bytes = pairs * heads * decoder.num_hidden_layers * _BYTES
+    return sdpa_kernel(SDPBackend.MATH) if 0 < saved_bytes <= _KEPT else nullcontext()
 
 
 def _ids(inputs: Any) -> Iterator[Tensor]:

@@ -33,14 +33,14 @@ def write_card(recipe: Recipe, run: TrainingRun) -> None:
             draw_curves(curves, scratch)
     plain = "UnmaskModule" not in (run.result / "modules.json").read_text(encoding="utf-8")
     text, file = card(recipe, record, curves, plain).encode(), run.result / "README.md"
-    written = hashlib.sha256(text).hexdigest()
+    digest = hashlib.sha256(text).hexdigest()
     if file.is_file() and record.card:
-        if record.card == written:
+        if record.card == digest:
             return
         if record.card != hashlib.sha256(file.read_bytes()).hexdigest():
             say(f"'{file}' was edited, so it stays as it is, without what is new.")
             return
-    runs.amend_result(run.folder, record.model_copy(update={"card": written}))
+    runs.amend_result(run.folder, record.model_copy(update={"card": digest}))
     with atomic(file) as scratch:
         scratch.write_bytes(text)
 
@@ -52,7 +52,7 @@ def checkpoint_was_chosen(folder: Path) -> bool:
 
 def _curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The logs of a run's finished stages."""
-    return {place.name: _log(place / "log.json") for place in stage_folders(folder)}
+    return {stage.name: _log(stage / "log.json") for stage in stage_folders(folder)}
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
@@ -132,10 +132,10 @@ def _gain(gain: TrainingGain) -> str:
 def _data(stage: str, sets: StageData) -> str:
     lines = []
     for name, data in sets.items():
-        left = ", ".join(f"{count} {why}" for why, count in data.left_out.items()) or "none"
+        reasons = ", ".join(f"{count} {why}" for why, count in data.left_out.items()) or "none"
         leaks = "; ".join(f"{task}: {leak.exact} exact, {leak.near} near" for task, leak in data.leaks.items())
         lines.append(
-            f"- {stage}: `{name}` ({data.path}), {data.examples} examples, revision {data.revision}; left out: {left}"
+            f"- {stage}: `{name}` ({data.path}), {data.examples} examples, revision {data.revision}; left out: {reasons}"
             + (f"; texts shared with held-out tasks, all left out: {leaks}" if leaks else "")
         )
     return "\n".join(lines)
@@ -143,8 +143,8 @@ def _data(stage: str, sets: StageData) -> str:
 
 def _curve(name: str, log: list[dict[str, Any]]) -> str:
     losses = [entry for entry in log if "loss" in entry]
-    shown = [*losses[: -1 : max(1, len(losses) // _ROWS)], *losses[-1:]]
-    rows = "\n".join(f"| {entry['step']} | {entry['loss']:.4f} |" for entry in shown)
+    sampled = [*losses[: -1 : max(1, len(losses) // _ROWS)], *losses[-1:]]
+    rows = "\n".join(f"| {entry['step']} | {entry['loss']:.4f} |" for entry in sampled)
     scores = "\n".join(f"| {entry['step']} | {100 * entry['eval_score']:.2f} |" for entry in log if "eval_score" in entry)
     table = f"### {name}\n\n| step | loss |\n|--:|--:|\n{rows}\n"
     return table + (f"\n| step | mean score |\n|--:|--:|\n{scores}\n" if scores else "")
@@ -155,14 +155,14 @@ def draw_curves(curves: dict[str, list[dict[str, Any]]], file: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * max(1, len(curves)), 3.2), layout="constrained")
-    for place, (name, log) in enumerate(curves.items(), start=1):
-        axes = figure.add_subplot(1, len(curves), place)
+    for number, (name, log) in enumerate(curves.items(), start=1):
+        axes = figure.add_subplot(1, len(curves), number)
         losses = [(entry["step"], entry["loss"]) for entry in log if "loss" in entry]
         axes.plot(*zip(*losses, strict=True), color="tab:blue", linewidth=1.2)
         axes.set(title=name, xlabel="step", ylabel="loss")
         axes.grid(alpha=0.3)
         if scores := [(entry["step"], 100 * entry["eval_score"]) for entry in log if "eval_score" in entry]:
-            other = axes.twinx()
-            other.plot(*zip(*scores, strict=True), color="tab:orange", marker="o", markersize=3, linewidth=1)
-            other.set_ylabel("mean score x 100", color="tab:orange")
+            score_axes = axes.twinx()
+            score_axes.plot(*zip(*scores, strict=True), color="tab:orange", marker="o", markersize=3, linewidth=1)
+            score_axes.set_ylabel("mean score x 100", color="tab:orange")
     figure.savefig(file, dpi=110, format="png")

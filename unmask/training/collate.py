@@ -14,9 +14,9 @@ from unmask.encoding.batching import collate, plan
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
-from unmask.training.folding import text_key
 from unmask.training.schedule import ScheduledExample
 from unmask.training.targets import IGNORED
+from unmask.training.text_keys import text_key
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,14 +41,14 @@ class PairCollator:
         for column, values in enumerate(zip(*(row.example.texts for row in rows), strict=True)):
             texts += list(self.tokenizer.tokenize(values, self.instruction(rows[0], column)))
         batches = plan([len(text.ids) for text in texts], self.budget)
-        places = torch.empty(len(texts), dtype=torch.long)
-        places[torch.tensor([index for batch in batches for index in batch])] = torch.arange(len(texts))
+        starts = torch.empty(len(texts), dtype=torch.long)
+        starts[torch.tensor([index for batch in batches for index in batch])] = torch.arange(len(texts))
         chunks = [collate([texts[index] for index in batch], self.tokenizer.pad_id) for batch in batches]
         return {
             "chunks": [
                 {"input_ids": chunk.ids, "attention_mask": chunk.real.long(), "embed_mask": chunk.embed} for chunk in chunks
             ],
-            "order": places.reshape(-1, len(rows)),
+            "order": starts.reshape(-1, len(rows)),
             **_known_positives(rows),
             "rows": [row.id for row in rows],
         }
@@ -63,7 +63,11 @@ class PairCollator:
         for row in rows[:_COUNTED]:
             for column, text in enumerate(row.example.texts):
                 texts.setdefault(self.instruction(row, column), set()).add(text)
-        cut = [text.truncated for instruction, own in texts.items() for text in self.tokenizer.tokenize(list(own), instruction)]
+        cut = [
+            text.truncated
+            for instruction, own_texts in texts.items()
+            for text in self.tokenizer.tokenize(list(own_texts), instruction)
+        ]
         return sum(cut), len(cut)
 
 
@@ -77,13 +81,15 @@ def _known_positives(rows: Sequence[ScheduledExample]) -> dict[str, Tensor]:
     if rows[0].example.classes:
         classes = torch.tensor([row.example.classes for row in rows])
         return {"candidate_ids": classes.T[1:], "positive_ids": classes[:, :1]}
-    named = rows[0].data.positives
-    if not named:
+    positives_by_anchor = rows[0].data.positives
+    if not positives_by_anchor:
         return {}
     keys = [[text_key(text) for text in row.example.texts] for row in rows]
-    positives = [[positive, *sorted(named.get(anchor, frozenset()) - {positive})] for anchor, positive, *_ in keys]
-    most = max(map(len, positives))
-    filled = [texts + texts[:1] * (most - len(texts)) for texts in positives]
+    positives = [
+        [positive, *sorted(positives_by_anchor.get(anchor, frozenset()) - {positive})] for anchor, positive, *_ in keys
+    ]
+    count = max(map(len, positives))
+    filled = [texts + texts[:1] * (count - len(texts)) for texts in positives]
     return {
         "candidate_ids": torch.tensor([[_number(key) for key in texts[1:]] for texts in keys]).T,
         "positive_ids": torch.tensor([[_number(key) for key in texts] for texts in filled]),
@@ -141,7 +147,7 @@ def chunk_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_l
             f"All texts together have {len(stream)} tokens, too few for one block of {max_length}: "
             'lower max_length, or set chunks = "sentences".'
         )
-    return [stream[at : at + max_length] for at in range(0, len(stream) - max_length + 1, max_length)]
+    return [stream[start : start + max_length] for start in range(0, len(stream) - max_length + 1, max_length)]
 
 
 class NextTokenCollator:
@@ -153,7 +159,7 @@ class NextTokenCollator:
     def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
         """Inputs, labels and names of the chunks at these places of the schedule."""
         rows = [(ids, ids) for _, ids in chunks]
-        return padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
+        return padded(rows, self.pad_id) | {"rows": [f"chunk:{number}" for number, _ in chunks]}
 
 
 class MaskingCollator:
@@ -172,28 +178,28 @@ class MaskingCollator:
 
     def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
         """Masked inputs, labels and names of the chunks at these places of the schedule."""
-        rows = [self.mask(ids, place) for place, ids in chunks]
-        return padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
+        rows = [self.mask(ids, number) for number, ids in chunks]
+        return padded(rows, self.pad_id) | {"rows": [f"chunk:{number}" for number, _ in chunks]}
 
-    def mask(self, ids: list[int], place: int) -> tuple[list[int], list[int]]:
+    def mask(self, ids: list[int], number: int) -> tuple[list[int], list[int]]:
         """Inputs and labels of the chunk at one place of the schedule."""
-        generator = torch.Generator().manual_seed(random.Random(f"{self.seed}:{place}").getrandbits(63))
+        generator = torch.Generator().manual_seed(random.Random(f"{self.seed}:{number}").getrandbits(63))
         maskable = torch.tensor([k > 0 and token not in self.special for k, token in enumerate(ids)])
         if not maskable.any():
             maskable[1:] = True
-        chosen = (torch.rand(len(ids), generator=generator) < self.share) & maskable
-        if not chosen.any():
+        is_target = (torch.rand(len(ids), generator=generator) < self.share) & maskable
+        if not is_target.any():
             candidates = maskable.nonzero().flatten()
-            chosen[candidates[torch.randint(len(candidates), (1,), generator=generator)]] = True
+            is_target[candidates[torch.randint(len(candidates), (1,), generator=generator)]] = True
         tokens = torch.tensor(ids)
         inputs = tokens.clone()
         fate = torch.rand(len(ids), generator=generator)
         random_tokens = torch.randint(self.vocabulary, (len(ids),), generator=generator)
         replaced, scrambled = (0.8, 0.9) if self.as_bert else (1.0, 1.0)
-        inputs[chosen & (fate < replaced)] = self.mask_id
-        scramble = chosen & (fate >= replaced) & (fate < scrambled)
+        inputs[is_target & (fate < replaced)] = self.mask_id
+        scramble = is_target & (fate >= replaced) & (fate < scrambled)
         inputs[scramble] = random_tokens[scramble]
-        return inputs.tolist(), tokens.masked_fill(~chosen, IGNORED).tolist()
+        return inputs.tolist(), tokens.masked_fill(~is_target, IGNORED).tolist()
 
 
 def padded(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int) -> dict[str, Tensor]:
@@ -202,8 +208,8 @@ def padded(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int) -> 
     ids = torch.full((len(rows), longest), pad_id)
     labels = torch.full((len(rows), longest), IGNORED)
     mask = torch.zeros(len(rows), longest, dtype=torch.long)
-    for place, (inputs, targets) in enumerate(rows):
-        ids[place, : len(inputs)] = torch.tensor(inputs)
-        labels[place, : len(inputs)] = torch.tensor(targets)
-        mask[place, : len(inputs)] = 1
+    for row, (inputs, targets) in enumerate(rows):
+        ids[row, : len(inputs)] = torch.tensor(inputs)
+        labels[row, : len(inputs)] = torch.tensor(targets)
+        mask[row, : len(inputs)] = 1
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}

@@ -18,9 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field
 from unmask.tasks import columns as task_columns
-from unmask.training.folding import text_key
-from unmask.training.positives import Positives, several_positives
 from unmask.training.sources import open_source, refuse_split, titled_documents
+from unmask.training.text_keys import Positives, several_positives, text_key
 
 # an anchor's column -> the columns that may hold its positive, the likeliest first
 PARTNERS: Final[dict[str, tuple[str, ...]]] = {
@@ -129,9 +128,9 @@ class DataSource(BaseModel):
         for role in columns:
             if role not in _ROLES and not role.startswith("negative_"):
                 raise ValueError(f"'{role}' is none of {', '.join(_ROLES)}, negative_1, negative_2 and so on")
-        others = columns.keys() - {"text", "label"}
-        if "label" in columns and others:
-            raise ValueError(f"a label goes with a text, and not with {', '.join(sorted(others))}: name text and label only")
+        unread = columns.keys() - {"text", "label"}
+        if "label" in columns and unread:
+            raise ValueError(f"a label goes with a text, and not with {', '.join(sorted(unread))}: name text and label only")
         return columns
 
 
@@ -191,18 +190,18 @@ def sentences_of(name: str, source: DataSource, file: Path, table: Sequence[tupl
     """As `read_sentences`, of rows that are read."""
     columns = _text_columns(file, source, table)
     skipped: Counter[str] = Counter()
-    seen: dict[str, Example] = {}
+    unique: dict[str, Example] = {}
     for line, row in table:
         for column in columns:
             for text in _strings(file, line, row, column):
                 if not (text := text.strip()):
                     skipped["empty"] += 1
-                elif text in seen:
+                elif text in unique:
                     skipped["repeated"] += 1
                 else:
-                    seen[text] = Example(line, (text,))
-    found = data_set(name, "sentences", ("text",), list(seen.values()), source, seed, skipped, file)
-    return replace(found, unread=unread_columns(source, table, columns))
+                    unique[text] = Example(line, (text,))
+    dataset = data_set(name, "sentences", ("text",), list(unique.values()), source, seed, skipped, file)
+    return replace(dataset, unread=unread_columns(source, table, columns))
 
 
 def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -227,21 +226,23 @@ def pairs_of(
     if as_matches:
         _refuse_unread_verdicts(name, source, file, table, unread)
         _refuse_unread_negatives(name, source, file, table, unread)
-    wanted = _wanted(source, roles)
+    negative_count = _wanted(source, roles)
     positives = several_positives(_named_pairs(file, table, roles))
     skipped: Counter[str] = Counter()
-    seen: dict[tuple[str, ...], Example] = {}
+    unique: dict[tuple[str, ...], Example] = {}
     for line, row in table:
         # by row, so that other rows do not change what is drawn for this one
         generator = random.Random(f"{seed}:{name}:{line}")
-        for texts in _row_examples(file, line, row, roles, wanted, positives, generator, skipped):
-            if texts in seen:  # the two would be each other's false negative
+        for texts in _row_examples(file, line, row, roles, negative_count, positives, generator, skipped):
+            if texts in unique:  # the two would be each other's false negative
                 skipped["repeated"] += 1
             else:
-                seen[texts] = Example(line, texts)
-    named = ["negative"] if wanted == 1 else [f"negative_{number}" for number in range(1, wanted + 1)]
-    found = data_set(name, "pairs", ("anchor", "positive", *named), list(seen.values()), source, seed, skipped, file)
-    return replace(found, positives=positives, unread=unread)
+                unique[texts] = Example(line, texts)
+    negative_names = ["negative"] if negative_count == 1 else [f"negative_{number}" for number in range(1, negative_count + 1)]
+    dataset = data_set(
+        name, "pairs", ("anchor", "positive", *negative_names), list(unique.values()), source, seed, skipped, file
+    )
+    return replace(dataset, positives=positives, unread=unread)
 
 
 def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -265,8 +266,8 @@ def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
         pool = [text for column in negatives for text in _strings(file, line, row, column, empty=False)]
         positives = _strings(file, line, row, roles.positive, empty=False) or [anchor]
         examples += [Example(line, (anchor, positive, *pool)) for positive in positives]
-    most = max(len(example.texts) for example in examples)
-    columns = ("anchor", "positive", *("negative" for _ in range(2, most)))
+    longest = max(len(example.texts) for example in examples)
+    columns = ("anchor", "positive", *("negative" for _ in range(2, longest)))
     plain = _without_titles(file, examples)
     unread = unread_columns(source, table, (roles.anchor, roles.positive, *roles.negatives))
     return DataSet(name, "pairs", columns, examples, source, content_hash(columns, examples), {}, plain=plain, unread=unread)
@@ -288,8 +289,8 @@ def data_set(
         raise UnmaskError(f"data set '{name}': all rows of {file} were left out: {reasons}.")
     plain = _without_titles(file, examples)
     if source.limit is not None and source.limit < len(examples):
-        kept = random.Random(seed).sample(range(len(examples)), source.limit)
-        examples = [examples[index] for index in sorted(kept)]
+        sample = random.Random(seed).sample(range(len(examples)), source.limit)
+        examples = [examples[index] for index in sorted(sample)]
     return DataSet(name, kind, columns, examples, source, content_hash(columns, examples), dict(skipped), plain=plain)
 
 
@@ -317,12 +318,12 @@ def read_table(source: DataSource, root: Path) -> tuple[Path, list[tuple[int, Ro
     if not table:
         raise UnmaskError(f"{file} holds no row.")
     for column, value in source.where.items():
-        kept = [(line, row) for line, row in table if _satisfies(file, line, row, column, value)]
-        if not kept:
-            there = ", ".join(sorted({repr(row[column])[:40] for _, row in table})[:5])
+        selected = [(line, row) for line, row in table if _satisfies(file, line, row, column, value)]
+        if not selected:
+            values = ", ".join(sorted({repr(row[column])[:40] for _, row in table})[:5])
             condition = f">= {value.at_least:g}" if isinstance(value, AtLeast) else f"= {value!r}"
-            raise UnmaskError(f"{file}: no row is left with {column} {condition}; that column holds {there}.")
-        table = kept
+            raise UnmaskError(f"{file}: no row is left with {column} {condition}; that column holds {values}.")
+        table = selected
     if source.columns:
         table = [(line, _renamed(file, line, row, source.columns)) for line, row in table]
     return file, table
@@ -338,20 +339,20 @@ def _satisfies(file: Path, line: int, row: Row, column: str, condition: Conditio
     value = _value(file, line, row, column)
     if isinstance(condition, AtLeast):
         return task_columns.number(file, line, row, column) >= condition.at_least
-    return any(_same(value, wanted) for wanted in (condition if isinstance(condition, tuple) else (condition,)))
+    return any(_same(value, allowed) for allowed in (condition if isinstance(condition, tuple) else (condition,)))
 
 
-def _same(value: object, wanted: str | float | bool) -> bool:
+def _same(value: object, allowed: str | float | bool) -> bool:
     """Whether a value is the one of the recipe: 1 is not true, and csv files hold numbers as text."""
     if isinstance(value, str):
-        return value == str(wanted)
-    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+        return value == str(allowed)
+    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
 
 
 def _renamed(file: Path, line: int, row: Row, columns: dict[str, str]) -> Row:
     renamed = {role: _value(file, line, row, column) for role, column in columns.items()}
-    taken = set(columns.values())
-    return {**{column: value for column, value in row.items() if column not in taken}, **renamed}
+    assigned = set(columns.values())
+    return {**{column: value for column, value in row.items() if column not in assigned}, **renamed}
 
 
 def _text_columns(file: Path, source: DataSource, table: Sequence[tuple[int, Row]]) -> tuple[str, ...]:
@@ -391,16 +392,18 @@ def _pair_roles(file: Path, table: Sequence[tuple[int, Row]]) -> _Roles:
     for column in ("negatives", "negative"):
         if (column, list) in kinds:
             return _Roles(*columns_of_pair, (column,), listed=True)
-    there = {column for column, _ in kinds}
-    numbered = (column for column in there if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
+    present = {column for column, _ in kinds}
+    numbered = (column for column in present if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
     columns = sorted(numbered, key=lambda column: int(column.removeprefix("negative_")))
-    return _Roles(*columns_of_pair, ("negative",) if "negative" in there else tuple(columns))
+    return _Roles(*columns_of_pair, ("negative",) if "negative" in present else tuple(columns))
 
 
-def unread_columns(source: DataSource, table: Sequence[tuple[int, Row]], read: Iterable[str]) -> tuple[str, ...]:
+def unread_columns(source: DataSource, table: Sequence[tuple[int, Row]], used: Iterable[str]) -> tuple[str, ...]:
     """The columns that are neither read nor named in `where`, in the order of the file."""
-    known = {*read, *source.where}
-    return tuple(column for column in dict.fromkeys(name for _, row in table for name in row) if column and column not in known)
+    used_columns = {*used, *source.where}
+    return tuple(
+        column for column in dict.fromkeys(name for _, row in table for name in row) if column and column not in used_columns
+    )
 
 
 def _refuse_unread_verdicts(
@@ -412,12 +415,12 @@ def _refuse_unread_verdicts(
     for column in unread:
         values = _values(table, column)
         if _is_verdict(column, values):
-            there = sorted(set(map(str, values)))
-            shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+            listed = sorted(set(map(str, values)))
+            examples = ", ".join(listed[:5]) + (", ..." if len(listed) > 5 else "")
             raise UnmaskError(
-                f"data set '{name}': the column '{column}' of {file} ({shown}) may say that a pair does not match, and all rows would be "
-                f"trained as pairs that match. Choose rows by it: {_example_of_where(column, values)} in a recipe, or --where with unmask "
-                "mine. A list keeps several values."
+                f"data set '{name}': the column '{column}' of {file} ({examples}) may say that a pair does not match, and all rows would "
+                f"be trained as pairs that match. Choose rows by it: {_example_of_where(column, values)} in a recipe, or --where with "
+                "unmask mine. A list keeps several values."
             )
 
 
@@ -475,10 +478,10 @@ def _refuse_unread_negatives(
 
 def _require_read(name: str, source: DataSource, file: Path, roles: _Roles) -> None:
     """Raise UnmaskError for a column that the recipe names and that is not read."""
-    read = {roles.anchor, roles.positive, *roles.negatives}
+    used = {roles.anchor, roles.positive, *roles.negatives}
     if not {"anchor", "positive"} <= source.columns.keys():
-        read.add("text")  # of another stage on the same data, which reads single texts
-    if unread := [role for role in source.columns if role not in read]:
+        used.add("text")  # of another stage on the same data, which reads single texts
+    if unread := [role for role in source.columns if role not in used]:
         negatives = f", with {', '.join(roles.negatives)}" if roles.negatives else ", without negatives"
         raise UnmaskError(
             f"data set '{name}': columns.{unread[0]} would change nothing: {file} is read by its columns {roles.anchor} and "
@@ -490,8 +493,8 @@ def _wanted(source: DataSource, roles: _Roles) -> int:
     """Number of negatives of an example."""
     if roles.listed:
         return 1 if source.negatives is None else source.negatives
-    there = len(roles.negatives)
-    return there if source.negatives is None else min(source.negatives, there)
+    present = len(roles.negatives)
+    return present if source.negatives is None else min(source.negatives, present)
 
 
 def _named_pairs(file: Path, table: Sequence[tuple[int, Row]], roles: _Roles) -> Iterator[tuple[str, str]]:
@@ -507,14 +510,14 @@ def _row_examples(
     line: int,
     row: Row,
     roles: _Roles,
-    wanted: int,
+    count: int,
     positives: Positives,
     generator: random.Random,
     skipped: Counter[str],
 ) -> Iterator[tuple[str, ...]]:
     """The examples of a row: one for each positive, with its negatives. positives: of the anchors that have several."""
     anchor = text_of(file, line, row, roles.anchor)
-    columns = roles.negatives if roles.listed and wanted else roles.negatives[:wanted]
+    columns = roles.negatives if roles.listed and count else roles.negatives[:count]
     of_column = {column: _strings(file, line, row, column, empty=False) for column in columns}
     for column, texts in of_column.items():
         if len(texts) > 1 and not roles.listed:
@@ -523,27 +526,27 @@ def _row_examples(
     if roles.listed:
         first = {text_key(text): text for text in reversed(pool)}
         pool = [first[key] for key in dict.fromkeys(map(text_key, pool))]  # each text once, as it stands there first
-    exact, alike = {text.strip() for text in pool}, {text_key(text) for text in pool}
+    exact, keys = {text.strip() for text in pool}, {text_key(text) for text in pool}
     of_row = _strings(file, line, row, roles.positive, empty=False)
     if not of_row:
         skipped["no positive"] += 1
     for positive in of_row:
-        if positive.strip() in exact and wanted:
+        if positive.strip() in exact and count:
             raise UnmaskError(f"{file}, line {line}: a negative is equal to the positive {positive[:40]!r}.")
-        others = positives.get(text_key(anchor), frozenset()) - {text_key(positive)} if wanted else frozenset()
-        negatives = [text for text in pool if text_key(text) not in others] if others else pool
+        other_positives = positives.get(text_key(anchor), frozenset()) - {text_key(positive)} if count else frozenset()
+        negatives = [text for text in pool if text_key(text) not in other_positives] if other_positives else pool
         if positive.strip() == anchor.strip():
             skipped["anchor equal to its positive"] += 1
-        elif text_key(anchor) in alike and wanted:
+        elif text_key(anchor) in keys and count:
             skipped["anchor equal to a negative"] += 1
-        elif text_key(positive) in alike and wanted:
+        elif text_key(positive) in keys and count:
             skipped["positive equal to a negative but for case, spaces and punctuation"] += 1
-        elif len(pool) < wanted:
+        elif len(pool) < count:
             skipped["too few negatives"] += 1
-        elif len(negatives) < wanted:
+        elif len(negatives) < count:
             skipped["negative that is a positive in another row"] += 1
         else:
-            yield (anchor, positive, *(generator.sample(negatives, wanted) if roles.listed else negatives))
+            yield (anchor, positive, *(generator.sample(negatives, count) if roles.listed else negatives))
 
 
 def _strings(file: Path, line: int, row: Row, column: str, empty: bool = True) -> list[str]:

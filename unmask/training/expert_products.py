@@ -46,22 +46,22 @@ def _register() -> None:
     ALL_EXPERTS_FUNCTIONS.register(_IMPLEMENTATION, rounded_experts)
 
 
-def rounded_experts(experts: Any, states: Tensor, chosen: Tensor, gates: Tensor) -> Tensor:
+def rounded_experts(experts: Any, states: Tensor, indices: Tensor, gates: Tensor) -> Tensor:
     """The output of experts, by transformers' `grouped_mm`, with tokens added that are 0 and have gates of 0.
 
     states: (token, dim). chosen, gates: the experts of each token and their weights, of shape (token, choice). Shape: (token, dim).
     """
     from transformers.integrations.moe import grouped_mm_experts_forward
 
-    choices = chosen.shape[1]
-    counts = torch.bincount(chosen.flatten(), minlength=experts.num_experts)
-    added = torch.arange(experts.num_experts, device=chosen.device).repeat_interleave(-counts % _MULTIPLE)
-    added = added[: len(added) // choices * choices].view(-1, choices).to(chosen.dtype)  # whole tokens
-    more = len(added)
-    made: Tensor = grouped_mm_experts_forward(
+    choices = indices.shape[1]
+    counts = torch.bincount(indices.flatten(), minlength=experts.num_experts)
+    added = torch.arange(experts.num_experts, device=indices.device).repeat_interleave(-counts % _MULTIPLE)
+    added = added[: len(added) // choices * choices].view(-1, choices).to(indices.dtype)  # whole tokens
+    padding = len(added)
+    output: Tensor = grouped_mm_experts_forward(
         experts,
-        nn.functional.pad(states, (0, 0, 0, more)),
-        torch.cat([chosen, added]),
-        nn.functional.pad(gates, (0, 0, 0, more)),
+        nn.functional.pad(states, (0, 0, 0, padding)),
+        torch.cat([indices, added]),
+        nn.functional.pad(gates, (0, 0, 0, padding)),
     )
-    return made[: len(states)]
+    return output[: len(states)]

@@ -76,11 +76,11 @@ def _labelled_pairs(name: str, source: DataSource, file: Path, table: Sequence[t
         raise UnmaskError(
             f"{file}: all texts have the label '{rows[0].label}'. Training on labels needs texts of two labels or more."
         )
-    wanted = 1 if source.negatives is None else source.negatives
-    negatives = ["negative"] if wanted == 1 else [f"negative_{number}" for number in range(1, wanted + 1)]
-    examples = list(_examples(name, rows, wanted, seed, skipped))
-    found = data_set(name, "pairs", ("anchor", "positive", *negatives), examples, source, seed, skipped, file)
-    return replace(found, unread=unread_columns(source, table, ("text", "label")))
+    negative_count = 1 if source.negatives is None else source.negatives
+    negatives = ["negative"] if negative_count == 1 else [f"negative_{number}" for number in range(1, negative_count + 1)]
+    examples = list(_examples(name, rows, negative_count, seed, skipped))
+    dataset = data_set(name, "pairs", ("anchor", "positive", *negatives), examples, source, seed, skipped, file)
+    return replace(dataset, unread=unread_columns(source, table, ("text", "label")))
 
 
 def _distinct(file: Path, table: Sequence[tuple[int, Row]], skipped: Counter[str]) -> list[_Labelled]:
@@ -98,7 +98,7 @@ def _distinct(file: Path, table: Sequence[tuple[int, Row]], skipped: Counter[str
     return [rows[0] for rows in clear]
 
 
-def _examples(name: str, rows: Sequence[_Labelled], wanted: int, seed: int, skipped: Counter[str]) -> Iterator[Example]:
+def _examples(name: str, rows: Sequence[_Labelled], negative_count: int, seed: int, skipped: Counter[str]) -> Iterator[Example]:
     ordered = sorted(rows, key=lambda row: (row.label, row.text))
     texts = [row.text for row in ordered]
     labels = [row.label for row in ordered]
@@ -108,23 +108,23 @@ def _examples(name: str, rows: Sequence[_Labelled], wanted: int, seed: int, skip
         group = groups[row.label]
         if len(group) == 1:
             skipped["the only text of its label"] += 1
-        elif len(texts) - len(group) < wanted:
+        elif len(texts) - len(group) < negative_count:
             skipped["too few negatives"] += 1
         else:
             # of bytes, because a text of a file may hold half a surrogate pair, which has no UTF-8
             generator = random.Random(f"{seed}:{name}:{row.text}".encode("utf-8", "surrogatepass"))
-            own = bisect_left(texts, row.text, group.start, group.stop)
-            places = own, _inside(group, own, generator), *_outside(group, len(texts), wanted, generator)
-            yield Example(row.row, tuple(texts[place] for place in places), tuple(numbers[labels[place]] for place in places))
+            anchor = bisect_left(texts, row.text, group.start, group.stop)
+            indices = anchor, _inside(group, anchor, generator), *_outside(group, len(texts), negative_count, generator)
+            yield Example(row.row, tuple(texts[index] for index in indices), tuple(numbers[labels[index]] for index in indices))
 
 
-def _inside(group: range, own: int, generator: random.Random) -> int:
+def _inside(group: range, anchor: int, generator: random.Random) -> int:
     """A place of a group, but not this one."""
-    place = group.start + generator.randrange(len(group) - 1)
-    return place + (place >= own)
+    index = group.start + generator.randrange(len(group) - 1)
+    return index + (index >= anchor)
 
 
-def _outside(group: range, count: int, wanted: int, generator: random.Random) -> list[int]:
+def _outside(group: range, count: int, negative_count: int, generator: random.Random) -> list[int]:
     """Different places of a list of `count` that are not in a group of it."""
-    drawn = generator.sample(range(count - len(group)), wanted)
-    return [place + len(group) * (place >= group.start) for place in drawn]
+    sample = generator.sample(range(count - len(group)), negative_count)
+    return [index + len(group) * (index >= group.start) for index in sample]

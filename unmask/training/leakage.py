@@ -19,7 +19,7 @@ from unmask.tasks.find import resolve_tasks
 from unmask.tasks.kinds.kind import Forms
 from unmask.tasks.task import LocalTask
 from unmask.training.data import DataSet, DataSource, content_hash, read_whole
-from unmask.training.folding import fold
+from unmask.training.text_keys import fold
 
 SHINGLE: Final = 5  # letters: a changed word touches few of them, and two texts on one subject share few
 _Matches = Mapping[str, Mapping[str, float]]
@@ -138,8 +138,8 @@ def find_all_leaks(
     matches = _matches(tuple(dict.fromkeys(key for of_set in forms for key in of_set)), scored, threshold)
     reports = []
     for dataset, rows, of_set in zip(datasets, keys, trained, strict=True):
-        mine = {key: likes for key in of_set if (likes := _likes(_forms(key, dataset), matches))}
-        leaks = tuple(_task_leaks(dataset, rows, mine, task) for task in tasks)
+        matching_keys = {key: likes for key in of_set if (likes := _likes(_forms(key, dataset), matches))}
+        leaks = tuple(_task_leaks(dataset, rows, matching_keys, task) for task in tasks)
         reports.append(LeakReport(dataset.name, dataset.revision, len(of_set), len(rows), threshold, leaks))
     return reports
 
@@ -151,12 +151,12 @@ def without_leaks(dataset: DataSet, report: LeakReport, pairs_only: bool = False
     """
     if report.revision != dataset.revision:
         raise UnmaskError(f"The report of leaks is about other data than '{dataset.name}' ({dataset.revision}).")
-    leaking = {place for task in report.tasks for place in (task.both if pairs_only else (*task.both, *task.one))}
-    kept = [example for place, example in enumerate(dataset.examples) if place not in leaking]
-    if not kept:
+    leaking = {index for task in report.tasks for index in (task.both if pairs_only else (*task.both, *task.one))}
+    examples = [example for index, example in enumerate(dataset.examples) if index not in leaking]
+    if not examples:
         raise UnmaskError(f"data set '{dataset.name}': all {len(leaking)} examples leak into a task.")
     skipped = {**dataset.skipped, "in a task": len(leaking)} if leaking else dataset.skipped
-    return replace(dataset, examples=kept, revision=content_hash(dataset.columns, kept), skipped=skipped)
+    return replace(dataset, examples=examples, revision=content_hash(dataset.columns, examples), skipped=skipped)
 
 
 @dataclass(frozen=True)
@@ -177,16 +177,16 @@ class _Task:
 def _task(name: str, texts: Sequence[Forms], pairs: Iterable[tuple[int, int]]) -> _Task:
     forms = [(text,) if isinstance(text, str) else text for text in texts]
     keys = [[fold(form) for form in of_text] for of_text in forms]
-    places: dict[str, int] = {}
-    for place, (first, *_) in enumerate(keys):
+    rows_by_key: dict[str, int] = {}
+    for index, (first, *_) in enumerate(keys):
         if first:
-            places.setdefault(first, place)
-    size = len(places)
-    for place, (_, *others) in enumerate(keys):
-        for key in filter(None, others):
-            places.setdefault(key, place)
+            rows_by_key.setdefault(first, index)
+    size = len(rows_by_key)
+    for index, (_, *alternatives) in enumerate(keys):
+        for key in filter(None, alternatives):
+            rows_by_key.setdefault(key, index)
     compared = {frozenset((x, y)) for first, second in pairs for x in keys[first] for y in keys[second]}
-    return _Task(name, [first for first, *_ in forms], size, places, compared)
+    return _Task(name, [first for first, *_ in forms], size, rows_by_key, compared)
 
 
 def _forms(key: str, dataset: DataSet) -> list[str]:
@@ -204,26 +204,26 @@ def _likes(forms: Sequence[str], matches: _Matches) -> Mapping[str, float]:
 
 
 def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task: _Task) -> TaskLeaks:
-    here = {
+    near = {
         key: {key_in_task: like for key_in_task, like in likes.items() if key_in_task in task.places}
         for key, likes in matches.items()
     }
-    here = {key: likes for key, likes in here.items() if likes}
+    near = {key: likes for key, likes in near.items() if likes}
     leaks: dict[str, Leak] = {}
     both, one_text = [], []
-    for place, (example, row) in enumerate(zip(dataset.examples, keys, strict=True)):
-        leaking = [key for key in row if key in here]
+    for index, (example, row) in enumerate(zip(dataset.examples, keys, strict=True)):
+        leaking = [key for key in row if key in near]
         for column, key, text in zip(dataset.columns, row, example.texts, strict=False):  # rows may have fewer negatives
-            if key in here and key not in leaks:
-                key_in_task, like = max(here[key].items(), key=lambda match: match[1])
+            if key in near and key not in leaks:
+                key_in_task, like = max(near[key].items(), key=lambda match: match[1])
                 place_in_task = task.places[key_in_task]
                 leaks[key] = Leak(example.row, column, text, place_in_task, task.texts[place_in_task], like)
-        if any(frozenset((x, y)) in task.pairs for a, b in combinations(leaking, 2) for x in here[a] for y in here[b]):
-            both.append(place)
+        if any(frozenset((x, y)) in task.pairs for a, b in combinations(leaking, 2) for x in near[a] for y in near[b]):
+            both.append(index)
         elif leaking:
-            one_text.append(place)
-    seen = {task.places[key_in_task] for likes in here.values() for key_in_task in likes}
-    return TaskLeaks(task.name, task.size, len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
+            one_text.append(index)
+    found_rows = {task.places[key_in_task] for likes in near.values() for key_in_task in likes}
+    return TaskLeaks(task.name, task.size, len(found_rows), tuple(leaks.values()), tuple(both), tuple(one_text))
 
 
 @lru_cache(maxsize=4)  # a study trains many models on the same rows, and this takes as long as a short training
@@ -236,22 +236,22 @@ def _matches(trained: tuple[str, ...], scored: tuple[str, ...], threshold: float
     matches: dict[str, dict[str, float]] = defaultdict(dict)
     of_trained, of_scored = _ranked([trained, scored])
     index: dict[int, list[int]] = defaultdict(list)
-    for place, shingles in enumerate(of_scored):
+    for number, shingles in enumerate(of_scored):
         for shingle in shingles[: _prefix(len(shingles), threshold)]:
-            index[shingle].append(place)
+            index[shingle].append(number)
     for key, shingles in zip(trained, of_trained, strict=True):
-        near = {place for shingle in shingles[: _prefix(len(shingles), threshold)] for place in index.get(shingle, ())}
-        mine = set(shingles)
-        for place in near:
-            theirs = of_scored[place]
-            if not threshold * len(mine) <= len(theirs) <= len(mine) / threshold:
+        candidates = {number for shingle in shingles[: _prefix(len(shingles), threshold)] for number in index.get(shingle, ())}
+        shingle_set = set(shingles)
+        for number in candidates:
+            other_shingles = of_scored[number]
+            if not threshold * len(shingle_set) <= len(other_shingles) <= len(shingle_set) / threshold:
                 continue
-            shared = len(mine.intersection(theirs))
-            like = shared / (len(mine) + len(theirs) - shared)
-            if key == scored[place]:
+            shared = len(shingle_set.intersection(other_shingles))
+            like = shared / (len(shingle_set) + len(other_shingles) - shared)
+            if key == scored[number]:
                 matches[key][key] = 1.0
             elif like >= threshold:
-                matches[key][scored[place]] = min(like, math.nextafter(1, 0))  # other letters in the same shingles
+                matches[key][scored[number]] = min(like, math.nextafter(1, 0))  # other letters in the same shingles
     return dict(matches)
 
 

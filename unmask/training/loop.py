@@ -52,9 +52,9 @@ class ScheduleDataset(Dataset[Any]):
         """Number of rows."""
         return len(self.rows)
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         """The row at a place."""
-        return self.rows[place]
+        return self.rows[index]
 
 
 class Loop(Trainer):  # type: ignore[misc]
@@ -130,9 +130,11 @@ class Loop(Trainer):  # type: ignore[misc]
         if math.isfinite(loss) and loss <= _EXPLODED * max(typical, _AT_LEAST):
             self._losses.append(loss)
             return
-        what = "is not finite" if not math.isfinite(loss) else f"is more than {_EXPLODED:g} times the usual {typical:.3g}"
-        shown = ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
-        raise UnmaskError(f"Step {self.state.global_step + 1}: the loss {what} ({loss:g}). Rows: {shown}. {self._advice()}")
+        problem = "is not finite" if not math.isfinite(loss) else f"is more than {_EXPLODED:g} times the usual {typical:.3g}"
+        excerpt = ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+        raise UnmaskError(
+            f"Step {self.state.global_step + 1}: the loss {problem} ({loss:g}). Rows: {excerpt}. {self._advice()}"
+        )
 
     def _advice(self) -> str:
         good = last_checkpoint(Path(str(self.args.output_dir)))
@@ -164,9 +166,9 @@ class Loop(Trainer):  # type: ignore[misc]
             seal(folder / f"checkpoint-{self.state.global_step}", COMPLETE)
             sync(folder)
             best = f"checkpoint-{self.state.best_global_step}"
-            for place in checkpoints(folder)[:-_KEPT]:  # those before are whole and durable
-                if place.name != best:
-                    remove(place)
+            for checkpoint in checkpoints(folder)[:-_KEPT]:  # those before are whole and durable
+                if checkpoint.name != best:
+                    remove(checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or str(self.args.output_dir))
@@ -182,10 +184,10 @@ class Loop(Trainer):  # type: ignore[misc]
 
 def _move_to_own_groups(optimizer: torch.optim.Optimizer, weights: Collection[nn.Parameter], rate: float) -> None:
     """Split each group of an optimizer, so that these weights have this rate. Their other settings, such as weight decay, stay."""
-    own = {id(weight) for weight in weights}
+    ids = {id(weight) for weight in weights}
     for group in list(optimizer.param_groups):
-        if moved := [weight for weight in group["params"] if id(weight) in own]:
-            group["params"] = [weight for weight in group["params"] if id(weight) not in own]
+        if moved := [weight for weight in group["params"] if id(weight) in ids]:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in ids]
             optimizer.add_param_group({**group, "params": moved, "lr": rate})
 
 
@@ -217,7 +219,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The last checkpoint that was written to its end; a run may have been killed while it wrote the very last."""
-    return next((place for place in reversed(checkpoints(folder)) if (place / COMPLETE).is_file()), None)
+    return next((checkpoint for checkpoint in reversed(checkpoints(folder)) if (checkpoint / COMPLETE).is_file()), None)
 
 
 def resumable(folder: Path) -> Path | None:
@@ -226,11 +228,15 @@ def resumable(folder: Path) -> Path | None:
     A checkpoint is used if it is complete and not damaged, and if the best one so far, which it names, is there as well.
     """
     if processes.is_first():
-        whole = {place.name for place in checkpoints(folder) if _is_whole(place)}
-        usable = [place.name for place in checkpoints(folder) if place.name in whole and _best_before(place) in {None, *whole}]
-        for place in checkpoints(folder):
-            if place.name not in whole or not usable or _step(place) > _step(folder / usable[-1]):
-                remove(place)
+        intact = {checkpoint.name for checkpoint in checkpoints(folder) if _is_whole(checkpoint)}
+        usable = [
+            checkpoint.name
+            for checkpoint in checkpoints(folder)
+            if checkpoint.name in intact and _best_before(checkpoint) in {None, *intact}
+        ]
+        for checkpoint in checkpoints(folder):
+            if checkpoint.name not in intact or not usable or _step(checkpoint) > _step(folder / usable[-1]):
+                remove(checkpoint)
     processes.wait()
     return last_checkpoint(folder)
 

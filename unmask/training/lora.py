@@ -80,9 +80,9 @@ def router_kinds(model: PreTrainedModel) -> dict[str, list[str]]:
     return {ROUTER: names} if names else {}
 
 
-def free_kinds(model: nn.Module, kinds: dict[str, list[str]], wanted: Sequence[str]) -> None:
+def free_kinds(model: nn.Module, kinds: dict[str, list[str]], requested: Sequence[str]) -> None:
     """Let the weights of these kinds train, in place. Raises UnmaskError for a kind that the model lacks."""
-    for kind in wanted:
+    for kind in requested:
         if kind not in kinds:
             raise unknown("kind of weight in train", kind, kinds)
         for name in kinds[kind]:
@@ -109,11 +109,11 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
     for kind in options.targets if options.targets != EVERY else ():
         if kind not in kinds:
             raise unknown("LoRA target", kind, kinds)
-    wanted = kinds if options.targets == EVERY else {kind: kinds[kind] for kind in options.targets}
-    reached = {kind: names for kind, names in wanted.items() if _is_reached(model, names[0])}
+    requested = kinds if options.targets == EVERY else {kind: kinds[kind] for kind in options.targets}
+    reached = {kind: names for kind, names in requested.items() if _is_reached(model, names[0])}
     if options.targets != EVERY:
         require_asked(
-            [Coverage(kind, len(names), len(names) * (kind in reached), 0, 1) for kind, names in wanted.items()], options
+            [Coverage(kind, len(names), len(names) * (kind in reached), 0, 1) for kind, names in requested.items()], options
         )
     names = [name for of_kind in reached.values() for name in of_kind]
     parameters = dict(model.named_parameters())

@@ -50,7 +50,7 @@ def info_nce(
 
 def neighbour_divergence(
     texts: Float[Tensor, "text dim"],
-    others: Float[Tensor, "other dim"],
+    candidates: Float[Tensor, "other dim"],
     teacher: Float[Tensor, "text width"],
     teacher_others: Float[Tensor, "other width"],
     first: int,
@@ -62,17 +62,17 @@ def neighbour_divergence(
     itself, which is row first + i of the others. The divergence is KL(teacher, student). It is zero if all cosines are the
     teacher's. Formula: stages/distill.py.
     """
-    mine = _log_neighbours(texts, others, first, temperature)
+    log_student = _log_neighbours(texts, candidates, first, temperature)
     of_teacher = _log_neighbours(teacher, teacher_others, first, temperature)
-    return kl_div(mine, of_teacher, reduction="batchmean", log_target=True)
+    return kl_div(log_student, of_teacher, reduction="batchmean", log_target=True)
 
 
 def _log_neighbours(
-    texts: Float[Tensor, "text dim"], others: Float[Tensor, "other dim"], first: int, temperature: float
+    texts: Float[Tensor, "text dim"], candidates: Float[Tensor, "other dim"], first: int, temperature: float
 ) -> Float[Tensor, "text neighbour"]:
-    cosines = normalize(texts, dim=1) @ normalize(others, dim=1).T
-    place = torch.arange(len(others), device=texts.device)
-    not_itself = place != place[first : first + len(texts)].unsqueeze(1)
+    cosines = normalize(texts, dim=1) @ normalize(candidates, dim=1).T
+    positions = torch.arange(len(candidates), device=texts.device)
+    not_itself = positions != positions[first : first + len(texts)].unsqueeze(1)
     return (cosines[not_itself].reshape(len(texts), -1) / temperature).log_softmax(dim=1)
 
 
@@ -149,12 +149,14 @@ class RankingLoss(ChunkedLoss):
         if torch.distributed.is_initialized():
             candidates = [all_gather_with_grad(column) for column in candidates]
             first = get_rank() * len(anchors)
-        together = torch.cat(candidates)
+        all_candidates = torch.cat(candidates)
         positives = None if candidate_ids is None or positive_ids is None else _are_positives(candidate_ids, positive_ids)
         sizes = {*self.matryoshka, anchors.shape[1]}
         require_dimensions(self.matryoshka, anchors.shape[1])
         losses = [
-            info_nce(anchors[:, :size], together[:, :size], first, self.temperature, self.false_negative_margin, positives)
+            info_nce(
+                anchors[:, :size], all_candidates[:, :size], first, self.temperature, self.false_negative_margin, positives
+            )
             for size in sorted(sizes)
         ]
         return torch.stack(losses).mean()
@@ -172,10 +174,10 @@ def _are_positives(candidate_ids: Tensor, positive_ids: Tensor) -> Bool[Tensor, 
     if torch.distributed.is_initialized():
         columns = [all_gather(column.contiguous()) for column in columns]
     candidates = torch.cat(columns)
-    known = torch.zeros(len(positive_ids), len(candidates), dtype=torch.bool, device=candidates.device)
+    is_positive = torch.zeros(len(positive_ids), len(candidates), dtype=torch.bool, device=candidates.device)
     for ids in positive_ids.unbind(1):  # not all at once: an anchor may have hundreds
-        known |= ids.unsqueeze(1) == candidates
-    return known
+        is_positive |= ids.unsqueeze(1) == candidates
+    return is_positive
 
 
 class NeighbourLoss(ChunkedLoss):
@@ -186,8 +188,8 @@ class NeighbourLoss(ChunkedLoss):
 
     def of(self, vectors: Float[Tensor, "text dim"], labels: Float[Tensor, "text width"]) -> Float[Tensor, ""]:
         """The loss of vectors, beside the teacher's of the same texts in the same order."""
-        others, teacher_others, first = vectors, labels, 0
+        candidates, teacher_others, first = vectors, labels, 0
         if torch.distributed.is_initialized():
-            others, teacher_others = all_gather_with_grad(vectors), all_gather(labels)
+            candidates, teacher_others = all_gather_with_grad(vectors), all_gather(labels)
             first = get_rank() * len(vectors)
-        return neighbour_divergence(vectors, others, labels, teacher_others, first, self.temperature)
+        return neighbour_divergence(vectors, candidates, labels, teacher_others, first, self.temperature)

@@ -28,11 +28,9 @@ from unmask.io.paths import expanded
 from unmask.io.rows import field
 from unmask.saving.folder import read_saved
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_pairs, read_table, sentences_of
-from unmask.training.folding import text_key
-from unmask.training.positives import positives_of
 from unmask.training.recipe import parse_setting
 from unmask.training.sources import titled
-from unmask.training.titles import other_forms
+from unmask.training.text_keys import other_forms, positives_of, text_key
 
 DEFAULT_DESIGN: Final = "prompteol-z"  # a ratio of cosines means little if all vectors point in one direction
 _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
@@ -136,7 +134,7 @@ def mine_file(
 
 
 def mine(
-    embedder: Embedder, pairs: DataSet, how: Mining, corpus: Sequence[str] = (), plain: Mapping[str, str] | None = None
+    embedder: Embedder, pairs: DataSet, options: Mining, corpus: Sequence[str] = (), plain: Mapping[str, str] | None = None
 ) -> Mined:
     """Give every pair the texts that the embedder ranks highest among all positives and a corpus, and that are not right.
 
@@ -147,30 +145,32 @@ def mine(
     """
     anchors = [example.texts[0] for example in pairs.examples]
     positives = [example.texts[1] for example in pairs.examples]
-    places: dict[str, int] = {}
-    pool = [text for text in (*positives, *corpus) if _new(places, text_key(text))]
+    index_of: dict[str, int] = {}
+    pool = [text for text in (*positives, *corpus) if _new(index_of, text_key(text))]
     # of a data set with a limit, the rows that were not drawn name positives too
-    named = {**positives_of(zip(anchors, positives, strict=True)), **pairs.positives}
-    forms = other_forms(frozenset().union(*named.values()), places, {**pairs.plain, **(plain or {})})
-    right = {anchor: _places((anchor, *keys), forms, places) for anchor, keys in named.items()}
+    known_positives = {**positives_of(zip(anchors, positives, strict=True)), **pairs.positives}
+    forms = other_forms(frozenset().union(*known_positives.values()), index_of, {**pairs.plain, **(plain or {})})
+    right = {anchor: _places((anchor, *keys), forms, index_of) for anchor, keys in known_positives.items()}
     documents = _vectors(embedder.encode_document, pool, pairs.source.document_instruction)
-    asked = list(dict.fromkeys(anchors))
-    row = {anchor: number for number, anchor in enumerate(asked)}
-    queries = _vectors(embedder.encode_query, asked, pairs.source.instruction)[[row[anchor] for anchor in anchors]]
-    answers = documents[[places[text_key(positive)] for positive in positives]]
-    negatives = hardest(queries, answers, documents, [right[text_key(anchor)] for anchor in anchors], how)
-    kept = [(place, chosen) for place, chosen in enumerate(negatives) if len(chosen) == how.negatives]
-    if not kept:
+    unique_anchors = list(dict.fromkeys(anchors))
+    row = {anchor: number for number, anchor in enumerate(unique_anchors)}
+    queries = _vectors(embedder.encode_query, unique_anchors, pairs.source.instruction)[[row[anchor] for anchor in anchors]]
+    answers = documents[[index_of[text_key(positive)] for positive in positives]]
+    negatives = hardest(queries, answers, documents, [right[text_key(anchor)] for anchor in anchors], options)
+    mined_rows = [
+        (index, negative_ids) for index, negative_ids in enumerate(negatives) if len(negative_ids) == options.negatives
+    ]
+    if not mined_rows:
         raise UnmaskError(
-            f"data set '{pairs.name}': no pair has {how.negatives} texts that are less like its anchor than its positive is; "
+            f"data set '{pairs.name}': no pair has {options.negatives} texts that are less like its anchor than its positive is; "
             "give a corpus, a higher ratio or fewer negatives."
         )
-    mined = _mined(pairs, pool, kept, queries, answers, documents)
-    if how.ratio is not None and (1 - how.ratio) * mined.positive > (mined.positive - mined.anything) / 2:
+    mined = _mined(pairs, pool, mined_rows, queries, answers, documents)
+    if options.ratio is not None and (1 - options.ratio) * mined.positive > (mined.positive - mined.anything) / 2:
         # raw vectors of decoders lie in a narrow cone: of 113 passages, 0.95 of a positive's cosine was that of the tenth
         warnings.warn(
             f"Any text has a cosine of {mined.anything:.2f} with an anchor, and its positive {mined.positive:.2f}, so a ratio of "
-            f"{how.ratio} leaves out the hardest negatives: use a standardised design (prompteol-z) or a ratio nearer to 1.",
+            f"{options.ratio} leaves out the hardest negatives: use a standardised design (prompteol-z) or a ratio nearer to 1.",
             stacklevel=2,
         )
     return mined
@@ -181,7 +181,7 @@ def hardest(
     positives: Float32[NDArray[np.float32], "pair dim"],
     pool: Float32[NDArray[np.float32], "text dim"],
     right: Sequence[set[int]],
-    how: Mining,
+    options: Mining,
     block_bytes: int = _BLOCK_BYTES,
 ) -> list[list[int]]:
     """For each pair the places in the pool of its negatives, the most similar first, fewer where there are no more; unit vectors.
@@ -193,70 +193,70 @@ def hardest(
     for start in range(0, len(anchors), size):
         block = slice(start, start + size)
         likes = anchors[block] @ pool.T
-        highest = _highest((anchors[block] * positives[block]).sum(axis=1), how)
-        for scores, ceiling, known in zip(likes, highest, right[block], strict=True):
-            scores[list(known)] = -np.inf
-            negatives.append(_chosen(scores, ceiling, how))
+        highest = _highest((anchors[block] * positives[block]).sum(axis=1), options)
+        for scores, ceiling, right_indices in zip(likes, highest, right[block], strict=True):
+            scores[list(right_indices)] = -np.inf
+            negatives.append(_chosen(scores, ceiling, options))
     return negatives
 
 
-def _highest(positive: NDArray[np.float32], how: Mining) -> NDArray[np.float32]:
+def _highest(positive: NDArray[np.float32], options: Mining) -> NDArray[np.float32]:
     """What a negative's similarity stays below; a share of a negative number would lie above it, so its distance counts."""
-    ratio = 1.0 if how.ratio is None else how.ratio
-    limit = positive - np.maximum((1 - ratio) * np.abs(positive), how.margin)
-    return np.asarray(limit if how.ratio is not None or how.margin else np.full_like(positive, np.inf), np.float32)
+    ratio = 1.0 if options.ratio is None else options.ratio
+    limit = positive - np.maximum((1 - ratio) * np.abs(positive), options.margin)
+    return np.asarray(limit if options.ratio is not None or options.margin else np.full_like(positive, np.inf), np.float32)
 
 
-def _chosen(scores: NDArray[np.float32], ceiling: np.float32, how: Mining) -> list[int]:
-    above = scores >= ceiling
-    scores[above] = -np.inf
-    skip = max(0, how.skip - int(above.sum()))  # what lies above the ceiling ranks at the top already
-    take = min(skip + how.negatives, len(scores))
+def _chosen(scores: NDArray[np.float32], ceiling: np.float32, options: Mining) -> list[int]:
+    is_excluded = scores >= ceiling
+    scores[is_excluded] = -np.inf
+    skip = max(0, options.skip - int(is_excluded.sum()))  # what lies above the ceiling ranks at the top already
+    take = min(skip + options.negatives, len(scores))
     if take < len(scores):
         last = np.partition(scores, len(scores) - take)[len(scores) - take]
         candidates = np.flatnonzero(scores >= last)
     else:
         candidates = np.arange(len(scores))
-    ranked = candidates[np.argsort(-scores[candidates], kind="stable")][skip : skip + how.negatives]
-    return [int(place) for place in ranked if scores[place] > -np.inf]
+    ranked = candidates[np.argsort(-scores[candidates], kind="stable")][skip : skip + options.negatives]
+    return [int(index) for index in ranked if scores[index] > -np.inf]
 
 
 def _mined(
     pairs: DataSet,
     pool: list[str],
-    kept: list[tuple[int, list[int]]],
+    mined: list[tuple[int, list[int]]],
     queries: NDArray[np.float32],
     answers: NDArray[np.float32],
     documents: NDArray[np.float32],
 ) -> Mined:
     """The pairs that are kept, with their negatives."""
-    count = len(kept[0][1])
+    count = len(mined[0][1])
     columns = ("anchor", "positive", *(f"negative_{number}" for number in range(1, count + 1)))
     examples = [
-        Example(pairs.examples[place].row, (*pairs.examples[place].texts[:2], *(pool[index] for index in chosen)))
-        for place, chosen in kept
+        Example(pairs.examples[query].row, (*pairs.examples[query].texts[:2], *(pool[index] for index in negative_ids)))
+        for query, negative_ids in mined
     ]
-    lost = len(pairs.examples) - len(kept)
+    lost = len(pairs.examples) - len(mined)
     skipped = (
         {**pairs.skipped, "too few negatives": pairs.skipped.get("too few negatives", 0) + lost} if lost else pairs.skipped
     )
     revision = content_hash(columns, examples)
     dataset = replace(pairs, kind="pairs", columns=columns, examples=examples, revision=revision, skipped=skipped)
-    positive = np.mean([queries[place] @ answers[place] for place, _ in kept])
-    negative = np.mean([documents[chosen] @ queries[place] for place, chosen in kept])
+    positive = np.mean([queries[query] @ answers[query] for query, _ in mined])
+    negative = np.mean([documents[negative_ids] @ queries[query] for query, negative_ids in mined])
     anything = queries.mean(axis=0) @ documents.mean(axis=0)
     return Mined(dataset, float(positive), float(negative), float(anything))
 
 
-def _places(keys: Sequence[str], forms: Mapping[str, set[str]], places: Mapping[str, int]) -> set[int]:
+def _places(keys: Sequence[str], forms: Mapping[str, set[str]], index_of: Mapping[str, int]) -> set[int]:
     """The places of keys that are in the pool, and of their other forms."""
-    return {places[form] for key in keys for form in (key, *forms.get(key, ())) if form in places}
+    return {index_of[form] for key in keys for form in (key, *forms.get(key, ())) if form in index_of}
 
 
-def _new(places: dict[str, int], key: str) -> bool:
-    if key in places:
+def _new(index_of: dict[str, int], key: str) -> bool:
+    if key in index_of:
         return False
-    places[key] = len(places)
+    index_of[key] = len(index_of)
     return True
 
 

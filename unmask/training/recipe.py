@@ -82,9 +82,9 @@ class Recipe(Table):
     def _coherent(self) -> Recipe:
         for design in self.designs:
             Design.parse(design)
-        for what, values in (("designs", self.designs), ("seeds", self.seeds)):
+        for field_name, values in (("designs", self.designs), ("seeds", self.seeds)):
             if len(set(values)) < len(values):
-                raise ValueError(f"{what} holds one value twice")
+                raise ValueError(f"{field_name} holds one value twice")
         for name in self.stages:
             if name not in STAGES:
                 raise ValueError(str(unknown("stage", name, STAGES)))
@@ -150,11 +150,11 @@ def _unwatched(recipe: Recipe) -> dict[str, str]:
         if not recipe.stage(name).evaluate_every:
             continue
         attention = STAGES[name].attention
-        others = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
+        mismatched = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
         if not recipe.evaluation.tasks:
             reasons[f"{name}.evaluate_every"] = "evaluation.tasks names no task"
-        elif others:
-            reasons[f"{name}.evaluate_every for {', '.join(others)}"] = f"the stage trains with {attention} attention"
+        elif mismatched:
+            reasons[f"{name}.evaluate_every for {', '.join(mismatched)}"] = f"the stage trains with {attention} attention"
     return reasons
 
 
@@ -185,19 +185,21 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
     """Read a recipe at one of its scales, with `key=value` settings over it. Raises UnmaskError that names file and key."""
     file = recipe_file(name)
     tables = _tables(file)
-    known, settings = tables.pop("scale", {}), list(settings)
+    scale_tables, settings = tables.pop("scale", {}), list(settings)
     if scale is not None:
-        if scale not in known:
-            raise unknown(f"scale of recipe '{name}'", scale, known or ["(this recipe has none)"])
-        tables = merged(tables, known[scale])
+        if scale not in scale_tables:
+            raise unknown(f"scale of recipe '{name}'", scale, scale_tables or ["(this recipe has none)"])
+        tables = merged(tables, scale_tables[scale])
     for setting in settings:
         tables = merged(tables, parse_setting(setting))
     try:
         recipe = Recipe.model_validate({"name": file.stem, **tables})
     except ValidationError as error:
-        place = f"{file} at scale {scale}" if scale else str(file)
-        choose = f" No scale was chosen; choose one with --scale: {', '.join(known)}." if known and not scale else ""
-        raise UnmaskError(f"{place}: {_explain(error)}{choose}") from error
+        location = f"{file} at scale {scale}" if scale else str(file)
+        choose = (
+            f" No scale was chosen; choose one with --scale: {', '.join(scale_tables)}." if scale_tables and not scale else ""
+        )
+        raise UnmaskError(f"{location}: {_explain(error)}{choose}") from error
     for setting in settings:
         _require_effect(recipe, setting)
     return recipe
@@ -208,17 +210,17 @@ def _require_effect(recipe: Recipe, setting: str) -> None:
 
     A recipe file may hold such tables, because other `stages` may be chosen.
     """
-    read = {data for stage in recipe.stages for data in recipe.stage(stage).data}
+    used = {data for stage in recipe.stages for data in recipe.stage(stage).data}
     for table, value in parse_setting(setting).items():
         if table in STAGES and table not in recipe.stages:
             raise UnmaskError(
                 f"'{setting}' would change nothing in recipe '{recipe.name}': its stages are {', '.join(recipe.stages)}."
             )
-        unread = [name for name in value if name not in read] if table == "data" and isinstance(value, Mapping) else []
+        unread = [name for name in value if name not in used] if table == "data" and isinstance(value, Mapping) else []
         if unread:
             raise UnmaskError(
                 f"'{setting}' would change nothing in recipe '{recipe.name}': its stages do not read {unread[0]}, but "
-                f"{', '.join(sorted(read))}."
+                f"{', '.join(sorted(used))}."
             )
 
 
@@ -260,14 +262,14 @@ def _tables(file: Path) -> dict[str, Any]:
 def _explain(error: ValidationError) -> str:
     problem = error.errors()[0]
     path = place_of(problem)
-    where = ".".join(path) or "the recipe"
+    location = ".".join(path) or "the recipe"
     if problem["type"] == "extra_forbidden":
-        allowed, given = _fields(problem["loc"][:-1]), str(problem["loc"][-1])
-        nearest = get_close_matches(given, allowed, n=1)
+        allowed, key = _fields(problem["loc"][:-1]), str(problem["loc"][-1])
+        nearest = get_close_matches(key, allowed, n=1)
         hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-        return f"unknown key '{where}'.{hint} Allowed here: {', '.join(sorted(allowed))}."
+        return f"unknown key '{location}'.{hint} Allowed here: {', '.join(sorted(allowed))}."
     reasons = [reason_of(detail) for detail in error.errors() if detail["loc"][: len(path)] == problem["loc"][: len(path)]]
-    return f"{where}: {', or '.join(reasons)}."
+    return f"{location}: {', or '.join(reasons)}."
 
 
 def _fields(path: tuple[int | str, ...]) -> list[str]:

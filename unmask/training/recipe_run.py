@@ -42,27 +42,27 @@ def run_recipe(
     """
     for sentence in without_effect(recipe):
         say(sentence)
-    asked = recipe.evaluation
-    _require_other_files(asked, root)
-    tasks, compared = (scorable(_tasks(names, root)) for names in (asked.tasks, asked.compared))
+    evaluation = recipe.evaluation
+    _require_other_files(evaluation, root)
+    tasks, compared = (scorable(_tasks(names, root)) for names in (evaluation.tasks, evaluation.compared))
     _require_other_tasks(tasks, compared)
     if compared:
         require_package("mteb")
-    searched = _texts([*tasks, *compared, *_searchable(_tasks(asked.held_out, root)), *held_out])
+    searched = _texts([*tasks, *compared, *_searchable(_tasks(evaluation.held_out, root)), *held_out])
     left_out = {} if keep_leaks else searched
 
     def scored(embedder: Embedder) -> dict[str, float]:
         return score(embedder, tasks)
 
-    done = train(recipe, folder, root, scored if tasks else None, listener, left_out)
+    trained = train(recipe, folder, root, scored if tasks else None, listener, left_out)
     if processes.is_first():
-        for run in done:
+        for run in trained:
             if keep_leaks and searched:
                 _note_leaks(run)
             write_card(recipe, run)
-            if compared and _compare(recipe, run, compared, folder, len(done)):
+            if compared and _compare(recipe, run, compared, folder, len(trained)):
                 write_card(recipe, run)
-    return done
+    return trained
 
 
 def _compare(recipe: Recipe, run: TrainingRun, tasks: Sequence[Task], folder: Path, count: int) -> bool:
@@ -93,10 +93,10 @@ def _note_leaks(run: TrainingRun) -> None:
         runs.amend_result(run.folder, record.model_copy(update={"kept_leaks": True}))
 
 
-def _require_other_files(asked: Evaluation, root: Path) -> None:
+def _require_other_files(evaluation: Evaluation, root: Path) -> None:
     """Raise UnmaskError if a task to compare on has the data of a task that chooses the checkpoint, even if it is another sample."""
-    chosen_by = {item_file(spec) for spec in specs_below(root, asked.tasks)}
-    for name in asked.compared:
+    chosen_by = {item_file(spec) for spec in specs_below(root, evaluation.tasks)}
+    for name in evaluation.compared:
         if any(item_file(spec) in chosen_by for spec in specs_below(root, [name])):
             raise _chosen_by(name)
 
@@ -133,10 +133,10 @@ def _searchable(tasks: Sequence[Task]) -> list[Task]:
 
 def _texts(tasks: Sequence[Task]) -> Mapping[str, Scored]:
     """What is searched for, by task. Raises UnmaskError for two tasks of one name: the texts of one would not be searched for."""
-    known: dict[str, LocalTask] = {}
+    task_by_name: dict[str, LocalTask] = {}
     for task in tasks:
-        if isinstance(task, LocalTask) and known.setdefault(task.name, task).revision != task.revision:
+        if isinstance(task, LocalTask) and task_by_name.setdefault(task.name, task).revision != task.revision:
             raise UnmaskError(
                 f"Two tasks are called '{task.name}', and hold other data. Rename the folder of one, or give one a name in its task.toml."
             )
-    return {name: task.texts_and_pairs for name, task in known.items()}
+    return {name: task.texts_and_pairs for name, task in task_by_name.items()}

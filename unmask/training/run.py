@@ -134,11 +134,13 @@ def _train_one(
             say(f"{planned.design.name}, seed {planned.seed}: done before, in {planned.result}")
             return
         say(f"{planned.design.name}, seed {planned.seed}")
-        sets, seen = {}, {}
+        sets, records = {}, {}
         for name in recipe.stages:  # every row is checked before anything is loaded
-            sets[name], seen[name] = clean(read_sets(recipe, name, root, planned.seed), held_out, root)
+            sets[name], records[name] = clean(read_sets(recipe, name, root, planned.seed), held_out, root)
         revisions = {
-            f"data set '{name}' of stage {stage}": data.revision for stage, of in seen.items() for name, data in of.items()
+            f"data set '{name}' of stage {stage}": data.revision
+            for stage, datasets in records.items()
+            for name, data in datasets.items()
         }
         run.check(revisions)
         session = _Session(recipe, planned, run, sets, score, listener)
@@ -150,7 +152,7 @@ def _train_one(
             design=planned.design.name,
             seed=planned.seed,
             base=base,
-            data=seen,
+            data=records,
             trains=trains,
             hardware=hardware(trainee.backbone.device),
             versions=versions(),
@@ -174,12 +176,14 @@ def _base(session: _Session) -> BaseRecord:
     run.check({f"base model '{recipe.model}'": weights, "precision of training": precision})
     teacher = None
     for name, step in session.steps.items():
-        asked = STAGES[name].teacher(recipe.stage(name))
-        if asked is not None:
-            digest, design = f"teacher '{asked.model}'", f"design of the teacher '{asked.model}'"
+        teacher_name = STAGES[name].teacher(recipe.stage(name))
+        if teacher_name is not None:
+            digest, design = f"teacher '{teacher_name.model}'", f"design of the teacher '{teacher_name.model}'"
             if not run.is_done(step) or digest not in run.inputs:  # else the teacher may be gone
-                run.check({digest: identity_of(Source(asked.model)).revision, design: asked.design})
-            teacher = TeacherRecord(model=lasting_name(asked.model), weights=run.inputs[digest], design=run.inputs.get(design))
+                run.check({digest: identity_of(Source(teacher_name.model)).revision, design: teacher_name.design})
+            teacher = TeacherRecord(
+                model=lasting_name(teacher_name.model), weights=run.inputs[digest], design=run.inputs.get(design)
+            )
     return BaseRecord(model=lasting_name(recipe.model), weights=weights, teacher=teacher, precision=precision)
 
 
@@ -247,8 +251,8 @@ def _loop(name: str, stage: StageOptions, ready: Prepared, trainee: Trainee, fol
     from transformers.integrations import TensorBoardCallback
     from transformers.trainer_callback import PrinterCallback
 
-    from unmask.training.ease import EaseWatch
     from unmask.training.loop import Loop, arguments, resumable
+    from unmask.training.progress import EaseWatch
 
     score = session.score if trainee.backbone.attention == trainee.embedder.design.attention else None
     if stage.checkpointing:
@@ -280,7 +284,7 @@ def _loop(name: str, stage: StageOptions, ready: Prepared, trainee: Trainee, fol
 
 def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -> tuple[list[DataSet], StageData]:
     """Data sets without the rows that occur in held-out tasks, and a record of each. root: where paths of the data start."""
-    cleaned, seen = [], {}
+    cleaned, records = [], {}
     texts = {task: of_task for task, (of_task, _) in held_out.items()}
     reports = find_all_leaks(sets, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
     for data, report in zip(sets, reports, strict=True):
@@ -291,7 +295,7 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -
             + (f" (columns not read: {', '.join(rest.unread)})" if rest.unread else "")
         )
         cleaned.append(rest)
-        seen[data.name] = DataSetRecord(
+        records[data.name] = DataSetRecord(
             path=data.source.path,
             examples=len(rest.examples),
             revision=rest.revision,
@@ -299,4 +303,4 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -
             leaks={task.task: LeakCounts(exact=task.exact, near=task.near, pairs=len(task.both)) for task in report.tasks},
             files=digest_of_source(data.source.path, data.source.split, root),
         )
-    return cleaned, seen
+    return cleaned, records

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, Example
-from unmask.training.folding import text_key
-from unmask.training.neighbours import Neighbours
+from unmask.training.text_keys import text_key
 
 
 @dataclass(frozen=True)
@@ -83,55 +84,55 @@ class _Stream:
             order = self.generator.sample(range(len(self.data.examples)), len(self.data.examples))
             yield from _in_groups(order, self.similar, neighbours) if neighbours else order
 
-    def _texts_of(self, place: int) -> frozenset[int]:
+    def _texts_of(self, index: int) -> frozenset[int]:
         """A number for each text of an example. It is found once, because an example may wait for many batches."""
-        if place not in self.texts:
-            keys = map(text_key, self.data.examples[place].texts)
-            self.texts[place] = frozenset(self.keys.setdefault(key, len(self.keys)) for key in keys)
-        return self.texts[place]
+        if index not in self.texts:
+            keys = map(text_key, self.data.examples[index].texts)
+            self.texts[index] = frozenset(self.keys.setdefault(key, len(self.keys)) for key in keys)
+        return self.texts[index]
 
     def take(self) -> list[Example]:
-        taken: list[int] = []
+        selected: list[int] = []
         texts: set[int] = set()
-        waiting, most = sum(map(len, self.waiting.values())), 4 * len(self.data.examples)
-        self._take_waiting(taken, texts)
+        waiting, limit = sum(map(len, self.waiting.values())), 4 * len(self.data.examples)
+        self._take_waiting(selected, texts)
         tried = waiting
-        while len(taken) < self.batch and tried < waiting + most:
-            place = next(self.order)
-            own = self._texts_of(place)
-            if texts.isdisjoint(own):
-                taken.append(place)
-                texts |= own
-            elif tried < most:
-                self._wait((next(self.numbers), place), own & texts)
+        while len(selected) < self.batch and tried < waiting + limit:
+            index = next(self.order)
+            own_texts = self._texts_of(index)
+            if texts.isdisjoint(own_texts):
+                selected.append(index)
+                texts |= own_texts
+            elif tried < limit:
+                self._wait((next(self.numbers), index), own_texts & texts)
             tried += 1
-        if len(taken) == self.batch:
-            return [self.data.examples[place] for place in taken]
-        few = f", or set data.{self.data.name}.negatives = 0, because labels with few texts repeat them as negatives"
+        if len(selected) == self.batch:
+            return [self.data.examples[index] for index in selected]
+        advice = f", or set data.{self.data.name}.negatives = 0, because labels with few texts repeat them as negatives"
         raise UnmaskError(
             f"Data set '{self.data.name}' cannot fill a batch of {self.batch} without repeating a text: lower the batch"
-            + (few if _draws_negatives(self.data) else "")
+            + (advice if _draws_negatives(self.data) else "")
             + "."
         )
 
-    def _take_waiting(self, taken: list[int], texts: set[int]) -> None:
+    def _take_waiting(self, selected: list[int], texts: set[int]) -> None:
         """Take the examples that wait and repeat no text, in the order in which they came, up to a whole batch.
 
         As soon as a batch holds a text, all that wait for it are passed over together: they may be thousands.
         """
         heads = [(examples[0], text) for text, examples in self.waiting.items() if examples]
         heapify(heads)
-        while heads and len(taken) < self.batch:
-            (number, place), text = heappop(heads)
+        while heads and len(selected) < self.batch:
+            (number, index), text = heappop(heads)
             if text in texts:
                 continue
             del self.waiting[text][0]
-            own = self._texts_of(place)
-            if texts.isdisjoint(own):
-                taken.append(place)
-                texts |= own
+            text_ids = self._texts_of(index)
+            if texts.isdisjoint(text_ids):
+                selected.append(index)
+                texts |= text_ids
                 continue
-            self._wait((number, place), own & texts)
+            self._wait((number, index), text_ids & texts)
             if self.waiting[text]:
                 heappush(heads, (self.waiting[text][0], text))
 
@@ -172,7 +173,35 @@ def language_schedule(lengths: Sequence[int], steps: int, batch: int, seed: int)
     window = 32 * batch
     for start in range(0, steps * batch, window):
         part = sorted(order[start : min(start + window, steps * batch)], key=lambda index: lengths[index])
-        batches = [part[at : at + batch] for at in range(0, len(part), batch)]
+        batches = [part[offset : offset + batch] for offset in range(0, len(part), batch)]
         generator.shuffle(batches)
         grouped += batches
     return [index for indices in grouped for index in indices]
+
+
+_WORDS = r"(?u)\w+|[^\w\s]"  # a text that is not empty has at least one
+_FEW = 100  # texts that any word may be in; beyond, a twentieth of all texts
+
+
+class Neighbours:
+    """The nearest texts of each text, by words: no model is asked. A search reads only texts that share a telling word."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Count the words of all texts, none of which is empty."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.preprocessing import normalize
+
+        counted = TfidfVectorizer(token_pattern=_WORDS, sublinear_tf=True, norm=None, dtype=np.float32).fit_transform(texts)
+        telling = counted[:, counted.getnnz(axis=0) <= max(_FEW, len(texts) // 20)]
+        self._rows: Any = normalize(telling) if telling.shape[1] else telling
+        self._by_word: Any = self._rows.T.tocsr()
+
+    def nearest(self, row: int, count: int, free: NDArray[np.bool_]) -> list[int]:
+        """Places of at most `count` free texts that share a word with the text at a place, the nearest first.
+
+        free: for each text, whether it may be chosen, of shape (text,).
+        """
+        shared = self._rows[row] @ self._by_word
+        may = free[shared.indices]
+        columns, cosines = shared.indices[may], shared.data[may]
+        return [int(column) for column in columns[np.lexsort((columns, -cosines))][:count]]

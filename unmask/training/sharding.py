@@ -48,10 +48,10 @@ def agreed_chunks(chunks: Sequence[dict[str, Tensor]], cached: bool) -> tuple[li
     count, any_cached = largest.tolist()
     halved = list(chunks)
     while len(halved) < count:  # every process has equally many texts, so there is one to halve
-        place = max(range(len(halved)), key=lambda index: len(halved[index]["input_ids"]))
-        rows = len(halved[place]["input_ids"]) // 2
-        halved[place : place + 1] = [
-            {name: value[:rows] for name, value in halved[place].items()},
-            {name: value[rows:] for name, value in halved[place].items()},
+        longest = max(range(len(halved)), key=lambda index: len(halved[index]["input_ids"]))
+        rows = len(halved[longest]["input_ids"]) // 2
+        halved[longest : longest + 1] = [
+            {name: value[:rows] for name, value in halved[longest].items()},
+            {name: value[rows:] for name, value in halved[longest].items()},
         ]
     return halved, bool(any_cached)

@@ -28,32 +28,32 @@ def open_source(path: str, split: str, root: Path) -> tuple[Path, Rows]:
         if name not in STARTERS:
             raise unknown("starter source", name, STARTERS)
         return Path(path), STARTERS[name]()
-    place = root / expanded(path)
-    if not place.is_dir():
-        return place, read_rows(place)
-    for needed, read in FOLDERS.items():
-        if all((place / name).is_file() for name in needed):
-            return place, read(place, split)
+    location = root / expanded(path)
+    if not location.is_dir():
+        return location, read_rows(location)
+    for needed, reader in FOLDERS.items():
+        if all((location / name).is_file() for name in needed):
+            return location, reader(location, split)
     layouts = " or ".join(" and ".join(needed) for needed in FOLDERS)
-    raise UnmaskError(f"'{place}' is a folder without {layouts}; name a file of it instead.")
+    raise UnmaskError(f"'{location}' is a folder without {layouts}; name a file of it instead.")
 
 
 def digest_of_source(path: str, split: str, root: Path) -> str | None:
     """A hash of the files that the rows of a source come from. None for rows of the hub and of this package. Raises UnmaskError."""
     if path.startswith(("hub:", "starter:")):
         return None
-    place = root / expanded(path)
-    if not place.is_dir():
-        return digest_of_file(place)
+    location = root / expanded(path)
+    if not location.is_dir():
+        return digest_of_file(location)
     names = {name for needed in FOLDERS for name in needed} | {f"qrels_{split}.tsv", f"qrels/{split}.tsv"}
-    digests = [f"{name} {digest_of_file(place / name)}" for name in sorted(names) if (place / name).is_file()]
+    digests = [f"{name} {digest_of_file(location / name)}" for name in sorted(names) if (location / name).is_file()]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:32]
 
 
 def refuse_split(path: str, split: str, root: Path) -> None:
     """Raise UnmaskError for a split of a source that has none, because all of its rows would be read."""
-    place = root / expanded(path)
-    if path.startswith("hub:") or all((place / name).is_file() for name in _JUDGED):
+    location = root / expanded(path)
+    if path.startswith("hub:") or all((location / name).is_file() for name in _JUDGED):
         return
     raise UnmaskError(
         f"'{path}' has no splits, so split = \"{split}\" would change nothing. Leave it out. Only a data set of the hub and a folder "
@@ -93,14 +93,14 @@ def _judged(folder: Path, split: str) -> Rows:
             continue
         rows += 1
         document = documents[name]
-        others = {column: value for column, value in query.items() if column not in ("_id", "text")}
-        yield line, {**others, "anchor": query.get("text"), "positive": titled(document)}
+        extra = {column: value for column, value in query.items() if column not in ("_id", "text")}
+        yield line, {**extra, "anchor": query.get("text"), "positive": titled(document)}
     if absent:
         line, name = absent[0]
-        told = f"{judgements}, line {line}, column 'corpus-id': nothing has the id '{name}'"
+        message = f"{judgements}, line {line}, column 'corpus-id': nothing has the id '{name}'"
         if not rows:
-            raise UnmaskError(f"{told}.")
-        say(f"{told}; {counted(len(absent), 'judgement')} of documents that are not in the corpus left out.")
+            raise UnmaskError(f"{message}.")
+        say(f"{message}; {counted(len(absent), 'judgement')} of documents that are not in the corpus left out.")
 
 
 def _judgements(folder: Path, split: str) -> Path:
@@ -114,8 +114,8 @@ def _passages(folder: Path, split: str) -> Rows:
     questions = folder / "queries.jsonl"
     for line, row in read_rows(questions):
         passage = _look_up(questions, line, row, "passage_id", passages)
-        others = {column: value for column, value in row.items() if column not in ("_id", "query", "text", "passage_id")}
-        yield line, {**others, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
+        extra = {column: value for column, value in row.items() if column not in ("_id", "query", "text", "passage_id")}
+        yield line, {**extra, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
 
 
 def _by_id(file: Path) -> dict[str, Row]:

@@ -26,11 +26,11 @@ def target_logits(
     mask, following = inputs["attention_mask"], labels[:, 1:]
     before = following != IGNORED
     padding = {} if bool(mask.all()) else {"attention_mask": mask}
-    others = {name: value for name, value in inputs.items() if name != "attention_mask"}
+    model_inputs = {name: value for name, value in inputs.items() if name != "attention_mask"}
     head = model.get_output_embeddings()
     hook = head.register_forward_pre_hook(lambda _, given: (given[0][:, :-1][before].unsqueeze(0), *given[1:]))
     try:
-        logits = model(**others, **padding, use_cache=False).logits
+        logits = model(**model_inputs, **padding, use_cache=False).logits
     finally:
         hook.remove()
     return logits.squeeze(0), following[before], before

@@ -53,8 +53,8 @@ def load_decoder_teacher(
     fits = {embedder.design: embedder.fitted}
 
     def vectors(texts: list[str]) -> Tensor:  # without the bars and warnings of `encode`, for each batch
-        found = encode_designs(embedder.backbone, embedder.prompts, fits, texts, batch_tokens=embedder.batch_tokens)
-        return torch.as_tensor(found[embedder.design]).to(device)
+        encoded = encode_designs(embedder.backbone, embedder.prompts, fits, texts, batch_tokens=embedder.batch_tokens)
+        return torch.as_tensor(encoded[embedder.design]).to(device)
 
     return vectors
 
@@ -67,8 +67,8 @@ def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
 
     def vectors(texts: list[str]) -> Tensor:
         readable = [without_surrogates(text) for text in texts]
-        found: Tensor = model.encode(readable, convert_to_tensor=True, show_progress_bar=False)
-        return found.float().clone()  # what inference mode returns cannot take part in a backward pass
+        encoded: Tensor = model.encode(readable, convert_to_tensor=True, show_progress_bar=False)
+        return encoded.float().clone()  # what inference mode returns cannot take part in a backward pass
 
     return vectors
 

@@ -209,12 +209,12 @@ def instructions(recipe: Recipe) -> dict[str, str]:
     Instructions of documents are called NAME-document. If there is only one data set, they are also called "query" and "document".
     """
     used = {name: recipe.data[name] for stage in recipe.stages for name in recipe.stage(stage).data}
-    known = {name: source.instruction for name, source in used.items()}
-    known |= {f"{name}-document": source.document_instruction for name, source in used.items()}
+    instructions = {name: source.instruction for name, source in used.items()}
+    instructions |= {f"{name}-document": source.document_instruction for name, source in used.items()}
     if len(used) == 1:
         [source] = used.values()
-        known |= {"query": source.instruction, "document": source.document_instruction}
-    return {name: instruction for name, instruction in known.items() if instruction}
+        instructions |= {"query": source.instruction, "document": source.document_instruction}
+    return {name: instruction for name, instruction in instructions.items() if instruction}
 
 
 def predicts_tokens(recipe: Recipe) -> bool:
@@ -253,6 +253,6 @@ def require_shardable(recipe: Recipe, design: Design) -> None:
         "evaluation during training (evaluate_every)": any(of_stage.evaluate_every for of_stage in options.values()),
         "checkpointing": any(of_stage.checkpointing for of_stage in options.values()),
     }
-    for what, given in reasons.items():
-        if given:
-            raise UnmaskError(f"shard = true does not support {what}: leave one of the two out.")
+    for setting, is_set in reasons.items():
+        if is_set:
+            raise UnmaskError(f"shard = true does not support {setting}: leave one of the two out.")

@@ -12,8 +12,8 @@ from tests.moe.atlas.looking import Look
 from tests.moe.atlas.made_record import Made, write_made
 from unmask.moe.atlas.page import write_atlas
 from unmask.moe.routing.measures import measured_routing
-from unmask.moe.routing.point_measures import Draws
 from unmask.moe.routing.record import read_record
+from unmask.moe.routing.text_bootstrap import Draws
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

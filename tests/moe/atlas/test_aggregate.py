@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,9 @@ import numpy as np
 import pytest
 
 from tests.moe.atlas.conftest import recorded
-from tests.moe.atlas.made_record import _WORDS, Made
+from tests.moe.atlas.made_record import Made
 from tests.moe.atlas.test_packing import unpacked
-from unmask.moe.atlas import aggregate as module
-from unmask.moe.atlas.aggregate import _heat, aggregate, choose_texts, point_names
-from unmask.moe.atlas.packing import NONE16, NONE32, as_script
-from unmask.moe.atlas.tally import MOST_VALUES, OTHERS, tally
+from unmask.moe.atlas.aggregate import NONE16, NONE32, aggregate, as_script
 from unmask.moe.routing.record import Choices, RoutingRecord, read_record
 
 ROUNDED = 1e-5
@@ -62,23 +57,6 @@ def test_shares_are_those_of_the_tokens(label: int, data: dict[str, Any], record
                 assert by_slot(data, label, "sure")[value, point, expert] == pytest.approx(sure, abs=ROUNDED)
 
 
-def test_one_token_of_many_is_not_rounded_away(record: RoutingRecord, data: dict[str, Any]) -> None:
-    counts = tally(record, np.zeros(0, np.int64), {})
-    counts.everything.tokens[0] = 10_000_000
-    counts.everything.first[0, :2] = [1, 0]
-    heat = _heat(counts.everything)
-    assert unpacked(heat["first"])[:2].tolist() == [1, 0]
-
-
-def test_parts_change_nothing(data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:
-    class Whole(RoutingRecord):
-        def batches(self, points: Any = None) -> Any:
-            yield choices
-
-    assert record.settings.parts == 2
-    assert as_script(aggregate(Whole(record.folder, record.settings))) == as_script(data)
-
-
 def test_flows_are_all_steps_and_agree_with_the_loads(data: dict[str, Any], choices: Choices) -> None:
     first = by_slot(data, 0, "first")[0]
     assert len(data["flows"]) == len(data["points"]) - 1
@@ -89,47 +67,6 @@ def test_flows_are_all_steps_and_agree_with_the_loads(data: dict[str, Any], choi
             assert np.bincount(ends, tokens, minlength=8) / data["tokens"] == pytest.approx(first[at], abs=ROUNDED)
         both = (choices.chosen[point][:, 0] == one[0]) & (choices.chosen[point + 1][:, 0] == other[0])
         assert both.sum() == tokens[0]
-
-
-def test_the_expert_of_a_domain_stands_out(data: dict[str, Any]) -> None:
-    against = by_slot(data, 1, "first") - by_slot(data, 0, "first")
-    for domain in range(4):
-        for point in range(4):
-            assert against[domain, point].argmax() == (domain + point) % 8
-
-
-def test_words_of_an_expert_are_those_of_its_domain(data: dict[str, Any]) -> None:
-    words, names = data["words"], np.array(data["words"]["names"])
-    place, count, lift = (unpacked(words[key]).reshape(4, 8, -1) for key in ("place", "count", "lift"))
-    for point in range(4):
-        for domain, name in enumerate(Made().domains):
-            own = place[point, (domain + point) % 8]
-            assert set(names[own[own != NONE32]]) <= set(_WORDS[name].split())
-            assert (own != NONE32).any()
-    assert (lift[place != NONE32] > 1).all() and (count[place != NONE32] >= 3).all()
-    assert (count[place == NONE32] == 0).all()
-
-
-def test_a_lift_is_the_share_of_a_word_over_the_share_of_all(
-    data: dict[str, Any], record: RoutingRecord, choices: Choices
-) -> None:
-    words = data["words"]
-    place, count, lift = (unpacked(words[key]).reshape(4, 8, -1) for key in ("place", "count", "lift"))
-    said = [record.texts.texts[text].split()[position] for text, position in zip(choices.texts, choices.positions, strict=True)]
-    own = np.array(said) == words["names"][place[2, 3, 0]]
-    first = choices.chosen[2][:, 0] == 3
-    assert count[2, 3, 0] == (own & first).sum()
-    assert lift[2, 3, 0] == pytest.approx((own & first).sum() / own.sum() / first.mean(), rel=1e-4)
-
-
-def test_partners_act_on_the_same_tokens(data: dict[str, Any], choices: Choices) -> None:
-    place, rate = (unpacked(data["partners"][key]).reshape(4, 8, 3) for key in ("place", "rate"))
-    chosen = choices.chosen[1]
-    for expert in range(8):
-        own = (chosen == expert).any(axis=1)
-        rates = [(chosen[own] == other).any(axis=1).mean() if other != expert else 0 for other in range(8)]
-        assert rate[1, expert, 0] / NONE16 == pytest.approx(max(rates), abs=ROUNDED)
-        assert rates[place[1, expert, 0]] == max(rates)
 
 
 def test_examples_and_shown_tokens_are_those_of_the_record(
@@ -160,21 +97,6 @@ def test_examples_and_shown_tokens_are_those_of_the_record(
                 assert sure[rows[0], point, 0] == sure[top[:, point, 0] == expert, point, 0].max()
 
 
-def test_the_first_choice_stands_first_also_if_it_is_not_the_most_probable(tmp_path: Path) -> None:
-    record = read_record(recorded(tmp_path, Made(texts=4, biased=True)))
-    data, choices = aggregate(record), record.choices([1])
-    top, sure = (unpacked(data[key]).reshape(-1, 4, 3)[:, 1] for key in ("top", "probabilities"))
-    order = np.concatenate([np.flatnonzero(choices.texts == shown["number"]) for shown in data["shown"]])
-    assert (top[:, :2] == choices.chosen[0][order]).all()
-    assert (sure[:, 0] <= sure[:, 1]).all() and (sure[:, 0] < sure[:, 1]).any()
-
-
-def test_an_expert_that_is_never_chosen_has_nothing_and_breaks_nothing(data: dict[str, Any]) -> None:
-    assert by_slot(data, 0, "first")[0, 0, 7] == by_slot(data, 0, "load")[0, 0, 7] == 0
-    assert (unpacked(data["words"]["place"]).reshape(4, 8, -1)[0, 7] == NONE32).all()
-    assert (unpacked(data["partners"]["place"]).reshape(4, 8, -1)[0, 7] == NONE16).all()
-
-
 def test_routers_that_know_the_domain_put_its_texts_side_by_side(data: dict[str, Any], tmp_path: Path) -> None:
     known = data["map"]["labels"][0]
     assert known["routing"] > 0.75 and known["chance"] == pytest.approx(9 / 39, abs=1e-3)
@@ -197,41 +119,3 @@ def test_any_record_makes_data(made: Made, tmp_path: Path) -> None:
     assert (data["map"] is None) == (made.texts < 3)
     assert len(data["heat"]) == (1 if made.unlabelled else 2)
     assert data["names"] == ([f"expert-{number}" for number in range(8)] if made.named else [])
-
-
-def test_the_rarest_of_many_values_are_one(record: RoutingRecord, tmp_path: Path) -> None:
-    folder = recorded(tmp_path, replace(Made(), texts=60))
-    found = read_record(folder)
-    label = found.settings.labels[0].model_copy(update={"values": tuple(f"v{value:02}" for value in range(40))})
-    many = RoutingRecord(folder, found.settings.model_copy(update={"labels": (label,)}))
-    many.texts.labels["domain"] = np.array([value % 40 for value in range(60)], np.int16)
-    heat = aggregate(many)["heat"][1]
-    assert len(heat["values"]) == MOST_VALUES and heat["values"][-1] == OTHERS
-    assert heat["values"][:20] == [f"v{value:02}" for value in range(20)], "those with two texts each"
-    assert sum(heat["tokens"]) == many.settings.tokens
-
-
-def test_texts_are_drawn_by_the_seed_and_fit_the_page() -> None:
-    lengths = np.random.default_rng(0).integers(0, 900, 5000)
-    for points in (1, 12, 60, 200):
-        mapped, shown = choose_texts(lengths, points, 0)
-        assert (np.diff(mapped) > 0).all() and len(mapped) == module.MAPPED and (lengths[mapped] > 0).all()
-        assert sum(shown.values()) * points <= module._VALUES and 30 <= len(shown) <= module.SHOWN
-        assert all(0 < size <= lengths[text] for text, size in shown.items()) and set(shown) <= set(mapped.tolist())
-    again, other = choose_texts(lengths, 12, 0), choose_texts(lengths, 12, 1)
-    assert again[1] == choose_texts(lengths, 12, 0)[1] != other[1]
-
-
-def test_points_have_different_names(record: RoutingRecord) -> None:
-    points = record.points
-    assert point_names(points) == ["1", "2", "3", "4"]
-    pair = (
-        points[0].model_copy(update={"name": "layers.0.attn"}),
-        points[0].model_copy(update={"name": "layers.0.mlp"}),
-        points[1],
-    )
-    names = point_names(pair)
-    assert names == ["1 attn", "1 mlp", "2"]
-    assert all(one != other for one, other in pairwise(names))
-    ours = tuple(points[0].model_copy(update={"name": f"layers.0.{block}.routing_point"}) for block in ("self_attn", "mlp"))
-    assert point_names(ours) == ["1 self_attn", "1 mlp"], "the part in which they differ"

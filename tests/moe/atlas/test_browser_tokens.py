@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from unmask.moe.atlas.page import write_atlas
 from unmask.moe.routing.record import read_record
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
-PHONE = {"width": 360, "height": 740}
 ROUNDED = 0.5 + 0.2  # points: to whole ones for the reader, and to 1/255 in the page
 
 
@@ -81,55 +79,3 @@ def test_pointing_at_a_token_shows_what_was_recorded(look: Any, shown: tuple[Rec
         for token in (3, 0, 17):
             seen.view("tokens").locator(".tok").nth(token).hover()
             require_told(seen, of_record, text, token, point=1)
-
-
-def test_keys_show_what_was_recorded(look: Any, shown: tuple[Recorded, Path]) -> None:
-    of_record, page = shown
-    seen = look(page)
-    open_text(seen, 5)
-    seen.view("tokens").get_by_label("Layer", exact=True).focus()
-    for _ in range(20):  # past the experts of the text
-        seen.press("Tab")
-        if seen.page.evaluate("() => document.activeElement.matches('.tok')"):
-            break
-    require_told(seen, of_record, 5, 0, point=1)
-    seen.press("ArrowRight", "ArrowRight")
-    require_told(seen, of_record, 5, 2, point=1)
-    seen.press("ArrowDown", "ArrowDown")
-    require_told(seen, of_record, 5, 2, point=3)
-    spoken = seen.page.evaluate("() => document.activeElement.getAttribute('aria-label')")
-    name, share = of_record.rows(5, 2, 3)[0]
-    assert f": {name}, " in spoken
-    assert abs(float(spoken.split(", ")[-1].removesuffix(" %")) - share) <= ROUNDED
-
-
-def test_a_finger_shows_what_was_recorded_where_it_can_be_seen(look: Any, shown: tuple[Recorded, Path]) -> None:
-    of_record, page = shown
-    seen = look(page, PHONE["width"], has_touch=True, is_mobile=True)
-    seen.page.set_viewport_size(PHONE)
-    open_text(seen, 4)
-    seen.view("tokens").locator(".tokens").evaluate("one => one.scrollIntoView({ block: 'start', behavior: 'instant' })")
-    for token in (9, 2):
-        seen.view("tokens").locator(".tok").nth(token).tap()
-        require_told(seen, of_record, 4, token, point=1)
-        first = seen.view("tokens").locator(".told .bars li").first.bounding_box()
-        assert 0 < first["y"] + first["height"] < PHONE["height"], "without scrolling"
-
-
-def centre(box: dict[str, float]) -> Sequence[float]:
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def test_a_clicked_token_stays_while_the_pointer_goes_to_what_is_told(look: Any, shown: tuple[Recorded, Path]) -> None:
-    of_record, page = shown
-    seen = look(page)
-    tokens = seen.view("tokens")
-    tokens.scroll_into_view_if_needed()
-    tokens.locator(".tok").nth(1).click()
-    tokens.locator(".tok").nth(4).hover()
-    require_told(seen, of_record, 0, 4, point=1)
-    seen.page.mouse.move(*centre(tokens.locator(".path button").nth(2).bounding_box()), steps=20)
-    require_told(seen, of_record, 0, 1, point=1)
-    tokens.locator(".path button").nth(2).click()
-    require_told(seen, of_record, 0, 1, point=2)
-    assert tokens.locator(".tok[aria-selected=true]").get_attribute("data-at") == "1"

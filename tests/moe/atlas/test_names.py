@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from unmask.moe.atlas.names import pieces, token_name
+from unmask.moe.atlas.aggregate import pieces, token_name
 
 
 @given(some.text(max_size=30), some.data())
@@ -18,15 +18,15 @@ def test_pieces_are_the_text_again(text: str, data: some.DataObject) -> None:
     spans = spans.reshape(-1, 2)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     kept = np.flatnonzero(np.array(data.draw(some.lists(some.booleans(), min_size=len(spans), max_size=len(spans))), bool))
-    parts = pieces(text, spans, kept, whole=True)
+    parts = pieces(text, spans, kept, complete=True)
     assert "".join(parts) == text
     assert len(parts) == 2 * len(kept) + 1
 
 
 def test_a_text_that_is_cut_ends_with_its_last_shown_token() -> None:
     spans = np.array([[0, 0], [0, 3], [3, 7]])
-    assert pieces("one two three", spans, np.array([1, 2]), whole=False) == ["", "one", "", " two", ""]
-    assert pieces("one two three", spans, np.array([2]), whole=True) == ["one", " two", " three"]
+    assert pieces("one two three", spans, np.array([1, 2]), complete=False) == ["", "one", "", " two", ""]
+    assert pieces("one two three", spans, np.array([2]), complete=True) == ["one", " two", " three"]
 
 
 @pytest.mark.parametrize(

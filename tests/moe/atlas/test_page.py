@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.loaded import loaded_by
-from tests.moe.atlas.conftest import recorded
-from tests.moe.atlas.made_record import HOSTILE, SCRIPT, Made
+from tests.moe.atlas.made_record import HOSTILE, SCRIPT
 from tests.reporting.synthetic import small
 from tests.reporting.test_page import Parsed
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.io.terminal import visible
-from unmask.moe.atlas.aggregate import aggregate
-from unmask.moe.atlas.packing import as_script
-from unmask.moe.atlas.page import NAME, number, write_atlas
-from unmask.moe.routing.record import RecordSettings, read_record
-from unmask.reporting.report_folder import write_report
+from unmask.moe.atlas.aggregate import aggregate, as_script
+from unmask.moe.atlas.page import NAME, number
+from unmask.moe.routing.record import read_record
 
 ATLASES = ["small_atlas", "strange_atlas", "two_atlases"]
 
@@ -60,27 +53,6 @@ def test_it_refers_to_nothing_outside(atlas: Path, page: Parsed) -> None:
     assert all(attributes["href"][0] == "#" and attributes["href"][1:] in identifiers for attributes, _ in page.all("a"))
 
 
-def test_only_its_own_script_may_run(page: Parsed) -> None:
-    [policy] = [attributes["content"] for attributes, _ in page.all("meta") if "http-equiv" in attributes]
-    [(given, _), (plain, own)] = scripts(page)
-    assert given == {"type": "application/json", "id": "data"} and plain == {}
-    assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" in policy
-    assert policy.startswith("default-src 'none'")
-    assert not any(name.startswith("on") for _, attributes, _ in page.elements for name in attributes)
-
-
-def test_every_colour_that_is_used_is_set(page: Parsed) -> None:
-    style = "".join(text for _, text in page.all("style"))
-    assert set(re.findall(r"var\((--[\w-]+)\)", style)) - {"--own", "--sure"} <= set(re.findall(r"(--[\w-]+):", style))
-
-
-def test_headings_stand_in_order(page: Parsed) -> None:
-    levels = [int(name[1]) for name, _, _ in page.elements if re.fullmatch("h[1-6]", name)]
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert page.all("html", lang="en") and page.all("title")[0][1].startswith("unmask atlas: ")
-
-
 def test_the_data_are_those_of_the_record(small_atlas: Path, small_record: Path) -> None:
     assert as_script(data_of(Parsed(small_atlas.read_text("utf-8")))) == as_script([aggregate(read_record(small_record))])
 
@@ -97,14 +69,6 @@ def test_texts_and_names_are_text(strange_atlas: Path) -> None:
     assert any(HOSTILE[:30] in text and "\\u202eabc" in text and "\\x1b[31m" in text for text in texts)
 
 
-@pytest.mark.parametrize("name", ["\0data\0", "a\0b", "{{ data }}", "</script>"])
-def test_no_name_of_a_model_breaks_the_page(name: str, tmp_path: Path) -> None:
-    record = recorded(tmp_path / "record", Made(texts=6, model=name))
-    page = Parsed(write_atlas([record], tmp_path).read_text("utf-8"))
-    assert data_of(page)[0]["texts"] == 6
-    assert page.all("title")[0][1] == f"unmask atlas: {visible(name)}"
-
-
 def test_measures_are_in_the_page_without_a_script(small_atlas: Path, small_record: Path) -> None:
     known = json.loads((small_record / "measures.json").read_text("utf-8"))
     page = Parsed(small_atlas.read_text("utf-8"))
@@ -115,23 +79,6 @@ def test_measures_are_in_the_page_without_a_script(small_atlas: Path, small_reco
             name
         )
     assert "what there is to know about \u201cdomain\u201d" in page.all("p", class_="lead")[0][1]
-
-
-def test_a_record_without_measures_says_how_to_get_them(strange_atlas: Path, two_atlases: Path) -> None:
-    assert "no measures yet" in strange_atlas.read_text("utf-8")
-    assert "B has no measures" in two_atlases.read_text("utf-8")
-
-
-def test_the_same_record_makes_the_same_page(small_record: Path, small_atlas: Path, tmp_path: Path) -> None:
-    assert write_atlas([small_record], tmp_path).read_bytes() == small_atlas.read_bytes()
-    assert write_atlas([small_record], tmp_path).read_bytes() == small_atlas.read_bytes(), "over its own"
-
-
-def test_a_file_of_somebody_else_stays(small_record: Path, tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text("<title>my atlas</title>")
-    with pytest.raises(UnmaskError, match="not written by unmask"):
-        write_atlas([small_record], tmp_path)
-    assert (tmp_path / NAME).read_text() == "<title>my atlas</title>"
 
 
 def test_the_command_knows_records_from_comparisons(small_record: Path, tmp_path: Path) -> None:
@@ -154,48 +101,6 @@ def test_the_command_knows_records_from_comparisons(small_record: Path, tmp_path
         assert not (tmp_path / "no").exists()
 
 
-def test_the_page_lies_in_the_record_by_default_and_leaves_it_whole(tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "record", Made(texts=6))
-    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
-    assert (folder / "report" / NAME).is_file() and read_record(folder).settings.texts == 6
-
-
-def test_an_unfinished_record_is_refused(tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "record", Made(texts=6))
-    (folder / "parts" / "00001" / "checksums.json").unlink()
-    with pytest.raises(UnmaskError, match="not finished"):
-        write_atlas([folder], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_report_of_scores_beside_an_atlas_is_left_alone(small_record: Path, tmp_path: Path) -> None:
-    (tmp_path / "scores").mkdir()
-    small().write(tmp_path / "scores")
-    page = write_report(tmp_path / "scores", tmp_path / "out")
-    before = page.read_bytes()
-    write_atlas([small_record], tmp_path / "out")
-    assert page.read_bytes() == before
-
-
 def test_it_needs_no_model(small_record: Path, tmp_path: Path) -> None:
     code = "from unmask.moe.atlas.page import write_atlas; write_atlas(given[:1], given[1])"
     assert loaded_by(code, small_record, tmp_path) == set()
-
-
-class Blocks(Made):
-    """Two routing points in each layer."""
-
-    def settings(self, tokens: int) -> RecordSettings:
-        settings = super().settings(tokens)
-        names = [(place // 2, ("attention", "mlp")[place % 2]) for place in range(len(settings.points))]
-        points = tuple(
-            point.model_copy(update={"name": f"layers.{layer}.{block}", "layer": layer + 1})
-            for point, (layer, block) in zip(settings.points, names, strict=True)
-        )
-        return settings.model_copy(update={"points": points})
-
-
-def test_the_layer_that_tells_most_is_named_with_its_block(tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "record", Blocks(), measured=True)
-    said = Parsed(write_atlas([folder], tmp_path).read_text("utf-8")).all("p")
-    assert any(re.search(r"Layer [12] (attention|mlp) tells most", text) for _, text in said)

@@ -12,9 +12,8 @@ from tests.moe.atlas.conftest import recorded
 from tests.moe.atlas.made_record import Made
 from tests.moe.atlas.test_packing import unpacked
 from unmask.moe.atlas.aggregate import aggregate
-from unmask.moe.routing.expert_record import ExpertLosses, LabelLosses, Removal
-from unmask.moe.routing.record import EXPERTS, read_record
-from unmask.moe.routing.statistics.text_bootstrap import Measured
+from unmask.moe.routing.record import EXPERTS, ExpertLosses, LabelLosses, Removal, read_record
+from unmask.moe.routing.text_bootstrap import Measured
 
 MADE = Made(points=3, experts=4, texts=12)
 
@@ -53,32 +52,3 @@ def test_each_slot_has_the_loss_of_its_expert(tmp_path: Path) -> None:
     assert by_domain[:, law] == pytest.approx(1 + np.arange(12) / 10)
     assert np.isnan(np.delete(by_domain, law, axis=1)).all(), "of other domains nothing is known"
     assert not data["removal"]["together"]
-
-
-def test_what_was_measured_in_another_order_finds_its_slot(tmp_path: Path) -> None:
-    points = tuple(reversed(read_record(recorded(tmp_path / "points", MADE)).points))
-    data = aggregate(read_record(losses(tmp_path / "record", EACH, points=points)))
-    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)
-    assert found[0, 1, 0] == pytest.approx(0.9) and found[2, 3, 0] == pytest.approx(0.3)
-
-
-def test_an_expert_that_was_removed_everywhere_has_one_loss(tmp_path: Path) -> None:
-    everywhere = [Removal((0, 1, 2), expert) for expert in range(4)]
-    data = aggregate(read_record(losses(tmp_path / "record", everywhere)))
-    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)[:, :, 0]
-    assert found == pytest.approx(np.tile(np.arange(4) / 10, (3, 1))) and data["removal"]["together"]
-
-
-def test_an_expert_that_was_removed_at_some_points_has_its_loss_there(tmp_path: Path) -> None:
-    """As an expert of ours over a mixture, whose own routers stand in the record, too."""
-    ours = [Removal((0, 2), expert) for expert in range(3)]
-    data = aggregate(read_record(losses(tmp_path / "record", ours)))
-    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)[:, :, 0]
-    assert found[[0, 2], :3] == pytest.approx(np.tile(np.arange(3) / 10, (2, 1)))
-    assert np.isnan(found[1]).all() and np.isnan(found[:, 3]).all()
-
-
-def test_losses_of_another_model_are_not_shown(tmp_path: Path) -> None:
-    folder = losses(tmp_path / "record", EACH, weights="other")
-    with pytest.warns(UserWarning, match="of a model with other weights"):
-        assert aggregate(read_record(folder))["removal"] is None

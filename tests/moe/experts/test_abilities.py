@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
-from unmask.moe.experts.abilities.ability_tests import TESTS, Item, is_right, read_items, said
-from unmask.moe.experts.abilities.harness import _language_model, accuracy, draw_items, draw_tests, learned_of
-from unmask.moe.experts.abilities.sandbox import Limits, Program, isolation, passes
+from unmask.moe.experts.abilities.ability_tests import TESTS, Item, read_items
+from unmask.moe.experts.abilities.harness import accuracy, draw_items, draw_tests
+from unmask.moe.experts.abilities.sandbox import Limits, Program, missing_protection, passes
 
 FILES = {
     "mmlu": "mmlu/test.jsonl",
@@ -30,22 +30,6 @@ FILES = {
 }
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", FILES)
-def test_items_of_real_files(name: str, data: Path) -> None:
-    items, again, other = (draw_items(name, data / FILES[name], 20, seed) for seed in (0, 0, 1))
-    assert len(items) == 20
-    assert [item.key for item in items] == [item.key for item in again] != [item.key for item in other]
-    for item in items:
-        if item.program is None:
-            assert item.choices[int(str(item.target))] if item.choices else item.target
-    shots = {"bbh": ("\nQ:", 4), "gsm8k": ("Question: ", 9), "mbpp": ("[BEGIN]", 4)}.get(name)
-    if shots:
-        assert all(item.prompt.count(shots[0]) == shots[1] for item in items), "the shots and the question"
-    if name == "bbh":
-        assert not any("canary" in item.prompt for item in items)
-
-
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> None:
     rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()]
@@ -53,92 +37,12 @@ def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> No
     column = "canonical_solution" if name == "humaneval" else "code"
     items = read_items(name, data / FILES[name])
     assert len(items) == len(rows)
-    if not isolation().whole:
-        pytest.skip(f"no sandbox: {isolation().why}")
+    if missing_protection():
+        pytest.skip(f"no sandbox: {missing_protection()}")
     for item, row in list(zip(items, rows, strict=True))[:6]:
         assert item.program is not None
         assert passes(item.program(row[column]), Limits(seconds=60))
         assert not passes(item.program("    return None\n" if name == "humaneval" else "x = 1\n"))
-
-
-def test_mbpp_is_asked_as_published(data: Path, tmp_path: Path) -> None:
-    """Three examples, which are tasks 2, 3 and 4, and the 500 tasks of the test: wherever they stand in the file."""
-    rows = [json.loads(line) for line in (data / FILES["mbpp"]).read_text().splitlines()]
-    by_number = {row["task_id"]: row for row in rows}
-    shuffled = tmp_path / "mbpp.jsonl"
-    shuffled.write_text("\n".join(json.dumps(row) for row in reversed(rows)))
-    items = read_items("mbpp", shuffled)
-    assert [item.key for item in items] == [by_number[number]["text"] for number in reversed(range(11, 511))]
-    for item in items:
-        places = [item.prompt.find(by_number[number]["text"]) for number in (2, 3, 4)]
-        assert -1 not in places and places == sorted(places)
-        assert by_number[1]["text"] not in item.prompt and item.prompt.count("[BEGIN]") == 4
-    for left, why in (({3}, "lacks task 3"), (set(range(11, 511)), "has no items: .* tasks 11 to 510")):
-        shuffled.write_text("\n".join(json.dumps(row) for row in rows if row["task_id"] not in left))
-        with pytest.raises(UnmaskError, match=why):
-            read_items("mbpp", shuffled)
-
-
-def test_answers_are_read_where_they_stand() -> None:
-    assert said(TESTS["gsm8k"], " 3 + 4 = 7.\n#### 1,234") == "1234"
-    assert said(TESTS["gsm8k"], " It is 7.") == ""
-    assert said(TESTS["bbh"], " First ... So the answer is (A).") == "(A)"
-    assert said(TESTS["bbh"], " the answer is no. So the answer is valid.") == "valid"
-    assert said(TESTS["bbh"], " So the answer is 1,234.") == "1234"
-    assert is_right(TESTS["bbh"], " So the answer is dearth, wind, & fire.", "dearth, wind, & fire")
-
-
-def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: Path) -> None:
-    def write(name: str, rows: list[dict[str, Any]]) -> Path:
-        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        return tmp_path / name
-
-    solution = r"It is $\boxed{\dfrac{1}{2}}$, so \boxed{\text{Fred's } 1,000^\circ}."
-    file = write("test.jsonl", [{"problem": "How warm?", "solution": solution}])
-    with pytest.raises(UnmaskError, match=r"train\.jsonl does not exist. It must hold the examples for test\.jsonl"):
-        read_items("math", file)
-    write("train.jsonl", [{"problem": f"p{number}", "solution": f"s{number}"} for number in range(6)])
-    [item] = read_items("math", file)
-    assert item.prompt.startswith("Problem:\np0\n\nSolution:\ns0\n\n") and item.prompt.endswith(
-        "Problem:\nHow warm?\n\nSolution:"
-    )
-    assert item.prompt.count("Problem:") == 5 and item.target == "Fred's1000" and item.key == "How warm?"
-    math = TESTS["math"]
-    assert is_right(math, r" so \boxed{3} and $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}")
-    assert not is_right(math, r" it is \frac{1}{2}", r"\frac{1}{2}") and not is_right(math, r"\boxed{1", "1")
-    with pytest.raises(UnmaskError, match="line 1: the solution has no answer"):
-        read_items("math", write("none.jsonl", [{"problem": "a", "solution": "b"}]))
-
-    write("train.jsonl", [{"question": f"q{number}", "answer": [f"a{number}"]} for number in range(6)])
-    trivia = write(
-        "trivia.jsonl", [{"question": "Who?", "answer": {"value": "X", "aliases": ["The Beatles!", "Beatles, The"]}}]
-    )
-    [item] = read_items("triviaqa", trivia)
-    assert item.prompt.startswith("Question: q0\nAnswer: a0\n\n") and item.prompt.endswith("\n\nQuestion: Who?\nAnswer:")
-    assert item.target == ("beatles",) and item.prompt.count("Question:") == 6
-    for text, right in ((" the beatles", True), (" The Beatles!", True), (" Beatle", False), ("", False), (" The", False)):
-        assert is_right(TESTS["triviaqa"], text, item.target) is right
-    [item] = read_items("nq", write("nq.jsonl", [{"question": "when was it", "answer": ["1999", "in 1999"]}]))
-    assert item.prompt.startswith("Answer these questions:\n\nQ: q0?\nA: a0\n") and item.prompt.endswith(
-        "\nQ: when was it?\nA:"
-    )
-    assert item.target == ("1999", "in 1999")
-    with pytest.raises(UnmaskError, match="line 1: 'answer' must be a list of texts"):
-        read_items("nq", write("bad.jsonl", [{"question": "when", "answer": []}]))
-
-
-def test_what_was_learned_is_left_out(data: Path) -> None:
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds
-
-    for name in ("mmlu", "bbh", "gsm8k", "mbpp"):
-        file = data / FILES[name]
-        lessons = read_seeds(file)
-        known = lessons[5:25]
-        whole = len(draw_items(name, file, None, 0))
-        left = len(draw_items(name, file, None, 0, learned_of(known)))
-        assert 15 <= whole - left < 40, name
-        with pytest.raises(UnmaskError, match="all items are among the learned lessons"):
-            draw_items(name, file, None, 0, learned_of(lessons))
 
 
 @pytest.mark.parametrize("name", ["mmlu", "bbh", "gsm8k"])
@@ -148,7 +52,7 @@ def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
     import lm_eval
 
     from tests.moe.mixture.models import language_model
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds
+    from unmask.moe.experts.lessons.lessons import read_seeds
 
     rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()[:6]]
     lessons = read_seeds(data / FILES[name])
@@ -190,21 +94,6 @@ def test_a_model_that_knows_the_answer_is_right_and_one_that_does_not_is_wrong(n
     assert set(favourites) == ({1} if name == "piqa" else {0}), "whatever is longer is less likely as a whole"
 
 
-def test_likelihoods_of_a_model_in_low_precision_are_computed_in_fp32(tokenizer: Any) -> None:
-    from lm_eval.api.instance import Instance
-
-    from tests.moe.mixture.models import language_model
-
-    model = language_model(vocab_size=512, max_position_embeddings=512).to(torch.bfloat16)
-    lm, ids = _language_model(model, tokenizer, 1), tokenizer("a b")["input_ids"]
-    with torch.no_grad():
-        expected = model(torch.tensor([ids])).logits.float().log_softmax(dim=-1)[0]
-    start = len(tokenizer("a")["input_ids"])
-    likelihood = sum(float(expected[at - 1, ids[at]]) for at in range(start, len(ids)))
-    [(found, _)] = lm.loglikelihood([Instance("loglikelihood", {}, ("a", " b"), 0)])
-    assert found == pytest.approx(likelihood, abs=1e-4)
-
-
 def test_written_text_is_scored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_eval.models.huggingface import HFLM
 
@@ -214,33 +103,6 @@ def test_written_text_is_scored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(HFLM, "generate_until", lambda self, asked, **_: [" 2 + 2 = 4\n#### 4" for _ in asked])
     items = [Item("Two and two?", "a", target="4"), Item("Three?", "b", target="3")]
     assert accuracy(model, tokenizer, "gsm8k", items).tolist() == [1.0, 0.0]
-
-
-CODE = [Item("def f():\n", "c", program=lambda written: Program("", f"assert '####' in {written!r}", ()))]
-
-
-def test_code_is_judged_where_it_may_run(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lm_eval.models.huggingface import HFLM
-
-    from tests.moe.mixture.models import language_model
-    from unmask.moe.experts.abilities import harness
-
-    model = language_model(vocab_size=512, max_position_embeddings=512)
-    monkeypatch.setattr(HFLM, "generate_until", lambda self, asked, **_: [" #### 4" for _ in asked])
-    with pytest.raises(UnmaskError, match="--run-code"):
-        accuracy(model, tokenizer, "humaneval", CODE)
-    for unsandboxed in (True, False) if isolation().whole else (True,):
-        assert accuracy(model, tokenizer, "humaneval", CODE, run_code=True, unsandboxed=unsandboxed).tolist() == [1.0]
-    given: list[Any] = []
-
-    def judge(program: Program, *, unsandboxed: bool) -> bool:
-        given.append((program, unsandboxed))
-        return False
-
-    monkeypatch.setattr(harness, "passes", judge)
-    monkeypatch.setattr(harness, "require_sandbox", lambda unsandboxed: given.append(unsandboxed))
-    assert accuracy(model, tokenizer, "humaneval", CODE, run_code=True, unsandboxed=True).tolist() == [0.0]
-    assert given == [True, (Program("", "assert '####' in ' #### 4'", ()), True)]
 
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
@@ -275,7 +137,7 @@ def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
     assert judged == [item.program(" pass") for item in local if item.program]
     with pytest.raises(UnmaskError, match="--run-code"):
         accuracy(model, tokenizer, name, given)
-    from unmask.moe.experts.lessons.seed_lessons import read_seeds
+    from unmask.moe.experts.lessons.lessons import read_seeds
 
     if name == "mbpp":
         lessons = read_seeds(data / FILES[name])[10:13]
@@ -283,22 +145,6 @@ def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
         assert len(accuracy(model, tokenizer, name, left, run_code=True, limit=3)) == 1
         with pytest.raises(UnmaskError, match="All 3 items that the harness fetched are among the learned lessons"):
             accuracy(model, tokenizer, name, draw_tests({name: None}, 3, 0, lessons)[name], run_code=True, limit=3)
-
-
-def test_what_the_hub_does_not_give_is_said(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    from tests.moe.mixture.models import language_model
-    from unmask.moe.experts.abilities import harness
-
-    def offline(*_: Any) -> Any:
-        raise ConnectionError("no way to the hub")
-
-    monkeypatch.setattr(datasets, "load_dataset", offline)
-    monkeypatch.setattr(harness, "require_sandbox", lambda _: None)
-    model = language_model(vocab_size=512, max_position_embeddings=512)
-    with pytest.raises(UnmaskError, match="cannot load 'openai/openai_humaneval': no way to the hub Give a local file instead"):
-        accuracy(model, tokenizer, "humaneval", run_code=True)
 
 
 def test_abilities_on_the_command_line(base: Path, data: Path) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.moe.experts.conftest import COLOURS, SUMS
 from tests.moe.mixture.models import language_model, saved_experts
-from unmask.moe.experts.expert_usage import first_choices, measure_usage
+from unmask.moe.experts.expert_usage import first_choices
 from unmask.moe.experts.lessons.lessons import tokenize_lessons
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
@@ -50,52 +50,3 @@ def test_first_choices_by_hand(mixture: Mixture, tokenizer: Any) -> None:
         sums.append(logits.softmax(dim=-1).amax(dim=-1))
     assert strength == pytest.approx(float(torch.cat([one.flatten() for one in sums]).mean()), rel=1e-5)
     assert 0.5 <= strength <= 1
-
-
-def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.experts.expert_usage as module
-
-    def told(*_: Any, **__: Any) -> Any:
-        first = np.array([[0.1, 0.9]] * len(SUMS) + [[0.9, 0.1]] * len(COLOURS))
-        both = np.stack([first, first[:, ::-1]], axis=1)
-        return both, np.full_like(both, 0.5), 0.7  # the second point has the experts the other way round
-
-    monkeypatch.setattr(module, "first_choices", told)
-    usage = measure_usage(mixture, tokenizer, DOMAINS)
-    assert usage.strength == 0.7
-    assert np.allclose(usage.load, 0.5)
-    assert usage.information > 0.5 > 0.1 > usage.shuffled
-    assert usage.by_point == pytest.approx([usage.information] * 2)
-    assert usage.responses == pytest.approx(0)
-    assert usage.pooled == pytest.approx(0), "points that disagree tell nothing if they are taken as one"
-    assert usage.interval[0] <= usage.information <= usage.interval[1]
-
-
-@pytest.mark.sample(0)
-def test_chance_is_subtracted(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Routing that knows nothing of domains has information by chance, more of it the fewer the lessons; corrected, it has none."""
-    import unmask.moe.experts.expert_usage as module
-
-    monkeypatch.setattr(module, "_RESAMPLES", 2)  # intervals are not looked at here
-    few = {"sums": SUMS[:4], "colours": COLOURS[:4]}
-    found = []
-    for seed in range(30):
-        drawn = np.random.default_rng(seed).dirichlet([0.3] * 2, size=(8, 2))
-
-        def told(*_: Any, drawn: Any = drawn, **__: Any) -> Any:
-            return drawn, drawn, 0.7
-
-        monkeypatch.setattr(module, "first_choices", told)
-        found.append(measure_usage(mixture, tokenizer, few, seed=seed))
-    assert np.mean([usage.information for usage in found]) > 0.04, "by chance alone"
-    assert abs(np.mean([usage.corrected for usage in found])) < 0.02
-    expected = (found[0].information - found[0].shuffled) / (1 - found[0].shuffled)
-    assert found[0].responses_corrected == pytest.approx(expected) == found[0].as_json()["corrected"]
-    assert measure_usage(mixture, tokenizer, few, seed=29) == found[-1], "drawn by the seed"
-
-
-def test_usage_of_a_real_one(mixture: Mixture, tokenizer: Any) -> None:
-    usage = measure_usage(mixture, tokenizer, DOMAINS)
-    assert np.allclose(np.sum(usage.load, axis=1), 1)
-    assert usage.domains == ("sums", "colours") and usage.experts == ("colours", "sums")
-    assert 0 <= usage.information <= 1 and usage.own in (0.0, 0.5, 1.0)

@@ -12,7 +12,6 @@ from pydantic import Field
 from safetensors.torch import load_file, save_file
 
 from tests.moe.experts.conftest import DOMAINS, SUMS
-from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.models.identity import recorded_base
 from unmask.models.loading import Source, load_language_model
@@ -50,29 +49,6 @@ def retrain(base: Path) -> None:
     save_file({name: weight + 0.05 for name, weight in weights.items()}, base / "model.safetensors", {"format": "pt"})
 
 
-def test_an_expert_on_a_base_that_was_retrained_is_not_taken_over(base: Path, tmp_path: Path) -> None:
-    first = expert(base, tmp_path / "done")
-    killed(lambda: expert(base, tmp_path / "cut", At("training", 2, die)))
-    assert expert(base, tmp_path / "done", At("training", 1, pytest.fail)).losses == first.losses
-    retrain(base)
-    for name in ("done", "cut"):
-        with pytest.raises(UnmaskError, match=rf"base model {CHANGED} the run in .* began: it was \w+ and is \w+ now"):
-            expert(base, tmp_path / name)
-
-
-def test_an_expert_is_resumed_from_another_working_directory(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    expert("base", tmp_path / "expert")
-    said = json.loads((tmp_path / "expert" / "adapter_config.json").read_text())
-    assert said["base_model_name_or_path"] == str(base)
-    assert recorded_base(tmp_path / "expert") is not None
-    monkeypatch.chdir("/")
-    assert expert(base, tmp_path / "expert", At("training", 1, pytest.fail)).losses
-    assert load_language_model(Source(str(tmp_path / "expert"), dtype="float32"))
-
-
 def test_a_base_that_was_retrained_is_noticed_by_all_who_use_its_experts(base: Path, experts: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mixture"
     mixed(folder, experts)
@@ -104,35 +80,6 @@ def test_the_same_experts_or_lessons_in_another_order_are_another_mixture(base: 
         with pytest.raises(UnmaskError, match=rf"'{tmp_path / 'mixture'}' holds a run with other settings: order was"):
             ingredients = Ingredients(tuple(experts / name for name in order))
             mix(ingredients, lessons, tmp_path / "mixture", Routing(), Source("", dtype="float32"), learning=SHORT)
-
-
-def test_an_expert_with_another_scale_is_another_expert(base: Path, experts: Path, tmp_path: Path) -> None:
-    """Its weights are the same files, but it changes the model by twice as much."""
-    mixed(tmp_path / "mixture", experts)
-    file = experts / "sums" / "adapter_config.json"
-    said = json.loads(file.read_text())
-    file.write_text(json.dumps(said | {"lora_alpha": 2 * said["lora_alpha"]}))
-    (experts / "sums" / "checksums.json").unlink()  # as in a folder that another program wrote
-    with pytest.raises(UnmaskError, match=r"scales\.sums was 2\.0 and is 4\.0 now"):
-        mixed(tmp_path / "mixture", experts)
-
-
-def test_a_training_does_not_go_on_in_another_precision(base: Path, experts: Path, tmp_path: Path) -> None:
-    """What "auto" means depends on the machine."""
-    half = Source(str(base), dtype="bfloat16")
-    with pytest.raises(UnmaskError, match='dtype was "float32" and is "bfloat16" now'):
-        train_expert(half, SUMS, experts / "sums", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
-    killed(lambda: expert(base, tmp_path / "cut", At("training", 2, die)))
-    with pytest.raises(UnmaskError, match='dtype was "float32" and is "bfloat16" now'):
-        train_expert(half, SUMS, tmp_path / "cut", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
-
-
-def test_a_base_that_was_moved_is_the_same_base(base: Path, experts: Path, tmp_path: Path) -> None:
-    base.rename(tmp_path / "moved")
-    with pytest.raises(UnmaskError, match="does not exist"):
-        build_mixture([experts / "sums"], Routing())
-    mixture, _ = build_mixture([experts / "sums"], Routing(), Source(str(tmp_path / "moved"), dtype="float32"))
-    assert mixture.source.model == str(tmp_path / "moved")
 
 
 class Run(RunRecord):

@@ -14,16 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.messages import heard
-from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.moe.experts.conftest import DOMAINS, SUMS
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.experts.expert import train_expert
 from unmask.moe.experts.lesson_training import Learning
-from unmask.moe.experts.lessons.lessons import tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.router import RouterOptions, train_router
+from unmask.moe.experts.router import train_router
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture, build_mixture
 from unmask.training.lora import LoraOptions
@@ -78,29 +76,6 @@ def test_a_killed_expert_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Pat
     assert not [file for file in tmp_path.glob(".*") if file.suffix != ".lock"]
 
 
-def test_a_folder_of_something_else_is_not_overwritten(base: Path, tmp_path: Path) -> None:
-    expert(base, tmp_path / "expert")
-    assert expert(base, tmp_path / "expert", SUMS, At("training", 1, pytest.fail)).losses
-    with pytest.raises(UnmaskError, match=r"other settings: lessons\.content was"):
-        expert(base, tmp_path / "expert", COLOURS)
-    with pytest.raises(UnmaskError, match="was not made by this command"):
-        expert(base, base)
-    killed(lambda: expert(base, tmp_path / "cut", SUMS, At("training", 4, die)))
-    with pytest.raises(UnmaskError, match=r"other settings: lessons\.content was"):
-        expert(base, tmp_path / "cut", COLOURS)
-
-
-def test_lessons_that_lose_their_end_are_told(base: Path, tokenizer: Any, tmp_path: Path) -> None:
-    whole = tokenize_lessons(tokenizer, SUMS, 512)
-    limit = max(lesson.start for lesson in whole) + 3
-    cut = sum(len(lesson.ids) > limit for lesson in whole)
-    with heard() as said:
-        expert(base, tmp_path / "whole", steps=1)
-        expert(base, tmp_path / "cut", steps=1, max_length=limit)
-    told = f"lessons: {cut} of 12 lessons are cut to {limit} tokens (--max-length), so their end is not learned"
-    assert cut and [message for message in said if "are cut" in message] == [told]
-
-
 @pytest.mark.parametrize("router", ["block", "layer", "final"])
 def test_only_the_router_learns(router: Any, base: Path, tmp_path: Path) -> None:
     mixture, tokenizer = mixture_of(base, tmp_path, Routing(router))
@@ -122,26 +97,6 @@ def test_a_killed_router_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Pat
     whole = trained("whole")
     killed(lambda: trained("cut", At("cut", 4, die)))
     assert torch.equal(trained("cut"), whole)
-
-
-def test_what_would_not_learn_as_asked_is_refused(base: Path, tmp_path: Path) -> None:
-    mixture, tokenizer = mixture_of(base, tmp_path, Routing(renormalise=True))
-    with pytest.raises(UnmaskError, match="no gradient"):
-        train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=SHORT, options=RouterOptions(train_top_k=1))
-    mixture.routing = Routing()
-    next(iter(mixture.model.parameters())).requires_grad_(True)
-    with pytest.raises(UnmaskError, match=r"Only the router may train, but .* would train as well"):
-        train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=SHORT)
-
-
-def test_the_two_averages_differ_and_the_parts_of_a_step_do_not_matter(base: Path, tmp_path: Path) -> None:
-    mixed = [*SUMS[:6], *COLOURS[:6]]
-    settings: list[dict[str, Any]] = [{}, {"average": "token"}, {"accumulate": 2}]
-    by_example, by_token, in_parts = (
-        expert(base, tmp_path / str(place), mixed, **changes).losses for place, changes in enumerate(settings)
-    )
-    assert by_example[0] != by_token[0]
-    assert in_parts == pytest.approx(by_example, abs=1e-4)
 
 
 def test_a_mixture_from_the_command_line(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from tests.families import FAMILIES
 from unmask.moe.mixture.expert_folder import Expert, read_expert
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-FAMILY = ["llama", "mistral-sliding", "gemma2", "gemma3", "qwen2", "qwen3", "olmo2", "olmoe", "qwen2-moe"]
+FAMILY = ["llama", "mistral-sliding", "gemma3", "olmoe", "qwen2-moe"]
 
 
 def language_model(family: str = "llama", **changes: Any) -> Any:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests.moe.mixture.models import language_model, saved_experts, tokens
-from unmask.errors import UnmaskError
 from unmask.moe.mixture.merging import merge_experts
 from unmask.moe.mixture.mixture_folder import Mixture
 
@@ -64,13 +63,6 @@ def test_the_order_of_experts_changes_nothing(method: Any, density: float | None
     assert not torch.allclose(one, change(merged(experts, method, density=density, weights=[3.0, 2.0, 1.0])), atol=1e-3)
 
 
-def test_ties_of_copies_is_one_of_them(experts: Any, tmp_path: Path) -> None:
-    """Idempotent: those that agree are averaged."""
-    twins = [saved_experts(tmp_path / str(place), language_model(), [name])[0] for place, name in enumerate(("x", "y"))]
-    assert torch.equal(vectors(twins)[0], vectors(twins)[1])
-    assert torch.allclose(change(merged(twins, "ties", density=1.0)), vectors(twins)[0], atol=1e-5)
-
-
 def test_ties_by_hand(experts: Any) -> None:
     kept = []
     for vector in vectors(experts):
@@ -91,32 +83,3 @@ def test_dare_keeps_a_share_and_its_mean(experts: Any) -> None:
     assert 0.4 < zero.float().mean() < 0.6
     assert torch.allclose(found[~zero], (2 * vector)[~zero], atol=1e-5)
     assert not torch.allclose(found, change(merged(experts[:1], "dare", density=0.5, seed=1)))
-
-
-def test_what_would_change_nothing_is_refused(experts: Any) -> None:
-    for options, why in (
-        ({"method": "linear", "density": 0.5}, "would change nothing"),
-        ({"method": "linear", "density": 1.0}, "would change nothing"),
-        ({"method": "ties"}, "'ties' needs a density"),
-        ({"method": "dare"}, "'dare' needs a density"),
-        ({"method": "dare", "density": 1.0}, "would be the plain sum"),
-        ({"method": "ties", "density": 0.0}, "above 0 and at most 1"),
-        ({"method": "ties", "weights": [1.0]}, "1 weights were given for 3 experts"),
-    ):
-        with pytest.raises(UnmaskError, match=why):
-            merged(experts, **options)
-
-
-def test_an_adapter_of_a_decoder_without_its_head_is_no_expert(tmp_path: Path) -> None:
-    [headless] = saved_experts(tmp_path, language_model().model, ["embedder"], task_type="FEATURE_EXTRACTION")
-    assert all(name.startswith("layers.") for name in headless.factors)
-    said = "'embedder' was trained on the decoder without its language-model head: it changes layers.*where the language model has model"
-    with pytest.raises(UnmaskError, match=said):
-        merged([headless], "linear")
-    with pytest.raises(UnmaskError, match=said):
-        Mixture(language_model(), [headless])
-    [other] = saved_experts(tmp_path / "other", language_model("gpt2"), ["other"], targets=["c_fc"])
-    with pytest.raises(UnmaskError, match=r"the model has no such linear map. It was trained on another base model"):
-        merged([other], "linear")
-    with pytest.raises(UnmaskError, match=r"'other' changes .*c_fc, which is a Conv1D in this model"):
-        merge_experts(language_model("gpt2"), [other], "linear")

@@ -15,8 +15,8 @@ from tests.proofs import ALL
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, gates
-from unmask.moe.mixture.mixture_folder import Mixture, read_mixture_settings
-from unmask.moe.mixture.overrides import override_routing, shuffled
+from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import override_routing
 
 ROUTERS = ["block", "layer", "final"]
 
@@ -51,15 +51,6 @@ def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_p
         assert torch.allclose(logits(model, ids), base, atol=1e-6)
 
 
-def test_without_experts_there_are_no_routing_weights(tokenizer: Any, tmp_path: Path) -> None:
-    model = language_model(vocab_size=512)
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean/routing")
-    with mixture.without_experts(), pytest.raises(UnmaskError, match="the experts are switched off"):
-        embedder.encode(["a b c"])
-    assert embedder.encode(["a b c"]).shape[0] == 1
-
-
 def test_another_thread_does_not_embed_under_an_override(tokenizer: Any, tmp_path: Path) -> None:
     """Without the lock, the thread would embed by the base model alone, since the state of a mixture is shared."""
     model = language_model(vocab_size=512)
@@ -90,62 +81,6 @@ def test_a_layer_is_read_with_its_experts(router: Any, attention: str, tokenizer
     assert embedder.backbone.proof.summary == f"{attention}, proven in 3 layers with and without padding"
 
 
-def everything_about(model: Any) -> dict[str, Any]:
-    """What can be told of a loaded model from outside: modules, weights, what trains, modes, hooks, attributes."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
-    return {
-        "modules": {name: type(module) for name, module in model.named_modules()},
-        "weights": {name: weight.clone() for name, weight in model.state_dict().items()},
-        "trains": {name: weight.requires_grad for name, weight in model.named_parameters()},
-        "modes": {name: module.training for name, module in model.named_modules()},
-        "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
-        "hooks": {
-            (name, kind): sorted(
-                getattr(hook, "__qualname__", "kept") for hook in getattr(module, kind).values() if hook is not True
-            )
-            for name, module in model.named_modules()
-            for kind in hooks
-        },
-        "records": type(model.model)._can_record_outputs,
-    }
-
-
-def test_experts_that_do_not_fit_leave_the_base_as_it_was(tmp_path: Path) -> None:
-    model, other = language_model(), language_model(intermediate_size=80)
-    experts = saved_experts(tmp_path, other)
-    before = everything_about(model)
-    with pytest.raises(UnmaskError, match=r"does not fit this model: its .* the model's is"):
-        Mixture(model, experts)
-    after = everything_about(model)
-    assert before.pop("weights").keys() == after.pop("weights").keys() and before == after
-
-
-@pytest.mark.parametrize("router", ROUTERS)
-def test_a_mixture_of_one_is_its_expert(router: Any, tmp_path: Path) -> None:
-    model = language_model()
-    ids = tokens(model)
-    [expert] = saved_experts(tmp_path, model, ["a"])
-    mixture = Mixture(model, [expert], Routing(router))
-    assert mixture.routing.router == router
-    assert (logits(model, ids) - one_expert("llama", expert.folder, ids)).abs().max() < 1e-5
-
-
-def test_gates_by_hand() -> None:
-    scores = torch.tensor([[1.0, 3.0, 2.0]])
-    alpha = scores.softmax(dim=-1)[0]
-    assert torch.allclose(gates(scores, Routing(top_k=3))[0], alpha)
-    assert torch.allclose(gates(scores, Routing(top_k=1))[0], torch.tensor([0.0, alpha[1], 0.0]))
-    assert torch.allclose(gates(scores, Routing(top_k=2))[0], torch.tensor([0.0, alpha[1], alpha[2]]))
-    assert torch.allclose(gates(scores, Routing(top_k=2, renormalise=True)).sum(), torch.tensor(1.0))
-    assert torch.equal(gates(torch.zeros(1, 3), Routing()).count_nonzero(), torch.tensor(1)), "a tie still chooses one"
-
-
-def test_renormalised_top_1_cannot_be_trained() -> None:
-    with pytest.raises(UnmaskError, match="no gradient"):
-        Routing(renormalise=True).require_gradient()
-    Routing(renormalise=True, top_k=2).require_gradient()
-
-
 @pytest.mark.parametrize("family", FAMILY)
 def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
     """What maps share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
@@ -153,30 +88,13 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=2))
     ids = tokens(model)
     shared = logits(model, ids)
-    sizes = [0 if point.together is None else point.together.shape[0] // (3 * 2) for point in mixture.points.values()]
+    sizes = [0 if point.shared_down is None else point.shared_down.shape[0] // (3 * 2) for point in mixture.points.values()]
     expected = {"olmoe": {3}, "qwen2-moe": {3, 0}}.get(family, {3, 2})
     assert set(sizes) == expected, "query, key, value; gate, up, unless the block gives them other states than its input"
     assert all(point.now.strength is None for point in mixture.points.values())
     for point in mixture.points.values():
         point.unshare()
     assert torch.allclose(logits(model, ids), shared, atol=1e-5)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("factor", ["down", "up"])
-@pytest.mark.parametrize("length", [1, 5, 12])
-def test_factors_that_change_are_taken_over(factor: str, length: int, tmp_path: Path) -> None:
-    """A mixture keeps some of them in another form, for few tokens and for maps that share a product."""
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    ids = tokens(model, 1, length)
-    with mixture.without_experts():
-        base = logits(model, ids)
-    assert (logits(model, ids) - base).abs().max() > 1e-3
-    for stack in mixture.stacks.values():
-        getattr(stack, factor).data.zero_()
-    mixture.refresh()
-    assert torch.equal(logits(model, ids), base)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -225,18 +143,6 @@ def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: P
         assert torch.allclose(found[:1][mask.bool()], alone[0], atol=1e-4)
 
 
-@pytest.mark.parametrize(("length", "top_k"), [(1, 1), (1, 2), (3, 2), (9, 2)])
-def test_texts_whose_tokens_a_block_puts_in_one_row_are_the_same_alone(length: int, top_k: int, tmp_path: Path) -> None:
-    """The shared expert of such a base gets states of shape (texts * tokens, dim). Few tokens are computed in another way."""
-    model = language_model("qwen2-moe")
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=top_k))
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.3)
-    assert any("shared_expert" in name for name in mixture.stacks)
-    ids = tokens(model, 2, length)
-    alone = torch.cat([logits(model, one[None]) for one in ids])
-    assert torch.allclose(logits(model, ids), alone, atol=1e-4)
-
-
 # experts are chosen token by token, whatever the number of texts: each of both has each value once
 @pytest.mark.sample(8)
 @pytest.mark.parametrize(("top_k", "texts"), itertools.product((1, 2), (1, 3)) if ALL else [(1, 3), (2, 1)])
@@ -265,37 +171,6 @@ def test_generating_with_a_cache_is_generating_without(
     assert torch.equal(cached.sequences, plain.sequences)
     for one, other in zip(cached.logits, plain.logits, strict=True):
         assert torch.allclose(one, other, atol=1e-4)
-
-
-@pytest.mark.parametrize("routing", [Routing("final"), Routing(level="sequence")])
-def test_what_stands_beside_a_cache_cannot_be_reordered(routing: Routing, tmp_path: Path) -> None:
-    model = language_model()
-    Mixture(model, saved_experts(tmp_path, model), routing)
-    with pytest.raises(UnmaskError, match="Beam search and assisted generation do not work with"):
-        model.generate(input_ids=tokens(model), num_beams=2, max_new_tokens=4, pad_token_id=0)
-
-
-def test_a_router_of_each_block_generates_with_beams_as_without_a_cache(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    for one in mixture.routers.values():
-        torch.nn.init.normal_(one.weight, std=0.5)
-    cached, plain = (
-        model.generate(input_ids=tokens(model), num_beams=3, max_new_tokens=6, pad_token_id=0, use_cache=use)
-        for use in (True, False)
-    )
-    assert torch.equal(cached, plain)
-
-
-def test_a_base_with_a_balance_loss_of_its_own_routers(tmp_path: Path) -> None:
-    """As an upcycled model: transformers would read our routing points for that loss, which are of another number of experts."""
-    model = language_model("olmoe", output_router_logits=True)
-    ids = tokens(model)
-    assert model(input_ids=ids, labels=ids).aux_loss is not None
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    found = model(input_ids=ids, labels=ids)
-    assert found.loss.isfinite() and found.aux_loss is None
-    assert len(mixture.body(ids, output_router_logits=True).router_logits) > len(mixture.points)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -349,34 +224,6 @@ def test_routing_points_are_read_as_routers_are(router: Any, points: int, tmp_pa
     assert "router_logits" not in fresh.model(input_ids=tokens(fresh), output_router_logits=True)
 
 
-def test_routers_of_other_experts_are_refused(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    with pytest.raises(UnmaskError, match="It belongs to other experts"):
-        mixture.load_routers({"router": torch.zeros(2, 64)})
-    with pytest.raises(UnmaskError, match="not of the kind 'block'"):
-        mixture.load_routers({"model.layers.0.mlp": torch.zeros(3, 64)})
-    with pytest.raises(UnmaskError, match="were made for router=block"):
-        mixture.routing = Routing("layer")
-    with pytest.raises(UnmaskError, match="Did you mean 'a'"):
-        mixture.only("aa")
-
-
-def test_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    model = language_model()
-    [one] = saved_experts(tmp_path / "1", model, ["a"])
-    [larger] = saved_experts(tmp_path / "2", model, ["b"], rank=4)
-    [fewer] = saved_experts(tmp_path / "3", model, ["b"], targets=["q_proj"])
-    for other, why in ((larger, "has rank 4, 'a' has 2"), (fewer, "must change the same maps"), (one, "the same name: a, a")):
-        with pytest.raises(UnmaskError, match=why):
-            Mixture(model, [one, other])
-    with pytest.raises(UnmaskError, match="at least one expert"):
-        Mixture(model, [])
-    wider = language_model(intermediate_size=48)
-    with pytest.raises(UnmaskError, match="It was trained on another base model"):
-        Mixture(wider, [one])
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
@@ -426,20 +273,6 @@ def test_a_sequence_is_routed_by_the_mean_of_the_text_so_far(tmp_path: Path) -> 
     assert torch.allclose(logits(model, other)[:, :6], whole[:, :6], atol=1e-5), "the future decides nothing"
     with pytest.raises(UnmaskError, match="were made for level=sequence"):
         mixture.routing = Routing()
-
-
-@pytest.mark.parametrize("padded_left", [True, False])
-def test_padding_is_no_part_of_a_sequence(padded_left: bool, tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(level="sequence", top_k=3))
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
-    ids = tokens(model, 1, 6)
-    fill = torch.zeros(1, 3, dtype=torch.long)
-    padded = torch.cat([fill, ids] if padded_left else [ids, fill], dim=1)
-    mask = (padded * 0 + 1).masked_fill(torch.arange(9)[None] < 3 if padded_left else torch.arange(9)[None] > 5, 0)
-    places = (mask.cumsum(dim=1) - 1).clamp_min(0)
-    found = logits(model, padded, attention_mask=mask, position_ids=places)
-    assert torch.allclose(found[mask.bool()], logits(model, ids)[0], atol=1e-4)
 
 
 def test_a_shared_expert_always_acts_at_full_strength(tmp_path: Path) -> None:
@@ -494,23 +327,6 @@ def test_choices(tmp_path: Path) -> None:
     assert mixture.routing == Routing(), "afterwards all is as it was"
 
 
-def test_the_best_of_a_mixture_that_renormalises_are_not_renormalised(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(renormalise=True))
-    with override_routing(mixture, "top-2"):
-        assert mixture.routing == Routing(top_k=2)
-    assert mixture.routing == Routing(renormalise=True)
-
-
-def test_chance_is_as_strong_as_what_was_learned() -> None:
-    scores = torch.randn(50, 40, 3, generator=torch.Generator().manual_seed(0))
-    learned, chance = gates(scores, Routing(top_k=2)), shuffled(Routing(top_k=2), 0)(scores)
-    assert torch.allclose(chance.sort(dim=-1).values, learned.sort(dim=-1).values)
-    assert not torch.equal(chance, shuffled(Routing(top_k=2), 1)(scores))
-    agree = float((chance.argmax(dim=-1) == learned.argmax(dim=-1)).float().mean())
-    assert abs(agree - 1 / 3) < 0.05
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("router", ["block", "layer"])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "olmoe"])
@@ -533,16 +349,6 @@ def test_layers_of_a_span_share_the_decision_of_the_first_one(router: Any, famil
     plain.load_routers({"router": first})
     with plain.with_gates(lambda _: gates(next(dictated), plain.routing)):
         assert torch.equal(logits(again, ids), shared)
-
-
-def test_layers_below_the_first_with_experts_are_those_of_the_base(tmp_path: Path) -> None:
-    model = language_model(num_hidden_layers=3)
-    ids = tokens(model)
-    base = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(from_layer=2))
-    states = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-    assert len(mixture.points) == 2 and all(".layers.2." in name for name in mixture.stacks)
-    assert torch.equal(states[2], base[2]) and not torch.equal(states[3], base[3])
 
 
 SHARED = {"span": 2, "from_layer": 1}
@@ -575,31 +381,11 @@ def test_a_text_that_goes_on_by_the_cache_of_its_beginning_is_routed_as_a_whole(
     assert torch.allclose(before.logits, whole[:, :5], atol=1e-5) and torch.allclose(after.logits, whole[:, 5:], atol=1e-5)
 
 
-def test_a_span_is_kept_by_the_folder_and_cannot_be_changed(tmp_path: Path) -> None:
-    model = language_model(num_hidden_layers=3)
-    mixture = Mixture(model, saved_experts(tmp_path, model), routing := Routing(**SHARED))  # type: ignore[arg-type]
-    mixture.save_pretrained(tmp_path / "saved")
-    assert read_mixture_settings(tmp_path / "saved").routing == routing
-    with pytest.raises(UnmaskError, match="made for span=2, not 1"):
-        mixture.routing = Routing(span=1, from_layer=1)
-
-
-@pytest.mark.parametrize(
-    ("routing", "words"),
-    [
-        ({"span": -1}, "span must be at least 0"),
-        ({"from_layer": -1}, "from_layer must be at least 0"),
-        ({"router": "final", "span": 2}, "decides once for all layers"),
-    ],
-)
-def test_a_span_that_says_nothing_is_refused(routing: dict[str, Any], words: str) -> None:
-    with pytest.raises(UnmaskError, match=words):
-        Routing(**routing)
-
-
-def test_a_first_layer_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
-    model = language_model(num_hidden_layers=2)
-    experts = saved_experts(tmp_path, model)
-    with pytest.raises(UnmaskError, match="this model has layers 0 to 1"):
-        Mixture(model, experts, Routing(from_layer=2))
-    assert not any("routing_point" in name for name, _ in model.named_modules()), "nothing was changed"
+def test_gates_by_hand() -> None:
+    scores = torch.tensor([[1.0, 3.0, 2.0]])
+    alpha = scores.softmax(dim=-1)[0]
+    assert torch.allclose(gates(scores, Routing(top_k=3))[0], alpha)
+    assert torch.allclose(gates(scores, Routing(top_k=1))[0], torch.tensor([0.0, alpha[1], 0.0]))
+    assert torch.allclose(gates(scores, Routing(top_k=2))[0], torch.tensor([0.0, alpha[1], alpha[2]]))
+    assert torch.allclose(gates(scores, Routing(top_k=2, renormalise=True)).sum(), torch.tensor(1.0))
+    assert torch.equal(gates(torch.zeros(1, 3), Routing()).count_nonzero(), torch.tensor(1)), "a tie still chooses one"

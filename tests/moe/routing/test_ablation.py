@@ -20,24 +20,10 @@ from unmask.models.routers import proven_routers
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.routing.ablation import Ablation, ablate_experts, removed, text_losses, without_expert
-from unmask.moe.routing.expert_record import Removal
+from unmask.moe.routing.expert_losses import Ablation, ablate_experts, removed, text_losses, without_expert
+from unmask.moe.routing.record import Removal
 
 TEXTS = [text.text for text in topical(8).texts]
-
-
-def chosen_experts(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
-    """What the experts' modules are told to use."""
-    told: list[torch.Tensor] = []
-    hooks = [
-        layer.mlp.experts.register_forward_pre_hook(lambda _, args: told.append(args[1].clone()))
-        for layer in body_of(model).layers
-    ]
-    with torch.no_grad():
-        model(ids)
-    for hook in hooks:
-        hook.remove()
-    return told
 
 
 def test_the_best_expert_that_is_free_takes_over() -> None:
@@ -110,61 +96,3 @@ def test_losses_by_label_are_means_of_the_texts_of_each_value() -> None:
     assert found.changes()[0].value == pytest.approx(0.05)
     with pytest.raises(UnmaskError, match="There are 4 texts and 2 labels"):
         found.by_label(["a", "b"])
-
-
-def test_an_expert_that_nobody_uses_changes_nothing(tokenizer: Any) -> None:
-    model, texts = language_model("olmoe", vocab_size=512), ["guitar", "ball"]
-    used = {
-        int(place)
-        for text in texts
-        for place in chosen_experts(model, torch.tensor([tokenizer(text)["input_ids"]]))[0][
-            :-1
-        ].flatten()  # the last predicts nothing
-    }
-    assert 0 < len(used) < 8
-    found = ablate_experts(loaded(model, tokenizer), texts)
-    assert len(found.removals) == 8 * len(body_of(model).layers)
-    for removal, without in zip(found.removals, found.without, strict=True):
-        if removal.points == (0,):
-            assert (removal.expert in used) == bool((np.abs(without - found.loss) > 1e-6).any())
-
-
-@pytest.mark.parametrize("family", ["olmoe", "mixtral"])
-def test_if_all_experts_of_a_native_mixture_act_the_others_grow(family: str, tokenizer: Any) -> None:
-    model = language_model(family, vocab_size=512, num_experts_per_tok=8)
-    ids, layer = torch.tensor([tokenizer(TEXTS[0])["input_ids"]]), body_of(model).layers[0]
-    routers, told = proven_routers(body_of(model)), []
-    layer.mlp.experts.register_forward_pre_hook(lambda _, args: told.append(tuple(part.clone() for part in args)))
-    with torch.no_grad():
-        model(ids)
-        with removed(body_of(model), routers, [0], 5):
-            model(ids)
-    (_, chosen, before), (_, again, after) = told
-    assert torch.equal(chosen, again)
-    assert (after[chosen == 5] == 0).all() and (before[chosen == 5] > 0).all()
-    assert torch.allclose(after.sum(dim=1), before.sum(dim=1), atol=1e-6)
-    ratio = (after / before)[chosen != 5].reshape(len(chosen), 7)
-    assert torch.allclose(ratio, ratio[:, :1].expand_as(ratio), atol=1e-5), "all others grow alike"
-
-
-def test_an_expert_can_be_removed_in_all_layers_at_once(tokenizer: Any) -> None:
-    model = language_model("olmoe", vocab_size=512)
-    found = ablate_experts(loaded(model, tokenizer), TEXTS, together=True)
-    layers = tuple(range(len(body_of(model).layers)))
-    assert [(one.points, one.expert) for one in found.removals] == [(layers, expert) for expert in range(8)]
-    with removed(body_of(model), proven_routers(body_of(model)), layers, 3):
-        again = text_losses(model, list(PromptTokenizer(tokenizer, "plain", 512).tokenize(TEXTS)))
-    assert np.allclose(found.without[3], again, atol=1e-6)
-
-
-def test_losses_do_not_depend_on_the_batch(tokenizer: Any) -> None:
-    model = language_model("olmoe", vocab_size=512)
-    tokenized = list(PromptTokenizer(tokenizer, "plain", 512).tokenize(TEXTS))
-    assert np.allclose(text_losses(model, tokenized), text_losses(model, tokenized, batch_tokens=1), atol=1e-5)
-
-
-def test_what_cannot_be_ablated(tokenizer: Any) -> None:
-    with pytest.raises(UnmaskError, match="it is dense"):
-        ablate_experts(loaded(language_model(vocab_size=512), tokenizer), TEXTS)
-    with pytest.raises(UnmaskError, match="fewer than two tokens"):
-        ablate_experts(loaded(language_model("olmoe", vocab_size=512), tokenizer), ["x"])

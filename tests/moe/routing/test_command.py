@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 
 from tests.moe.routing.recorded import topical
 from tests.probing.conftest import Run
-from tests.test_docs import ROOT, blocks
 from tests.tiny import write_rows
 
 
@@ -55,38 +52,3 @@ def test_two_records_are_compared(run: Run, texts: Path, pico_folder: Callable[[
     assert code == 0 and all(word in out for word in ("kappa", "AMI", "saturation"))
     found = json.loads(run("routing", "-o", tmp_path / "a", "--against", tmp_path / "b", "--json")[1])
     assert found["measures"]["kappa"]["value"] < 0.9
-
-
-def test_the_python_of_the_page_runs(
-    run: Run,
-    texts: Path,
-    pico_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run("routing", "-m", pico_folder("olmoe"), "-t", texts, "--label", "topic", "-o", "routing")[0] == 0
-    [reading] = blocks(ROOT / "docs" / "routers.md", "python")
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(reading.replace("[0, 5]", "[0, 2]").replace("points[5]", "points[2]"), "routers.md", "exec"), {})
-    assert "gate" in printed.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("-m", "pico"), "give -m and -t, or neither"),
-        (("-t", "texts.jsonl"), "give -m and -t, or neither"),
-        ((), "holds no routing record"),
-        (("-m", "pico", "-t", "nowhere.jsonl"), "There is no file"),
-        (("-m", "pico", "-t", "{texts}"), "has no router: it is dense"),
-        (("-m", "pico", "-t", "{texts}", "--label", "author"), "column 'author'"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_written(
-    run: Run, texts: Path, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
-    code, _, err = run("routing", "-o", tmp_path / "out", *(word.replace("{texts}", str(texts)) for word in words))
-    assert code == 2 and message in err
-    assert not (tmp_path / "out").exists()

@@ -33,13 +33,6 @@ def test_several_sources_are_a_label(rows: Path, tmp_path: Path) -> None:
     assert len(found.texts) == 9 + 24
 
 
-def test_sources_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    files = [write_rows(tmp_path / name / "texts.jsonl", ROWS[:3]) for name in ("a", "b")]
-    assert read_labelled([str(file) for file in files]).values("source") == ["a/texts", "b/texts"]
-
-
 def test_a_limit_draws_by_the_seed(rows: Path) -> None:
     drawn = [[text.text for text in read_labelled([f"{rows}#4"], seed=seed).texts] for seed in (0, 0, 1)]
     assert len(drawn[0]) == 4 and drawn[0] == drawn[1] != drawn[2] and sorted(drawn[0]) == drawn[0]
@@ -53,13 +46,6 @@ def test_the_first_column_that_a_row_has(tmp_path: Path, rows: Path) -> None:
         read_labelled([str(other)])
 
 
-def test_the_settings_of_a_task_folder_name_its_column(tmp_path: Path) -> None:
-    (tmp_path / "task").mkdir()
-    write_rows(tmp_path / "task" / "test.jsonl", [{"body": "one"}, {"body": "two"}])
-    (tmp_path / "task" / "task.toml").write_text('text = "body"\n')
-    assert [text.text for text in read_labelled([str(tmp_path / "task")]).texts] == ["one", "two"]
-
-
 def test_words_with_a_label_each(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "words.jsonl", tagged(0, 6))
     for labels in ([], ["tags"]):
@@ -71,37 +57,3 @@ def test_words_with_a_label_each(tmp_path: Path) -> None:
     conll = tmp_path / "words.conll"
     conll.write_text("a X\nb Y\n\nc X\n")
     assert read_labelled([str(conll)]).texts[1].tags == (("X",),)
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (["author"], r"rows.jsonl, line 1: column 'author' \(str or int or bool\) is missing"),
-        (["note"], "Every text has the label 'same' in 'note', so there is nothing to tell apart"),
-    ],
-)
-def test_labels_that_are_not_there_or_say_nothing(rows: Path, labels: list[str], message: str) -> None:
-    with pytest.raises(UnmaskError, match=message):
-        read_labelled([str(rows)], labels)
-
-
-def test_labels_that_do_not_match(tmp_path: Path, rows: Path) -> None:
-    short = write_rows(tmp_path / "short.jsonl", [{"tokens": ["a", "b"], "tags": ["X"]}])
-    with pytest.raises(UnmaskError, match=r"short\.jsonl, line 1: 2 words, but 1 labels in 'tags'"):
-        read_labelled([str(short)])
-    empty = write_rows(tmp_path / "empty.jsonl", [{"tokens": ["a", " "], "tags": ["X", "Y"]}])
-    with pytest.raises(UnmaskError, match="column 'tokens': expected a list of words"):
-        read_labelled([str(empty)])
-    words = write_rows(tmp_path / "words.jsonl", tagged(0, 6))
-    with pytest.raises(UnmaskError, match="Give sources with the same labels"):
-        read_labelled([str(rows), str(words)])
-    (tmp_path / "nothing.jsonl").write_text("")
-    with pytest.raises(UnmaskError, match="holds no row"):
-        read_labelled([str(tmp_path / "nothing.jsonl")])
-
-
-def test_a_label_with_too_many_values_is_refused(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.moe.routing.labelled_texts.MOST_VALUES", 2)
-    assert read_labelled([str(rows)], ["topic"])
-    with pytest.raises(UnmaskError, match="'level' has 3 values, and at most 2 can be recorded"):
-        read_labelled([str(rows)], ["level"])

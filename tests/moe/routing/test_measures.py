@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 
 import unmask.moe.routing.measures as module
-from tests.moe.routing.recorded import native, of_words, ours, topical
-from unmask.moe.mixture.gating import Routing
-from unmask.moe.routing.measures import measure_routing, measured_routing
-from unmask.moe.routing.point_measures import GENERAL, OF_LABELS, Draws, PointChoices, general, of_text_label
+from tests.moe.routing.recorded import native, topical
+from unmask.moe.routing.measures import (
+    GENERAL,
+    OF_LABELS,
+    PointChoices,
+    general_series,
+    measure_routing,
+    measured_routing,
+    text_label_series,
+)
 from unmask.moe.routing.record import RoutingRecord, read_record
 from unmask.moe.routing.recording import record_routing
+from unmask.moe.routing.text_bootstrap import Draws
 
 FEW = Draws(resamples=40, token_resamples=10, shuffles=10)
 
@@ -25,7 +32,7 @@ def record(tokenizer: Any, tmp_path: Path) -> RoutingRecord:
 
 
 def test_every_measure_of_every_point_and_label(record: RoutingRecord) -> None:
-    found = measure_routing(record, FEW).as_json()
+    found = measure_routing(record, FEW)
     more = {"vocabulary specialisation", "layer agreement", "co-activation"}
     assert set(found["general"]) == {*GENERAL, *more}
     assert {name: len(one["by_point"]) for name, one in found["general"].items()} == {
@@ -42,14 +49,6 @@ def test_every_measure_of_every_point_and_label(record: RoutingRecord) -> None:
     assert np.sum(topic["shares"], axis=2) == pytest.approx(np.full((3, 2), 2), abs=1e-3)
 
 
-def test_the_mean_is_that_of_the_points(record: RoutingRecord) -> None:
-    codes = record.texts.labels["topic"].astype(np.int64)
-    alone = [of_text_label(PointChoices.of(record.choices([point])), codes, FEW)["information"] for point in range(3)]
-    found = measure_routing(record, FEW).labels["topic"].measures["information"]
-    assert found.mean.value == pytest.approx(np.mean([series[0] for series in alone]))
-    assert found.mean.chance == pytest.approx(np.mean([series[2] for series in alone]))
-
-
 def test_measures_are_computed_once(record: RoutingRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     first = measured_routing(record, FEW)
     assert measured_routing(read_record(record.folder), FEW) == first
@@ -61,42 +60,10 @@ def test_measures_are_computed_once(record: RoutingRecord, monkeypatch: pytest.M
     assert measured_routing(record, FEW) == first
 
 
-def test_other_draws_are_other_measures(record: RoutingRecord) -> None:
-    first = measured_routing(record, FEW)
-    other = measured_routing(record, Draws(40, 10, 10, seed=1))
-    assert other["general"]["confidence"]["value"] == first["general"]["confidence"]["value"]
-    assert other["general"]["confidence"]["interval"] != first["general"]["confidence"]["interval"]
-
-
-def test_labels_of_words_have_measures_and_no_readout(tokenizer: Any, tmp_path: Path) -> None:
-    record = record_routing(native("mixtral", tokenizer), of_words(24), tmp_path / "record")
-    tags = measure_routing(record, FEW).as_json()["labels"]["tags"]
-    assert tags["of"] == "token" and tags["readout"] is None and set(tags["measures"]) == set(OF_LABELS)
-    assert sum(tags["values"].values()) <= record.settings.tokens
-
-
-def test_an_expert_that_nobody_uses_is_named(tokenizer: Any, tmp_path: Path) -> None:
-    model = ours(tmp_path, tokenizer, Routing(top_k=1))
-    mixture: Any = model.backbone.model.mixture
-    with mixture.only("b"):
-        record = record_routing(model, topical(), tmp_path / "record")
-    found = measure_routing(record, FEW)
-    assert found.unused == [(point, expert) for point in range(6) for expert in (0, 2)]
-    assert found.labels["topic"].measures["information"].mean.corrected == 0
-
-
 def test_texts_of_which_no_token_was_drawn_are_left_out(tokenizer: Any, tmp_path: Path) -> None:
     record = record_routing(native("olmoe", tokenizer), topical(24), tmp_path / "record", sample=30)
     found = measure_routing(record, FEW)
-    assert found.texts == len(np.unique(record.choices().texts)) < 24
-
-
-def test_a_record_without_labels(tokenizer: Any, tmp_path: Path) -> None:
-    from unmask.moe.routing.labelled_texts import LabelledTexts
-
-    texts = LabelledTexts(topical().texts)
-    found = measure_routing(record_routing(native("olmoe", tokenizer), texts, tmp_path / "record"), FEW).as_json()
-    assert found["labels"] == {} and found["general"]["balance"]["value"] > 0
+    assert found["texts"] == len(np.unique(record.choices().texts)) < 24
 
 
 def test_sixteen_bits_lose_nothing_that_matters() -> None:
@@ -109,6 +76,8 @@ def test_sixteen_bits_lose_nothing_that_matters() -> None:
         PointChoices(texts, np.tile(np.arange(40), 100), chosen[:, 0], {}, wide.astype(precision), chosen)  # type: ignore[arg-type]
         for precision in (np.float16, np.float32)
     ]
-    narrow, exact = ([*general(one, FEW).values(), *of_text_label(one, np.arange(100) % 4, FEW).values()] for one in both)
+    narrow, exact = (
+        [*general_series(one, FEW).values(), *text_label_series(one, np.arange(100) % 4, FEW).values()] for one in both
+    )
     for one, other in zip(narrow, exact, strict=True):
         assert one[0] == pytest.approx(other[0], abs=2e-4)

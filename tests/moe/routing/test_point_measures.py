@@ -8,22 +8,17 @@ import numpy as np
 import pytest
 from sklearn.metrics import mutual_info_score
 
-import unmask.moe.routing.point_measures as module
-from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, collapsed, routed
-from unmask.moe.routing.point_measures import (
-    GENERAL,
+from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, routed
+from unmask.moe.routing.measures import (
     OF_LABELS,
-    Draws,
     PointChoices,
     Series,
-    agreement_with,
-    coactivation,
-    general,
-    of_text_label,
-    of_token_label,
-    vocabulary,
+    general_series,
+    text_label_series,
+    token_label_series,
+    vocabulary_series,
 )
-from unmask.moe.routing.statistics.text_bootstrap import Measured, mean_of
+from unmask.moe.routing.text_bootstrap import Draws, Measured, mean_of
 
 FEW = Draws(resamples=100, token_resamples=30, shuffles=30)
 
@@ -42,138 +37,46 @@ def corrected(series: Series, most: float = 1.0) -> Measured:
     return mean_of([series], most)
 
 
-def test_uniform_routing_shows_nothing() -> None:
-    found = point(routed(0.0, 200), sure=0.0)
-    values = {name: series[0] for name, series in general(found, FEW).items()}
-    assert set(values) == set(GENERAL)
-    assert values["confidence"] == pytest.approx(1 / EXPERTS) and values["uncertainty"] == pytest.approx(1)
-    assert values["balance"] == pytest.approx(1) and values["distinctness"] == pytest.approx(0, abs=1e-6)
-    assert values["max violation"] < 0.1 and values["repetition"] == pytest.approx(0, abs=0.03)
-    assert abs(corrected(vocabulary(found, FEW)).corrected) < 0.02
-
-
 def test_one_expert_for_each_domain() -> None:
     made = routed(1.0)
-    found = of_text_label(point(made), made.labels, FEW)
+    found = text_label_series(point(made), made.labels, FEW)
     assert list(found) == list(OF_LABELS)
     assert corrected(found["information"]).corrected == pytest.approx(1)
     assert corrected(found["soft information"]).corrected == pytest.approx(1)
     assert corrected(found["specialisation"], 1 - 1 / DOMAINS).corrected == pytest.approx(1 - 1 / DOMAINS)
-    assert general(point(made), FEW)["repetition"][0] == pytest.approx(1)
-    assert general(point(made), FEW)["distinctness"][0] == pytest.approx(1)
-
-
-def _all(made: Routed) -> list[Series]:
-    return [*of_text_label(point(made), made.labels, FEW).values(), *general(point(made), FEW).values()]
-
-
-def test_names_of_experts_do_not_matter() -> None:
-    made, order = routed(0.5), np.array([3, 1, 0, 2])
-    other = made.with_first(order[made.first])
-    for one, two in zip(_all(made), _all(other), strict=True):
-        assert one[0] == pytest.approx(two[0]) and one[1] == pytest.approx(two[1]) and one[2] == pytest.approx(two[2])
-
-
-def test_routing_that_collapsed_to_one_expert() -> None:
-    made = collapsed()
-    values = {name: series[0] for name, series in general(point(made), FEW).items()}
-    assert values["max violation"] == EXPERTS - 1 and values["balance"] == pytest.approx(0, abs=1e-6)
-    assert values["repetition"] == 0
-    assert corrected(of_text_label(point(made), made.labels, FEW)["information"]).corrected == pytest.approx(0)
-    assert vocabulary(point(made), FEW)[0] == 1 and corrected(vocabulary(point(made), FEW)).corrected == 0
+    assert general_series(point(made), FEW)["repetition"][0] == pytest.approx(1)
+    assert general_series(point(made), FEW)["distinctness"][0] == pytest.approx(1)
 
 
 def test_a_mixture_of_knowing_and_guessing_has_its_truth_in_the_interval() -> None:
     made = routed(0.4, 200)
     own, other = 0.4 + 0.6 / EXPERTS, 0.6 / EXPERTS
     truth = 1 + (own * np.log(own) + 3 * other * np.log(other)) / np.log(DOMAINS)
-    found = corrected(of_text_label(point(made), made.labels, FEW)["information"])
+    found = corrected(text_label_series(point(made), made.labels, FEW)["information"])
     assert found.interval is not None and found.interval[0] <= truth <= found.interval[1]
     assert found.chance < 0.01
-
-
-def test_soft_information_sees_what_first_choices_hide() -> None:
-    """Expert 0 always wins, by a margin that depends on the domain."""
-    made = routed(1.0)
-    shares = np.full((len(made.first), EXPERTS), 0.05)
-    shares[:, 0], shares[np.arange(len(shares)), 1 + made.labels[made.texts] % 2] = 0.5, 0.4
-    base = point(made.with_first(np.zeros_like(made.first)))
-    base = PointChoices(base.texts, base.positions, base.ids, {}, shares.astype(np.float16), base.chosen)
-    found = of_text_label(base, made.labels, FEW)
-    assert found["information"][0] == pytest.approx(0, abs=1e-9)
-    assert corrected(found["soft information"]).corrected > 0.1
 
 
 def test_labels_of_tokens() -> None:
     made = routed(0.0, 60)
     tags = np.where(np.arange(len(made.first)) % 3 == 0, made.first % 2, 2).astype(np.int16)
     tags[::10] = -1
-    found = of_token_label(point(made), tags, 3, FEW)
+    found = token_label_series(point(made), tags, 3, FEW)
     known = tags >= 0
     share = np.bincount(tags[known]) / known.sum()
     expected = mutual_info_score(tags[known], made.first[known]) / -(share * np.log(share)).sum()
     assert found["information"][0] == pytest.approx(expected)
     assert found["information"][2] < 0.02 < 0.1 < corrected(found["information"]).corrected
-    nothing = of_token_label(point(made), (np.arange(len(tags)) // 5 % 3).astype(np.int16), 3, FEW)
+    nothing = token_label_series(point(made), (np.arange(len(tags)) // 5 % 3).astype(np.int16), 3, FEW)
     interval = corrected(nothing["information"]).interval
     assert interval is not None and interval[0] < 0.005 and abs(corrected(nothing["information"]).corrected) < 0.005
-
-
-def test_groups_of_texts_bound_the_table_of_token_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = routed(0.0, 60)
-    tags = (made.first % 2).astype(np.int16)
-    whole = of_token_label(point(made), tags, 2, FEW)
-    monkeypatch.setattr(module, "_TABLE", 20 * 2 * EXPERTS)
-    grouped = of_token_label(point(made), tags, 2, FEW)
-    for name in OF_LABELS:
-        assert grouped[name][0] == pytest.approx(whole[name][0]) and grouped[name][1].shape == whole[name][1].shape
 
 
 def test_vocabulary_that_decides() -> None:
     made = routed()
     ids = np.random.default_rng(5).integers(12, size=len(made.first))
     told = point(made.with_first(ids % EXPERTS), ids)
-    assert corrected(vocabulary(told, FEW)).corrected == pytest.approx(1)
-    assert abs(corrected(vocabulary(point(made, ids), FEW)).corrected) < 0.02, "the largest share is above 1/n by chance"
-    assert vocabulary(point(made, ids), FEW)[0] > 0.28
-    assert np.isnan(vocabulary(point(made, np.arange(len(made.first))), FEW)[0])
-
-
-def test_agreement_of_two_points() -> None:
-    made, other = routed(seed=1), routed(seed=2)
-    assert corrected(agreement_with(point(made), (made.first + 1) % EXPERTS, EXPERTS, FEW)).corrected == pytest.approx(1)
-    assert abs(corrected(agreement_with(point(made), other.first, EXPERTS, FEW)).corrected) < 0.01
-
-
-def test_partners() -> None:
-    made = routed(texts=100)
-    couples = point(made, second=made.first ^ 1)
-    assert corrected(coactivation(couples, FEW)).corrected == pytest.approx(1)
-    anyone = (made.first + np.random.default_rng(0).integers(1, EXPERTS, len(made.first))) % EXPERTS
-    found = coactivation(point(made, second=anyone), FEW)
-    assert found[0] == pytest.approx(1 / 3, abs=0.05), "there is always a strongest one"
-    assert abs(corrected(found).corrected) < 0.05
-
-
-def test_large_tables_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = routed(0.3)
-    here = point(made, second=made.first ^ 1)
-    both = []
-    for most in (2**24, 0):
-        monkeypatch.setattr(module, "_DENSE", most)
-        both.append([vocabulary(here, FEW), agreement_with(here, made.first ^ 2, EXPERTS, FEW), coactivation(here, FEW)])
-    for dense, counted in zip(*both, strict=True):
-        assert dense[0] == pytest.approx(counted[0]) and dense[1] == pytest.approx(counted[1]) and dense[2] == counted[2]
-
-
-def test_the_interval_is_that_of_texts_and_not_of_tokens() -> None:
-    """Ten times the tokens of as many texts, all alike within a text, say nothing new."""
-    labels = np.arange(40) % 2
-    expert = np.random.default_rng(0).integers(2, size=40)
-    widths = []
-    for length in (3, 30):
-        made = Routed(np.repeat(expert, length), np.repeat(np.arange(40), length), labels)
-        interval = corrected(of_text_label(point(made), labels, FEW)["information"]).interval
-        assert interval is not None
-        widths.append(interval[1] - interval[0])
-    assert widths[0] == pytest.approx(widths[1]) and widths[0] > 0.05
+    assert corrected(vocabulary_series(told, FEW)).corrected == pytest.approx(1)
+    assert abs(corrected(vocabulary_series(point(made, ids), FEW)).corrected) < 0.02, "the largest share is above 1/n by chance"
+    assert vocabulary_series(point(made, ids), FEW)[0] > 0.28
+    assert np.isnan(vocabulary_series(point(made, np.arange(len(made.first))), FEW)[0])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +11,9 @@ import torch
 
 import unmask.moe.routing.recording as recording
 from tests.moe.routing.recorded import NATIVE, native, of_words, ours, topical
-from tests.training.running import ended, forked
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, RoutingPoint
-from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.moe.routing.record import Choices, RoutingRecord, read_record
 from unmask.moe.routing.recording import record_routing
 
@@ -101,17 +95,6 @@ def test_the_record_is_what_the_routers_of_a_native_mixture_did(family: str, tok
     assert record.points[-1].layer == 3
 
 
-@pytest.mark.parametrize("family", ["olmoe", "mixtral", "qwen2-moe"])
-def test_the_record_is_what_output_router_logits_gives(family: str, tokenizer: Any, tmp_path: Path) -> None:
-    model, texts = native(family, tokenizer), topical(4)
-    record = record_routing(model, texts, tmp_path / "record")
-    ids = torch.tensor([tokenizer(texts.texts[2].text)["input_ids"]])
-    with torch.no_grad():
-        given = model.backbone.model(ids, output_router_logits=True).router_logits
-    for point, logits in enumerate(given):
-        assert np.allclose(of_text(every(record), 2, point)[0], logits.softmax(dim=-1), atol=HALF)
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_the_record_is_what_the_routers_of_our_mixture_did(name: str, tokenizer: Any, tmp_path: Path) -> None:
@@ -135,42 +118,6 @@ def test_the_record_is_what_the_routers_of_our_mixture_did(name: str, tokenizer:
             assert (chosen == best.indices.numpy()).all() and np.allclose(gates, weights, atol=HALF)
 
 
-def test_of_a_mixture_of_ours_on_a_native_mixture_only_its_own_routers_are_recorded(tokenizer: Any, tmp_path: Path) -> None:
-    """The experts of the base have no names, and would get those of ours. The order among the modules does not matter."""
-    model, texts = ours(tmp_path, tokenizer, family="olmoe"), topical(4)
-    model.backbone.routers.reverse()
-    record = record_routing(model, texts, tmp_path / "record")
-    modules = dict(model.backbone.model.named_modules())
-    logits, _ = by_hooks(model, texts.texts[1].text)
-    names = {module: name for name, module in modules.items()}
-    by_name = dict(zip([names[router.module] for router in model.backbone.routers], logits, strict=True))
-    assert [(point.layer, point.experts) for point in record.points] == [(1, 3), (2, 3), (3, 3)]
-    assert record.settings.experts == ("a", "b", "c")
-    for place, point in enumerate(record.points):
-        shares, *_ = of_text(every(record), 1, place)
-        assert np.allclose(shares, by_name[point.name].softmax(dim=-1), atol=HALF), point.name
-
-
-def test_gates_that_override_the_routing_are_recorded(tokenizer: Any, tmp_path: Path) -> None:
-    model = ours(tmp_path, tokenizer, Routing(top_k=1))
-    mixture: Any = model.backbone.model.mixture
-    with mixture.only("b"):
-        record = record_routing(model, topical(), tmp_path / "record")
-    choices = every(record)
-    assert all((chosen == 1).all() for chosen in choices.chosen) and all((gates == 1).all() for gates in choices.gates)
-    assert choices.probabilities[0].std() > 0.01, "as the router has them"
-
-
-def test_a_text_of_a_single_token_is_recorded_like_any_other(tokenizer: Any, tmp_path: Path) -> None:
-    model = ours(tmp_path, tokenizer, Routing(top_k=1))
-    one = LabelledTexts((LabelledText("x"),))
-    several = LabelledTexts((*one.texts, *topical().texts))
-    alone, among = (every(record_routing(model, texts, tmp_path / f"of-{len(texts.texts)}")) for texts in (one, several))
-    for point in range(6):
-        for here, there in zip(of_text(alone, 0, point), of_text(among, 0, point), strict=True):
-            assert len(here) == 1 and np.allclose(here, there, atol=HALF)
-
-
 @pytest.mark.parametrize("family", ["olmoe", "gpt-oss", "ours"])
 def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> None:
     model = ours(tmp_path, tokenizer) if family == "ours" else native(family, tokenizer)
@@ -181,38 +128,6 @@ def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> 
     for point in range(len(together.chosen)):
         assert np.allclose(together.probabilities[point], alone.probabilities[point], atol=HALF)
         assert (together.chosen[point] == alone.chosen[point]).mean() > 0.99
-
-
-def test_padding_and_what_stands_before_the_text_are_not_recorded(tmp_path: Path) -> None:
-    from tests.conftest import make_tokenizer
-
-    tokenizer, texts = make_tokenizer(add_bos=True), topical()
-    choices = every(record_routing(native("olmoe", tokenizer), texts, tmp_path / "record"))
-    expected = [tokenizer(text.text)["input_ids"] for text in texts.texts]
-    assert choices.ids.tolist() == [token for ids in expected for token in ids[1:]]
-    assert choices.texts.tolist() == [number for number, ids in enumerate(expected) for _ in ids[1:]]
-    assert choices.positions.tolist() == [place for ids in expected for place in range(1, len(ids))]
-
-
-def test_texts_and_labels_stand_beside_the_tokens(tokenizer: Any, tmp_path: Path) -> None:
-    model, texts = native("olmoe", tokenizer), topical()
-    record = read_record(record_routing(model, texts, tmp_path / "record").folder)
-    found = record.texts
-    assert found.texts == [text.text for text in texts.texts]
-    for place, name in enumerate(("topic", "size")):
-        values = record.label(name).values
-        assert [values[code] for code in found.labels[name]] == [text.values[place] for text in texts.texts]
-    vectors = model.encode([design := _mean()], found.texts)[design]
-    assert np.allclose(record.hidden(np.arange(len(found.texts))), vectors, atol=1e-4)
-    assert (record.hidden(np.array([3, 9])) == record.hidden(np.arange(12))[[3, 9]]).all()
-    assert (np.bincount(every(record).texts) == found.tokens).all()
-    assert record.settings.provenance["versions"] and record.settings.weights.startswith("memory-")
-
-
-def _mean() -> Any:
-    from unmask.designs.design import Design
-
-    return Design.parse("causal/plain/mean")
 
 
 def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> None:
@@ -234,24 +149,6 @@ def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> N
                 pieces += piece
             rebuilt.append(pieces)
         assert not said and tuple(rebuilt) == text.words
-
-
-def test_each_token_says_which_characters_it_is(tmp_path: Path) -> None:
-    from tests.conftest import make_tokenizer
-
-    tokenizer = make_tokenizer(add_bos=True)
-    written = ["ball goal", "", "a\U0001f600b", "lone \ud800 here", "race team medal coach ball"]
-    texts = LabelledTexts(tuple(LabelledText(text) for text in written))
-    record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record", max_length=5)
-    choices = every(record)
-    assert len(record.spans()) == 5 and "\ufffd" in record.texts.texts[3]
-    for number, (text, spans) in enumerate(zip(record.texts.texts, record.spans(), strict=True)):
-        own = choices.texts == number
-        assert len(spans) == choices.positions[own].max() + 1 <= 5
-        for position, token in zip(choices.positions[own], choices.ids[own], strict=True):
-            first, last = spans[position]
-            decoded = tokenizer.decode([token]).strip()
-            assert not text or "\ufffd" in decoded or text[first:last].strip() == decoded
 
 
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,76 +218,3 @@ def test_a_damaged_part_is_noticed_and_recorded_again(tokenizer: Any, tmp_path: 
             read_record(tmp_path / "record")
         record_routing(model, texts, tmp_path / "record")
         assert content(tmp_path / "record") == before
-
-
-def test_another_record_is_not_mixed_in(tokenizer: Any, tmp_path: Path) -> None:
-    model, texts = native("olmoe", tokenizer), topical()
-    record_routing(model, texts, tmp_path / "record")
-    with pytest.raises(UnmaskError, match="a record with other --sample: give another folder"):
-        record_routing(model, texts, tmp_path / "record", sample=5)
-    renamed = replace(texts, sources=("renamed",))
-    with pytest.raises(UnmaskError, match="a record with other names of files: give"):
-        record_routing(model, renamed, tmp_path / "record")
-    relabelled = replace(texts, labels=("subject", "size"))
-    with pytest.raises(UnmaskError, match="a record with other texts or labels: give"):
-        record_routing(model, relabelled, tmp_path / "record")
-    with pytest.raises(UnmaskError, match="other weights"):
-        record_routing(native("mixtral", tokenizer), texts, tmp_path / "record")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    with pytest.raises(UnmaskError, match=r"holds other files \(thesis.txt\)"):
-        record_routing(model, texts, tmp_path / "mine")
-    with pytest.raises(UnmaskError, match="holds no routing record"):
-        read_record(tmp_path / "mine")
-
-
-def test_a_dense_model_is_refused_before_anything_is_written(tokenizer: Any, tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match="has no router: it is dense"):
-        record_routing(native("llama", tokenizer), topical(), tmp_path / "record")
-    assert not (tmp_path / "record").exists()
-
-
-def test_a_sample_of_tokens_is_drawn_by_the_seed_and_computed_in_full_context(tokenizer: Any, tmp_path: Path) -> None:
-    model, texts = native("olmoe", tokenizer), topical()
-    whole = every(record_routing(model, texts, tmp_path / "whole"))
-    some, same, other = (
-        every(record_routing(model, texts, tmp_path / name, sample=20, seed=seed))
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
-    assert len(some.ids) == 20 and (some.positions == same.positions).all() and (some.positions != other.positions).any()
-    place = {key: at for at, key in enumerate(zip(whole.texts.tolist(), whole.positions.tolist(), strict=True))}
-    at = [place[key] for key in zip(some.texts.tolist(), some.positions.tolist(), strict=True)]
-    assert np.allclose(some.probabilities[2], whole.probabilities[2][at], atol=HALF)
-    assert len(record_routing(model, texts, tmp_path / "d", sample=10_000).choices().ids) == len(whole.ids)
-
-
-def test_long_texts_are_cut_and_counted(tokenizer: Any, tmp_path: Path) -> None:
-    record = record_routing(native("olmoe", tokenizer), of_words(), tmp_path / "record", max_length=4)
-    assert record.settings.truncated > 0 and record.choices().positions.max() == 3
-    assert record.settings.max_length == 4
-
-
-def test_killed_at_any_moment_and_resumed(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run is a copy of this process, so that none has to import everything."""
-    small_parts(monkeypatch)
-    original = recording._record_part
-
-    def slow(*args: Any) -> None:
-        time.sleep(0.02)
-        original(*args)
-
-    monkeypatch.setattr(recording, "_record_part", slow)  # else it would be too fast to be killed
-
-    def start(folder: str) -> int:
-        return forked(lambda: record_routing(native("olmoe", tokenizer), topical(60), tmp_path / folder))
-
-    assert ended(start("undisturbed")) == 0
-    parts = len(list((tmp_path / "undisturbed" / "parts").iterdir()))
-    for enough in (1, parts // 2):
-        running, until = start("killed"), time.monotonic() + 60
-        while len(list((tmp_path / "killed").glob("parts/0*"))) < enough and time.monotonic() < until:
-            time.sleep(0.005)
-        os.kill(running, signal.SIGKILL)
-        assert ended(running) == -signal.SIGKILL, "it was too fast to be killed"
-    assert ended(start("killed")) == 0
-    assert content(tmp_path / "killed") == content(tmp_path / "undisturbed")

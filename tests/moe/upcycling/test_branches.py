@@ -13,11 +13,8 @@ import pytest
 import torch
 
 from tests.moe.upcycling.test_upcycle import PLAIN, TAKEN, batch, headed
-from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
-from unmask.moe.upcycling.branches import Branch, load_branch
-from unmask.moe.upcycling.upcycle import upcycle
-from unmask.moe.upcycling.upcycled_folder import save_upcycled
+from unmask.moe.upcycling import Branch, load_branch, save_upcycled, upcycle
 
 THREE = replace(PLAIN, experts=3)
 
@@ -115,26 +112,6 @@ def test_weights_that_no_branch_changed_stay_bit_equal() -> None:
     assert {weight.dtype for weight in mixed.values()} == {torch.bfloat16}
 
 
-def test_routers_are_those_of_the_seed_and_branches_stay_as_they_were() -> None:
-    dense = headed()
-    _, given = branches(dense)
-    before = [{name: weight.clone() for name, weight in one.weights.items()} for one in given]
-    plain, mixed = (dict(upcycle(dense, THREE, some).model.named_parameters()) for some in ([], given))
-    routers = [name for name in plain if name.endswith(".gate.weight")]
-    assert len(routers) == 3 and all(torch.equal(plain[name], mixed[name]) for name in routers)
-    for one, weights in zip(given, before, strict=True):
-        assert all(torch.equal(one.weights[name], weight) for name, weight in weights.items())
-
-
-def test_dense_layers_of_the_mixture_are_means() -> None:
-    dense = headed("qwen3")
-    models, given = branches(dense)
-    mixed: Any = upcycle(dense, replace(THREE, every=2), given).model
-    up = torch.stack([model.model.layers[0].mlp.up_proj.weight.data for model in models])
-    torch.testing.assert_close(mixed.model.layers[0].mlp.up_proj.weight.data, up.mean(dim=0))
-    assert torch.equal(mixed.model.layers[1].mlp.experts.down_proj[2], models[2].model.layers[1].mlp.down_proj.weight)
-
-
 def test_saved_and_loaded_it_is_bit_equal_and_its_card_names_the_experts(tokenizer: Any, tmp_path: Path) -> None:
     dense = headed()
     done = upcycle(dense, THREE, branches(dense)[1])
@@ -143,15 +120,6 @@ def test_saved_and_loaded_it_is_bit_equal_and_its_card_names_the_experts(tokeniz
     assert torch.equal(logits(loaded.eval()), logits(done.model))
     card = (tmp_path / "moe" / "README.md").read_text(encoding="utf-8")
     assert "- expert 0: a\n- expert 1: b\n- expert 2: c\n" in card and "NOT been trained" in card
-
-
-def test_the_router_learns_from_the_first_step() -> None:
-    dense = headed()
-    mixed = upcycle(dense, replace(THREE, aux_loss=0.0), branches(dense)[1]).model
-    ids, _ = batch()
-    mixed(input_ids=ids, labels=ids).loss.backward()
-    gradients = [weight.grad for name, weight in mixed.named_parameters() if name.endswith(".gate.weight")]
-    assert len(gradients) == 3 and all(gradient is not None and float(gradient.abs().max()) > 0 for gradient in gradients)
 
 
 # --- loading, and what is refused ----------------------------------------------------------------------------------------
@@ -165,49 +133,6 @@ def saved(model: Any, tokenizer: Any, folder: Path) -> str:
 
 def load(dense: Any, tokenizer: Any, folder: str) -> Branch:
     return load_branch("a", Source(folder, dtype="float32"), dense, tokenizer)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_branch_that_was_saved_as_an_embedder_has_the_head_of_its_base(tied: bool, tokenizer: Any, tmp_path: Path) -> None:
-    dense = headed(tie_word_embeddings=tied)
-    model = trained(dense, 1)
-    whole = load(dense, tokenizer, saved(model, tokenizer, tmp_path / "whole"))
-    headless = load(dense, tokenizer, saved(model.model, tokenizer, tmp_path / "headless"))
-    assert whole.weights.keys() == headless.weights.keys() == dict(dense.named_parameters()).keys()
-    for name, weight in whole.weights.items():
-        expected = dense.lm_head.weight if name == "lm_head.weight" else weight
-        assert torch.equal(headless.weights[name], expected), name
-
-
-def test_a_model_that_is_no_branch_of_the_base_is_refused(tokenizer: Any, tmp_path: Path) -> None:
-    dense = headed()
-    apart = copy.deepcopy(dense)
-    for weight in apart.parameters():
-        if weight.ndim > 1:
-            torch.nn.init.normal_(weight, std=0.15)
-    wider, other = headed(intermediate_size=128), headed("qwen3")
-    for name, model, said in (
-        ("apart", apart, r"not trained from this base model: the cosine of their weights is -?0\.0"),
-        ("wider", wider, r"mlp\.gate_proj\.weight is 128 x 64, the base's is 96 x 64"),
-        ("other", other, "another kind of model than the base: only one of the two has"),
-    ):
-        with pytest.raises(UnmaskError, match=said):
-            load(dense, tokenizer, saved(model, tokenizer, tmp_path / name))
-    own = copy.deepcopy(tokenizer)
-    own.add_tokens(["unheard"])
-    with pytest.raises(UnmaskError, match="has another tokenizer"):
-        load(dense, tokenizer, saved(dense, own, tmp_path / "renamed"))
-
-
-def test_equal_branches_are_refused_unless_noise_tells_them_apart() -> None:
-    dense = headed()
-    given = [branch("a", dense), branch("b", trained(dense, 1)), branch("c", dense)]
-    with pytest.raises(UnmaskError, match="'a' and 'c' have equal MLPs"):
-        upcycle(dense, THREE, given)
-    upcycle(dense, replace(THREE, noise=0.01), given)
-    upcycle(dense, replace(THREE, experts=2), given[:2])  # the base itself may be one of the experts
-    with pytest.raises(UnmaskError, match="3 branches make 3 experts, not 4"):
-        upcycle(dense, PLAIN, given)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -241,30 +166,3 @@ def test_the_command_makes_experts_of_branches(
     assert all(
         torch.equal(expert, model.model.layers[1].mlp.down_proj.weight) for expert, model in zip(experts, models, strict=True)
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--branch", "a=x/y/z"], "One branch makes one expert"),
-        (["--branch", "x/y/z"], "--branch takes NAME=MODEL"),
-        (["--branch", "=x/y/z"], "--branch takes NAME=MODEL"),
-        (["--branch", "a=x", "--branch", "a=y"], "names 'a' twice"),
-        (["--branch", "a=x/y/z", "--branch", "b=x/y/w", "--experts", "3"], "2 branches make 2 experts: leave --experts out"),
-        (
-            ["--branch", "a=x/y/z", "--branch", "b=x/y/w", "--top-k", "3"],
-            "top-k must be between 2 and the number of experts (2)",
-        ),
-        (["--branch", "a=x/y/z", "--branch", "b=x/y/w"], "x/y/z"),
-    ],
-)
-def test_mistakes_are_told_before_a_model_is_loaded(
-    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def loads(*_: Any) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("unmask.models.loading.load_base_language_model", loads)
-    assert run(monkeypatch, "pico", "-o", tmp_path / "moe", *options) == 2
-    assert said in " ".join(capfd.readouterr().err.split())
-    assert not list(tmp_path.iterdir())

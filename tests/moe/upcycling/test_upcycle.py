@@ -12,18 +12,16 @@ import torch
 from torch import nn
 
 from tests.families import _TOKENS, FAMILIES
-from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
 from unmask.models.routers import find_routers
-from unmask.moe.upcycling.upcycle import (
+from unmask.moe.upcycling import (
     TARGETS,
     UpcycleOptions,
-    prove_equal,
+    save_upcycled,
     sizes,
     upcycle,
 )
-from unmask.moe.upcycling.upcycled_folder import save_upcycled
 
 PLAIN = UpcycleOptions(experts=4, noise=0.0)
 TAKEN = {
@@ -82,22 +80,6 @@ def test_plain_copies_compute_what_the_dense_model_did(family: str, tied: bool) 
     assert (done.model.get_input_embeddings().weight is done.model.get_output_embeddings().weight) is tied
 
 
-@pytest.mark.parametrize("heads", [1, 4])
-def test_grouped_queries_and_multi_head_attention_are_kept(heads: int) -> None:
-    assert upcycle(headed(num_key_value_heads=heads), PLAIN).model.config.num_key_value_heads == heads
-
-
-def test_scaled_rope_and_bidirectional_attention_are_kept() -> None:
-    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}
-    dense = headed(rope_parameters=rope)
-    dense.config.is_causal = False
-    sparse = upcycle(dense, PLAIN).model
-    assert sparse.config.rope_parameters == dense.config.rope_parameters
-    assert sparse.config.is_causal is False
-    sparse.config.is_causal = True
-    assert prove_equal(dense, sparse) > 0.01  # the proof sees the mask
-
-
 def test_the_dense_model_stays_as_it_was_and_its_dtype_is_kept() -> None:
     dense = headed()
     for parameter in dense.parameters():  # as from_pretrained does; model.to() would round the rotary frequencies too
@@ -134,13 +116,6 @@ def test_saved_and_loaded_by_transformers_it_is_bit_equal(family: str, tokenizer
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["moe"]
 
 
-def test_the_folder_is_an_embedder_with_routers(tokenizer: Any, tmp_path: Path) -> None:
-    save_upcycled(upcycle(headed(), PLAIN), tokenizer, tmp_path / "moe", "pico", PLAIN)
-    vectors = Embedder.from_pretrained(tmp_path / "moe", "routing", dtype="float32").encode(["A man plays.", "Rain fell."])
-    assert vectors.shape == (2, 3 * 4)
-    assert Embedder.from_pretrained(tmp_path / "moe", "moee", dtype="float32").encode(["A man plays."]).shape[0] == 1
-
-
 # --- breaking the symmetry -------------------------------------------------------------------------------------------
 
 
@@ -163,47 +138,6 @@ def test_an_option_changes_what_it_says_and_nothing_else(changes: dict[str, Any]
     assert all(".gate.weight" in name or ".experts." in name for name in changed)
 
 
-def test_aux_loss_and_top_k_reach_the_configuration() -> None:
-    config = upcycle(headed(), replace(PLAIN, aux_loss=0.5, top_k=3)).model.config
-    assert (config.router_aux_loss_coef, config.num_experts_per_tok, config.num_local_experts) == (0.5, 3, 4)
-
-
-def test_the_same_seed_gives_the_same_mixture() -> None:
-    options = UpcycleOptions(experts=4, noise=0.1, drop=0.3, seed=5)
-    torch.manual_seed(1)
-    one = upcycle(headed(), options).model.state_dict()
-    torch.manual_seed(2)
-    other = upcycle(headed(), options).model.state_dict()
-    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
-    third = upcycle(headed(), replace(options, seed=6)).model
-    assert not any(torch.equal(weight, one[name]) for name, weight in third.named_parameters() if ".experts." in name)
-
-
-def test_dropped_neurons_are_whole_and_of_the_same_scale() -> None:
-    dense = headed()
-    experts = upcycle(dense, replace(PLAIN, drop=0.25)).model.model.layers[1].mlp.experts
-    mlp, chosen = dense.model.layers[1].mlp, []
-    for gate_up, down in zip(experts.gate_up_proj, experts.down_proj, strict=True):
-        gate, up = gate_up.chunk(2)
-        pairs = ((gate, mlp.gate_proj.weight), (up, mlp.up_proj.weight), (down.T, mlp.down_proj.weight.T))
-        rows = [(new != old).all(dim=1) for new, old in pairs]
-        assert int(rows[0].sum()) == 24  # a quarter of 96
-        assert all(torch.equal(row, rows[0]) for row in rows)
-        assert all(torch.equal(new[~rows[0]], old[~rows[0]]) for new, old in pairs)
-        assert all(float(new[rows[0]].std()) == pytest.approx(0.15, rel=0.1) for new, _ in pairs)
-        chosen.append(rows[0])
-    assert not torch.equal(chosen[0], chosen[1])  # each expert keeps another part
-
-
-def test_noise_is_relative_and_differs_between_experts() -> None:
-    dense = headed()
-    up = dense.model.layers[0].mlp.down_proj.weight
-    down = upcycle(dense, replace(PLAIN, noise=0.1)).model.model.layers[0].mlp.experts.down_proj
-    for expert in down:
-        assert float((expert - up).std() / up.std()) == pytest.approx(0.1, rel=0.05)
-    assert not torch.equal(down[0], down[1])
-
-
 @pytest.mark.parametrize(("noise", "from_text"), [(0.0, False), (0.01, True)])
 def test_the_router_learns_from_text_only_where_experts_differ(noise: float, from_text: bool) -> None:
     sparse = upcycle(headed(), replace(PLAIN, noise=noise, aux_loss=0.0)).model
@@ -214,39 +148,7 @@ def test_the_router_learns_from_text_only_where_experts_differ(noise: float, fro
     assert (largest > 1e-4) == from_text, largest
 
 
-def test_a_few_steps_train_routers_and_experts_apart() -> None:
-    sparse = upcycle(headed(), replace(PLAIN, aux_loss=0.5)).model
-    ids, real = batch()
-    given = {"input_ids": ids, "attention_mask": real.long(), "labels": ids.masked_fill(~real, -100)}
-    optimizer = torch.optim.SGD(sparse.parameters(), lr=0.01)
-    losses = []
-    for step in range(3):
-        output = sparse(**given)
-        plain = sparse(**given, output_router_logits=False)
-        torch.testing.assert_close(output.loss, plain.loss + 0.5 * output.aux_loss)
-        assert float(output.aux_loss) > 0
-        optimizer.zero_grad()
-        output.loss.backward()
-        losses.append(float(output.loss))
-        trained = [weight for name, weight in sparse.named_parameters() if ".experts." in name or ".gate." in name]
-        assert all(weight.grad is not None and float(weight.grad.abs().max()) > 0 for weight in trained)
-        distance = [float((weight[0] - weight[1]).abs().max()) for weight in expert_weights(sparse)]
-        assert (max(distance) == 0) == (step == 0)
-        optimizer.step()
-    assert losses[-1] < losses[0]
-
-
 # --- layers, sizes, load ---------------------------------------------------------------------------------------------
-
-
-def test_every_second_layer_where_the_architecture_can_say_so() -> None:
-    done = upcycle(headed("qwen3"), replace(PLAIN, every=2))
-    assert [hasattr(layer.mlp, "experts") for layer in done.model.model.layers] == [False, True, False]
-    assert done.difference < 1e-5
-    with pytest.raises(UnmaskError, match="mixtral, every layer is sparse"):
-        upcycle(headed(), replace(PLAIN, every=2))
-    with pytest.raises(UnmaskError, match="makes no layer sparse"):
-        upcycle(headed("qwen3"), replace(PLAIN, every=9))
 
 
 def test_sizes_are_those_of_three_copies_more_and_two_at_work() -> None:
@@ -258,49 +160,6 @@ def test_sizes_are_those_of_three_copies_more_and_two_at_work() -> None:
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("family", "changes", "why"),
-    [
-        ("mixtral", {}, "already"),
-        ("qwen3-moe-first-dense", {}, "already"),
-        ("gpt2", {}, "cannot be upcycled"),
-        ("gemma", {}, "logits differ"),  # the names of Llama, another norm
-        ("gemma3", {}, "cannot be upcycled"),
-        ("phi3", {}, "cannot be upcycled"),
-        ("mamba", {}, "cannot be upcycled"),
-        ("smollm3", {"num_hidden_layers": 4}, "logits differ"),  # its fourth layer has no positions
-        ("qwen3", {"use_sliding_window": True, "sliding_window": 400, "max_window_layers": 1}, "logits differ"),
-        ("llama", {"attention_bias": True}, "cannot be upcycled"),
-    ],
-)
-def test_what_cannot_be_proven_is_refused(family: str, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(UnmaskError, match=why) as refused:
-        upcycle(headed(family, **changes), PLAIN)
-    assert why == "already" or "Llama, Mistral (mixtral)" in str(refused.value)
-
-
-def test_a_model_without_head_is_refused() -> None:
-    with pytest.raises(UnmaskError, match="no language-model head"):
-        upcycle(FAMILIES["llama"].build(), PLAIN)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"top_k": 5}, r"top-k must be between 2 and the number of experts \(4\), not 5"),
-        ({"top_k": 1}, r"top-k must be between 2 and the number of experts \(4\), not 1"),
-        ({"every": 0}, "every must be at least 1"),
-        ({"noise": -1.0}, "noise and aux-loss at least 0"),
-        ({"drop": 1.0}, "drop at least 0 and below 1"),
-        ({"aux_loss": -1.0}, "noise and aux-loss at least 0"),
-        ({"router_std": 0.0}, "router-std must be above 0"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(UnmaskError, match=said):
-        replace(PLAIN, **changes)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

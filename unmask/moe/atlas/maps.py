@@ -58,44 +58,44 @@ def text_map(vectors: Float[NDArray[Any], "text dim"]) -> TextMap:
     total = max(float(np.trace(products)), 1e-12)
     values, axes = values[::-1][:2], axes[:, ::-1][:, :2]
     axes = axes * np.where(axes[np.abs(axes).argmax(axis=0), range(axes.shape[1])] < 0, -1.0, 1.0)
-    places = np.zeros((len(vectors), 2))
-    places[:, : axes.shape[1]] = axes * np.sqrt(np.maximum(values, 0))
-    spread = max(float(np.ptp(places, axis=0).max()), 1e-12)
-    middle = (places.max(axis=0) + places.min(axis=0)) / 2
+    coordinates = np.zeros((len(vectors), 2))
+    coordinates[:, : axes.shape[1]] = axes * np.sqrt(np.maximum(values, 0))
+    spread = max(float(np.ptp(coordinates, axis=0).max()), 1e-12)
+    middle = (coordinates.max(axis=0) + coordinates.min(axis=0)) / 2
     shares = [*np.maximum(values, 0) / total, 0.0, 0.0]
-    return TextMap((places - middle) / spread + 0.5, (float(shares[0]), float(shares[1])), _nearest(products))
+    return TextMap((coordinates - middle) / spread + 0.5, (float(shares[0]), float(shares[1])), _nearest(products))
 
 
-def shared_neighbours(one: TextMap, other: TextMap) -> Nearness:
+def shared_neighbours(first_map: TextMap, second_map: TextMap) -> Nearness:
     """The share of nearest neighbours that two maps have in common."""
 
     def share(_: Rows, first: Nearest, second: Nearest) -> NDArray[np.float64]:
         return np.asarray((first[:, :, None] == second[:, None, :]).any(axis=2).mean(axis=1), np.float64)
 
-    texts, size = one.neighbours.shape
-    return _nearness(share, [one.nearest, other.nearest], size / (texts - 1))
+    texts, size = first_map.neighbours.shape
+    return _nearness(share, [first_map.nearest, second_map.nearest], size / (texts - 1))
 
 
-def same_label(own: TextMap, codes: Int[NDArray[Any], " text"]) -> Nearness:
+def same_label(text_map: TextMap, codes: Int[NDArray[Any], " text"]) -> Nearness:
     """The share of nearest neighbours with the same label."""
 
     def share(texts: Rows, nearest: Nearest) -> NDArray[np.float64]:
         return np.asarray((codes[nearest] == codes[texts, None]).mean(axis=1), np.float64)
 
     counts = np.bincount(codes)[codes]
-    return _nearness(share, [own.nearest], float(((counts - 1) / (len(codes) - 1)).mean()))
+    return _nearness(share, [text_map.nearest], float(((counts - 1) / (len(codes) - 1)).mean()))
 
 
 def _nearness(share: Callable[..., NDArray[np.float64]], nearest: Sequence[Nearest], chance: float) -> Nearness:
     """The mean of a share over texts, with its interval. share: of some texts, from their nearest texts."""
     number = len(nearest[0])
-    whole = share(np.arange(number), *(own[:, :NEIGHBOURS] for own in nearest))
+    shares = share(np.arange(number), *(neighbours[:, :NEIGHBOURS] for neighbours in nearest))
     left_out = np.empty(number)
     for text in range(number):
-        near = np.flatnonzero(np.any([(own[:, :NEIGHBOURS] == text).any(axis=1) for own in nearest], axis=0))
-        anew = share(near, *(_without(own[near], text) for own in nearest)).sum() if number > 2 else 0.0
-        left_out[text] = (whole.sum() - whole[text] - whole[near].sum() + anew) / (number - 1)
-    return Nearness(float(whole.mean()), chance, jackknife_interval(float(whole.mean()), left_out, most=1.0))
+        near = np.flatnonzero(np.any([(neighbours[:, :NEIGHBOURS] == text).any(axis=1) for neighbours in nearest], axis=0))
+        changed = share(near, *(_without(neighbours[near], text) for neighbours in nearest)).sum() if number > 2 else 0.0
+        left_out[text] = (shares.sum() - shares[text] - shares[near].sum() + changed) / (number - 1)
+    return Nearness(float(shares.mean()), chance, jackknife_interval(float(shares.mean()), left_out, most=1.0))
 
 
 def _without(nearest: Nearest, text: int) -> Int[NDArray[np.int64], "text rest"]:
@@ -107,8 +107,8 @@ def _without(nearest: Nearest, text: int) -> Int[NDArray[np.int64], "text rest"]
 def _standardised(vectors: NDArray[Any]) -> NDArray[np.float64]:
     wide = vectors.astype(np.float64)
     spread = wide.std(axis=0)
-    kept = spread > 1e-9
-    return np.asarray((wide[:, kept] - wide[:, kept].mean(axis=0)) / spread[kept])
+    varies = spread > 1e-9
+    return np.asarray((wide[:, varies] - wide[:, varies].mean(axis=0)) / spread[varies])
 
 
 def _nearest(products: NDArray[np.float64]) -> Nearest:

@@ -18,7 +18,7 @@ from unmask.io.terminal import progress_bar
 from unmask.moe.routing.record import Choices, Label, RoutingRecord
 
 MOST_VALUES = 24
-"""Values of a label that are told apart. The rarest of more are one: `others`."""
+"""Most values of a label that are shown; the rarest are merged into `others`."""
 OTHERS = "(others)"
 TOP = 3
 """Experts of which the probability is kept, for each token that is shown."""
@@ -36,19 +36,19 @@ class Grouping:
     def of(cls, record: RoutingRecord, label: Label) -> Grouping:
         """All values of a label, or the most frequent ones."""
         size = len(label.values)
-        kept = np.arange(size)
+        retained = np.arange(size)
         if size > MOST_VALUES:
             codes = (
                 [record.texts.labels[label.name]]
                 if label.of == "text"
                 else [part.tags[label.name] for part in record.batches(())]
             )
-            counts = np.sum([np.bincount(some[some >= 0], minlength=size) for some in codes], axis=0)
-            kept = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
-        place = np.full(size, len(kept), np.int64)
-        place[kept] = np.arange(len(kept))
-        more = (OTHERS,) if len(kept) < size else ()
-        return cls(label, tuple(label.values[value] for value in kept) + more, place)
+            counts = np.sum([np.bincount(codes_[codes_ >= 0], minlength=size) for codes_ in codes], axis=0)
+            retained = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
+        index_of = np.full(size, len(retained), np.int64)
+        index_of[retained] = np.arange(len(retained))
+        rest = (OTHERS,) if len(retained) < size else ()
+        return cls(label, tuple(label.values[value] for value in retained) + rest, index_of)
 
     def codes(self, choices: Choices, labels: dict[str, NDArray[np.int16]]) -> NDArray[np.int64]:
         """The value of each token; -1 for none."""
@@ -105,11 +105,11 @@ class Tally:
         return slice(int(self.starts[point]), int(self.starts[point + 1]))
 
 
-def tally(record: RoutingRecord, mapped: NDArray[np.int64], shown: dict[int, int]) -> Tally:
+def tally(record: RoutingRecord, mapped: NDArray[np.int64], displayed: dict[int, int]) -> Tally:
     """Read a record once. mapped: texts of the map, ascending. shown: how many of its tokens are shown, for each text that is shown."""
     points = record.points
     starts = np.concatenate([[0], np.cumsum([point.experts for point in points])]).astype(np.int64)
-    counts = _Counts(record, starts, mapped, shown)
+    counts = _Counts(record, starts, mapped, displayed)
     with progress_bar("reading the record", record.settings.parts) as advance:
         for choices in record.batches():
             counts.add(choices)
@@ -121,18 +121,19 @@ class _Counts:
     """A tally that grows part by part."""
 
     def __init__(
-        self, record: RoutingRecord, starts: NDArray[np.int64], mapped: NDArray[np.int64], shown: dict[int, int]
+        self, record: RoutingRecord, starts: NDArray[np.int64], mapped: NDArray[np.int64], displayed: dict[int, int]
     ) -> None:
-        self.record, self.starts, self.mapped, self.wanted = record, starts, mapped, shown
+        self.record, self.starts, self.mapped, self.wanted = record, starts, mapped, displayed
         slots, points = int(starts[-1]), len(record.points)
-        whole = Grouping(None, ("all",), np.zeros(1, np.int64))
+        everything = Grouping(None, ("all",), np.zeros(1, np.int64))
         self.shares = [
-            _empty(grouping, slots) for grouping in (whole, *(Grouping.of(record, one) for one in record.settings.labels))
+            _empty(grouping, slots)
+            for grouping in (everything, *(Grouping.of(record, label) for label in record.settings.labels))
         ]
         self.pairs = [np.zeros((point.experts, point.experts)) for point in record.points]
         self.plain: list[tuple[NDArray[Any], ...]] = []
         self.rows: dict[int, range] = {}
-        total = sum(shown.values())
+        total = sum(displayed.values())
         self.shown_positions = np.zeros(total, np.int32)
         self.top = np.zeros((total, points, TOP), np.uint16)
         self.probabilities = np.zeros((total, points, TOP), np.float32)
@@ -143,16 +144,16 @@ class _Counts:
         """Count one part."""
         labels = self.record.texts.labels
         codes = [shares.grouping.codes(choices, labels) for shares in self.shares]
-        for shares, own in zip(self.shares, codes, strict=True):
-            np.add(shares.tokens, np.bincount(own[own >= 0], minlength=len(shares.tokens)), out=shares.tokens)
-        shown, mapped = self._shown_rows(choices), self._mapped_rows(choices)
+        for shares, codes_ in zip(self.shares, codes, strict=True):
+            np.add(shares.tokens, np.bincount(codes_[codes_ >= 0], minlength=len(shares.tokens)), out=shares.tokens)
+        displayed_rows, mapped = self._shown_rows(choices), self._mapped_rows(choices)
         firsts = np.empty((len(choices.texts), len(self.record.points)), np.int16)
         for point, (probabilities, chosen) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
             first = np.where(chosen[:, 0] >= 0, chosen[:, 0], probabilities.argmax(axis=1)).astype(np.int64)
             firsts[:, point] = first
             self._count(point, first, probabilities, chosen, codes)
-            self._keep(point, first, probabilities, shown, mapped)
-        self.filled += len(shown)
+            self._keep(point, first, probabilities, displayed_rows, mapped)
+        self.filled += len(displayed_rows)
         self.plain.append((choices.texts, choices.ids, choices.positions, firsts))
 
     def _count(
@@ -164,67 +165,80 @@ class _Counts:
         codes: Sequence[NDArray[np.int64]],
     ) -> None:
         experts = probabilities.shape[1]
-        own = slice(self.starts[point], self.starts[point + 1])
+        slots = slice(self.starts[point], self.starts[point + 1])
         sure = np.take_along_axis(probabilities, first[:, None], axis=1)[:, 0].astype(np.float64)
         acts = np.zeros((len(first), experts + 1), np.float32)  # the last column takes "no choice" (-1)
         np.put_along_axis(acts, chosen.astype(np.int64) % (experts + 1), 1, axis=1)
         acts = acts[:, :experts]
         self.pairs[point] += acts.T @ acts
         for shares, code in zip(self.shares, codes, strict=True):
-            known = code >= 0
+            labelled = code >= 0
             size = len(shares.tokens)
-            flat = code[known] * experts + first[known]
-            shares.first[:, own] += np.bincount(flat, minlength=size * experts).reshape(size, experts)
-            shares.sure[:, own] += np.bincount(flat, sure[known], minlength=size * experts).reshape(size, experts)
-            for value in np.unique(code[known]):
-                shares.load[value, own] += acts[code == value].sum(axis=0)
+            flat = code[labelled] * experts + first[labelled]
+            shares.first[:, slots] += np.bincount(flat, minlength=size * experts).reshape(size, experts)
+            shares.sure[:, slots] += np.bincount(flat, sure[labelled], minlength=size * experts).reshape(size, experts)
+            for value in np.unique(code[labelled]):
+                shares.load[value, slots] += acts[code == value].sum(axis=0)
 
     def _keep(
         self,
         point: int,
         first: NDArray[np.int64],
         probabilities: NDArray[Any],
-        shown: NDArray[np.int64],
+        displayed_rows: NDArray[np.int64],
         mapped: list[tuple[int, slice]],
     ) -> None:
         """Keep what single texts show: the strongest experts of their tokens, the first choice before the others, and means."""
         size = min(TOP, probabilities.shape[1])
-        rows = probabilities[shown].astype(np.float32)
+        rows = probabilities[displayed_rows].astype(np.float32)
         raised = rows.copy()
-        np.put_along_axis(raised, first[shown][:, None], 2.0, axis=1)
+        np.put_along_axis(raised, first[displayed_rows][:, None], 2.0, axis=1)
         best = np.argsort(-raised, axis=1, kind="stable")[:, :size]
-        here = slice(self.filled, self.filled + len(shown))
-        self.top[here, point, :size] = best
-        self.probabilities[here, point, :size] = np.take_along_axis(rows, best, axis=1)
-        for place, tokens in mapped:
-            self.routing[place, self.starts[point] : self.starts[point + 1]] = probabilities[tokens].mean(
+        rows_ = slice(self.filled, self.filled + len(displayed_rows))
+        self.top[rows_, point, :size] = best
+        self.probabilities[rows_, point, :size] = np.take_along_axis(rows, best, axis=1)
+        for index, tokens in mapped:
+            self.routing[index, self.starts[point] : self.starts[point + 1]] = probabilities[tokens].mean(
                 axis=0, dtype=np.float32
             )
 
     def _shown_rows(self, choices: Choices) -> NDArray[np.int64]:
         rows: list[NDArray[np.int64]] = []
-        at = self.filled
+        next_row = self.filled
         for text, tokens in _texts(choices):
             if text in self.wanted:
-                own = np.arange(tokens.start, min(tokens.stop, tokens.start + self.wanted[text]))
-                self.rows[text] = range(at, at + len(own))
-                at += len(own)
-                rows.append(own)
-        found = np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        self.shown_positions[self.filled : at] = choices.positions[found]
-        return found
+                token_rows = np.arange(tokens.start, min(tokens.stop, tokens.start + self.wanted[text]))
+                self.rows[text] = range(next_row, next_row + len(token_rows))
+                next_row += len(token_rows)
+                rows.append(token_rows)
+        all_rows = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        self.shown_positions[self.filled : next_row] = choices.positions[all_rows]
+        return all_rows
 
     def _mapped_rows(self, choices: Choices) -> list[tuple[int, slice]]:
-        place = {int(text): at for at, text in enumerate(self.mapped)}
-        return [(place[text], tokens) for text, tokens in _texts(choices) if text in place]
+        index_of = {int(text): index for index, text in enumerate(self.mapped)}
+        return [(index_of[text], tokens) for text, tokens in _texts(choices) if text in index_of]
 
     def done(self) -> Tally:
         """The whole tally."""
-        texts, ids, positions, first = (np.concatenate(some) for some in zip(*self.plain, strict=True))
+        texts, ids, positions, first = (np.concatenate(arrays) for arrays in zip(*self.plain, strict=True))
         return Tally(
-            self.record, self.starts, texts, ids, positions, first, self.shares[0], self.shares[1:], self.pairs,
-            dict(sorted(self.rows.items())), self.shown_positions, self.top, self.probabilities, self.mapped, self.routing,
-        )  # fmt: skip
+            record=self.record,
+            starts=self.starts,
+            texts=texts,
+            ids=ids,
+            positions=positions,
+            first=first,
+            everything=self.shares[0],
+            groups=self.shares[1:],
+            pairs=self.pairs,
+            shown=dict(sorted(self.rows.items())),
+            shown_positions=self.shown_positions,
+            top=self.top,
+            probabilities=self.probabilities,
+            mapped=self.mapped,
+            routing=self.routing,
+        )
 
 
 def _empty(grouping: Grouping, slots: int) -> Shares:

@@ -82,10 +82,12 @@ def train_expert(
                 model,
                 {"lessons": tokens},
                 learning,
-                pad_id_of(tokenizer, model),
-                run.scratch("training"),  # only now: a run that cannot train leaves nothing behind
-                nullcontext if model.dtype == torch.float32 else lambda: torch.autocast(model.device.type, model.dtype),
-                callbacks,
+                pad_id=pad_id_of(tokenizer, model),
+                folder=run.scratch("training"),  # only now: a run that cannot train leaves nothing behind
+                computing=nullcontext
+                if model.dtype == torch.float32
+                else lambda: torch.autocast(model.device.type, model.dtype),
+                callbacks=callbacks,
             )
             base = pinned(source, adapter)
             config = adapter.peft_config["default"]
@@ -107,9 +109,7 @@ def add_expert(model: Any, lora: LoraOptions) -> Any:
     layers = find_layers(body_of(model))
     kinds = linear_kinds(model, layers, lora)
     if not kinds:
-        raise UnmaskError(
-            "The layers of this model have no nn.Linear map (those of GPT-2 are Conv1D), and an expert changes no others."
-        )
+        raise UnmaskError("The layers of this model have no nn.Linear map (GPT-2 has Conv1D), and an expert changes no others.")
     adapter = add_lora(model, layers, lora.model_copy(update={"targets": kinds}))
     cast_inputs(adapter, model.dtype == torch.float32)
     return adapter

@@ -1,6 +1,6 @@
 """Expert usage: which experts the tokens of each domain go to, and how much the expert tells about the domain.
 
-I(D; E) / H(D) is that of `unmask.moe.routing.statistics.information`, on first choices: at each routing point, and averaged, since routing
+I(D; E) / H(D) (`unmask.moe.routing.formulas`) is measured on first choices: at each routing point, and averaged, since routing
 points may use different experts for the same domain. Chance is taken off as for every measure of routing.
 """
 
@@ -21,8 +21,8 @@ from unmask.moe.experts.lesson_training import LessonCollator
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.mixture.gating import gates
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.routing.statistics.information import information, joint_of_texts, normalised_information
-from unmask.moe.routing.statistics.text_bootstrap import bootstrap_texts, shuffled_labels, without_chance
+from unmask.moe.routing.formulas import information, joint_of_texts, normalised_information
+from unmask.moe.routing.text_bootstrap import bootstrap_texts, shuffled_labels, without_chance
 from unmask.statistics.bootstrap import interval
 from unmask.training.targets import IGNORED
 
@@ -91,14 +91,14 @@ def first_choices(
         inputs = collate([tokens[index] for index in batch])
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
-        # not `router_logits`: a base that is a mixture itself adds those of its own routers
+        # not `router_logits`: a base that is a mixture itself adds its routers' logits
         with mixture.record_logits() as recorded:
             mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
-        for place, scores in enumerate(recorded):
+        for point, scores in enumerate(recorded):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
             for counts, counted in ((everywhere, real), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
-                counts[batch, place] = shares.double().cpu().numpy()
+                counts[batch, point] = shares.double().cpu().numpy()
             strength = gates(scores, mixture.routing).sum(dim=-1)[real.bool()]
             gates_sum, decisions = gates_sum + float(strength.sum()), decisions + len(strength)
     return everywhere, answering, gates_sum / decisions
@@ -112,8 +112,8 @@ def measure_usage(
     seed: int = 0,
 ) -> Usage:
     """Route the lessons of each domain and count. Raises UnmaskError for a lesson that is too long."""
-    lessons = [lesson for some in domains.values() for lesson in some]
-    labels = np.repeat(np.arange(len(domains)), [len(some) for some in domains.values()])
+    lessons = [lesson for of_domain in domains.values() for lesson in of_domain]
+    labels = np.repeat(np.arange(len(domains)), [len(of_domain) for of_domain in domains.values()])
     counts, answering, strength = first_choices(mixture, tokenizer, lessons, max_length)
     by_point = information(counts, labels)
     samples = bootstrap_texts(
@@ -126,20 +126,20 @@ def measure_usage(
     low, high = interval(samples, around=float(by_point.mean()))
     load = np.stack([counts[labels == domain].mean(axis=(0, 1)) for domain in range(len(domains))])
     names = [expert.name for expert in mixture.experts]
-    known = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
+    named_domains = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
     return Usage(
-        tuple(domains),
-        tuple(names),
-        tuple(tuple(row) for row in load.tolist()),
-        strength,
-        float(by_point.mean()),
-        (float(low), float(high)),
-        _by_chance(counts, labels, seed),
-        tuple(by_point.tolist()),
-        float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
-        float(information(answering, labels).mean()),
-        _by_chance(answering, labels, seed),
-        float(np.mean([load[row].argmax() == place for row, place in known])) if known else None,
+        domains=tuple(domains),
+        experts=tuple(names),
+        load=tuple(tuple(row) for row in load.tolist()),
+        strength=strength,
+        information=float(by_point.mean()),
+        interval=(float(low), float(high)),
+        shuffled=_by_chance(counts, labels, seed),
+        by_point=tuple(by_point.tolist()),
+        pooled=float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
+        responses=float(information(answering, labels).mean()),
+        responses_shuffled=_by_chance(answering, labels, seed),
+        own=float(np.mean([load[row].argmax() == index for row, index in named_domains])) if named_domains else None,
     )
 
 

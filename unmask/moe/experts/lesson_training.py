@@ -7,7 +7,7 @@ little weight to domains with short answers, and a router would then collapse on
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from unmask.encoding.batching import plan as plan_batches
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.io.terminal import say
 from unmask.moe.experts.lessons.lessons import LessonTokens
-from unmask.moe.experts.names import Average
+from unmask.moe.names import Average
 from unmask.training.collate import padded
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
@@ -122,7 +122,7 @@ class LessonCollator:
     def __call__(self, lessons: Sequence[LessonTokens]) -> dict[str, Any]:
         """Right-padded tensors, and the lessons' names."""
         rows = [
-            (lesson.ids, [token if place >= lesson.start else IGNORED for place, token in enumerate(lesson.ids)])
+            (lesson.ids, [token if position >= lesson.start else IGNORED for position, token in enumerate(lesson.ids)])
             for lesson in lessons
         ]
         return padded(rows, self.pad_id) | {"rows": [lesson.where for lesson in lessons]}
@@ -133,35 +133,29 @@ def response_loss(
 ) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
     """The loss of one pass. The losses of all passes of a step add up to the loss of the step.
 
-    A penalty needs all lessons of a pass at once. Without a penalty, the pass is computed in chunks of lessons of similar length.
+    A penalty needs all lessons of a pass at once. Without a penalty, lessons of similar length are computed together, each group padded
+    to its own longest: otherwise half of a batch can be padding.
     """
     by_example = learning.average == "example"
 
-    def sum_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    def sum_of_losses(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         with computing():
             logits, targets, before = target_logits(model, inputs, inputs.pop("labels"))
-        return (
-            mean_by_text(logits, targets, before).sum()
-            if by_example
-            else cross_entropy(logits.float(), targets, reduction="sum")
-        )
+        if by_example:
+            return mean_by_text(logits, targets, before).sum()
+        return cross_entropy(logits.float(), targets, reduction="sum")
 
     def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        real = inputs["attention_mask"].bool()
-        own_items = items if items is not None else (inputs["labels"][:, 1:] != IGNORED).sum()
-        chunks = [inputs] if penalty else list(_similar(inputs))
-        loss = torch.stack([sum_of(model, chunk) for chunk in chunks]).sum() / (learning.batch if by_example else own_items)
+        mask = inputs["attention_mask"]
+        real, lengths = mask.bool(), mask.sum(dim=1).tolist()
+        if items is None:
+            items = (inputs["labels"][:, 1:] != IGNORED).sum()
+        groups = [list(range(len(lengths)))] if penalty else plan_batches(lengths, mask.numel())
+        chunks = [{name: value[rows, : max(lengths[row] for row in rows)] for name, value in inputs.items()} for rows in groups]
+        loss = torch.stack([sum_of_losses(model, chunk) for chunk in chunks]).sum() / (learning.batch if by_example else items)
         return loss + penalty(real) if penalty else loss
 
     return objective
-
-
-def _similar(inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """A batch in chunks of texts of similar length, each padded to its own longest text. Half of a batch can be padding."""
-    lengths = inputs["attention_mask"].sum(dim=1).tolist()
-    for rows in plan_batches(lengths, inputs["attention_mask"].numel()):
-        longest = max(lengths[row] for row in rows)
-        yield {name: value[rows, :longest] for name, value in inputs.items()}
 
 
 def learn(
@@ -175,10 +169,9 @@ def learn(
     penalty: Penalty | None = None,
     own_rates: Rates | None = None,
 ) -> list[dict[str, Any]]:
-    """Train all weights that are not frozen, at `learning.lr` or at a rate of their own (own_rates). Returns the log of each step.
+    """Train all weights that are not frozen, at `learning.lr` or at the rate in `own_rates`. Returns the log of each step.
 
-    Checkpoints go to `folder`; a run that was stopped continues from them. Raises UnmaskError if nothing trains, and for a loss that
-    explodes.
+    Checkpoints go to `folder`; an interrupted run resumes from them. Raises UnmaskError if nothing trains or if the loss explodes.
     """
     from transformers.trainer_callback import PrinterCallback
 
@@ -186,31 +179,25 @@ def learn(
 
     if not any(weight.requires_grad for weight in model.parameters()):
         raise UnmaskError("All weights are frozen, so there is nothing to train.")
-    stage = learning.stage
     cpu = next(model.parameters()).device.type == "cpu"
     rows = schedule(domains, learning.steps, learning.batch, learning.seed)
-    _say_cut(domains, learning.max_length)
+    for name, lessons in domains.items():
+        if cut := sum(lesson.cut for lesson in lessons):
+            say(
+                f"{name}: {cut} of {len(lessons)} lessons are cut to {learning.max_length} tokens (--max-length), so their end is not "
+                "learned"
+            )
     loop = Loop(
         model,
-        arguments(stage, folder, learning.seed, cpu, evaluates=False),
+        arguments(learning.stage, folder, learning.seed, cpu, evaluates=False),
         rows,
         LessonCollator(pad_id),
         response_loss(learning, computing, penalty),
-        None,
-        callbacks,
-        own_rates,
+        callbacks=callbacks,
+        own_rates=own_rates,
     )
     loop.remove_callback(PrinterCallback)
     checkpoint = resumable(folder)
     loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model.eval()
     return list(loop.state.log_history)
-
-
-def _say_cut(domains: Mapping[str, Sequence[LessonTokens]], max_length: int) -> None:
-    """Say how many lessons of each domain are too long, before the first step."""
-    for name, lessons in domains.items():
-        if cut := sum(lesson.cut for lesson in lessons):
-            say(
-                f"{name}: {cut} of {len(lessons)} lessons are cut to {max_length} tokens (--max-length), so their end is not learned"
-            )

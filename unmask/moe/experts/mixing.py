@@ -1,27 +1,31 @@
-"""Mixing: make a mixture on disk of experts and lessons. Training of the router can be resumed."""
+"""Mixing: build a mixture on disk from experts and lessons. Training of the router, or of experts and router together, is resumable."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import Field
+from torch import nn
 
 from unmask.errors import UnmaskError
 from unmask.io.records import Record
 from unmask.io.seals import check_seal, load_tensors
+from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import BASE_MODEL, identity_of, pinned
-from unmask.models.loading import Source, precision_of
-from unmask.moe.experts.expert import LORA
-from unmask.moe.experts.joint_training import fresh_mixture, write_experts
+from unmask.models.loading import Source, load_base_language_model, precision_of
+from unmask.models.source import adapter_weights
+from unmask.moe.experts.expert import LORA, linear_kinds
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.records import LearningResult, LessonsRecord
 from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
-from unmask.moe.mixture.expert_folder import read_expert
+from unmask.moe.mixture.expert_folder import Expert, read_expert, write_expert
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import (
     EXPERTS,
@@ -32,11 +36,11 @@ from unmask.moe.mixture.mixture_folder import (
     read_mixture_settings,
 )
 from unmask.runs import runs
-from unmask.training.lora import LoraOptions
+from unmask.training.lora import LoraOptions, weight_kinds
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
+
 
 RECORD = "mixing.json"
 JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
@@ -75,7 +79,7 @@ class Ingredients:
     """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared).
 
     start_from: a mixture to start the router from. Rows of experts that both mixtures have, by name, are copied. Rows of new experts
-    start anew. Rows of experts that are not among `experts` are dropped.
+    are initialised. Rows of experts that are not among `experts` are dropped.
     """
 
     experts: tuple[Path, ...]
@@ -102,7 +106,7 @@ def mix(
     learning.require_first_gpu(source.device)
     options = options or RouterOptions()
     if options.joint:
-        raise UnmaskError("These experts stay as they are. For experts that learn with their router, use mix_jointly.")
+        raise UnmaskError("These experts are frozen. For experts that learn with their router, use mix_jointly.")
     experts = [read_expert(expert) for expert in ingredients.experts]
     shared = [read_expert(ingredients.shared)] if ingredients.shared else []
     options.check(routing, [expert.name for expert in experts], domains, learning)
@@ -111,17 +115,17 @@ def mix(
     settings = _settings(source, domains, routing, learning, options).model_copy(
         update={
             "order": (*(expert.name for expert in experts), *domains),
-            "experts": {expert.name: _hash(_factors(expert.folder)) for expert in experts},
+            "experts": {expert.name: _factors_hash(expert.folder) for expert in experts},
             "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
-            "shared": ingredients.shared and _hash(_factors(ingredients.shared)),
+            "shared": ingredients.shared and _factors_hash(ingredients.shared),
             "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
         }
     )
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         mixture, tokenizer = build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
-        known = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
-        return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in known]
+        copied = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
+        return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in copied]
 
     return _trained(build, source, settings, domains, folder, callbacks)
 
@@ -147,9 +151,9 @@ def mix_jointly(
     if options.lr == learning.lr:
         options = replace(options, lr=None)  # one rate for both, however it was given
     if options.start == "prototypes":
-        raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
+        raise UnmaskError("Experts that learn jointly belong to no domain, so they cannot start from prototypes.")
     settings = _settings(source, domains, routing, learning, options).model_copy(update={"lora": lora, "order": tuple(domains)})
-    names = [f"expert{place}" for place in range(len(domains))]
+    names = [f"expert{index}" for index in range(len(domains))]
     options.check(routing, names, domains, learning)
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
@@ -191,46 +195,36 @@ def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
     """
     check_seal(folder)
     settings = read_mixture_settings(folder)
-    ours, theirs = [expert.name for expert in mixture.experts], list(settings.experts)
-    both = [name for name in ours if name in theirs]
-    if not both:
-        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}. It has {', '.join(theirs)}.")
+    names, saved_names = [expert.name for expert in mixture.experts], list(settings.experts)
+    shared = [name for name in names if name in saved_names]
+    if not shared:
+        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(names)}. It has {', '.join(saved_names)}.")
     base = pinned(mixture.source, mixture.model)
     if base.base_weights and settings.base_weights and base.base_weights != settings.base_weights:
         raise UnmaskError(
             f"'{folder}' is a mixture of another base model: '{settings.base}', not '{base.base}', or its weights have changed. A router "
             "fits only the base model that it was trained on."
         )
-    rows = load_tensors(folder / ROUTERS)
+    rows, ours, saved = load_tensors(folder / ROUTERS), mixture.routing, settings.routing
     weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
-    _require_same_routers(folder, rows, settings.routing, weights, mixture.routing)
-    for name, weight in weights.items():
-        weight[[ours.index(expert) for expert in both]] = rows[name][[theirs.index(expert) for expert in both]].to(weight)
-    mixture.load_routers(weights)
-    return tuple(both)
-
-
-def _require_same_routers(
-    folder: Path, rows: Mapping[str, Tensor], theirs: Routing, weights: Mapping[str, Tensor], ours: Routing
-) -> None:
-    """Raise UnmaskError if the routers in a folder (rows, theirs) decide elsewhere than ours, or read states of another size."""
-    if theirs.router != ours.router:
-        raise UnmaskError(f"'{folder}' has routers of the kind '{theirs.router}', not '{ours.router}'.")
-    if others := rows.keys() ^ weights.keys():
-        if (theirs.span, theirs.from_layer) == (ours.span, ours.from_layer):
-            which = "has no router" if min(others) in weights else "has a router"
-            raise UnmaskError(f"'{folder}' {which} at {min(others)}: its experts change other maps.")
-        raise UnmaskError(f"'{folder}' has routers of the kind {_place(theirs)}, not {_place(ours)}.")
+    if saved.router != ours.router:
+        raise UnmaskError(f"'{folder}' has routers of the kind '{saved.router}', not '{ours.router}'.")
+    if differing := rows.keys() ^ weights.keys():
+        if (saved.span, saved.from_layer) == (ours.span, ours.from_layer):
+            verb = "has no router" if min(differing) in weights else "has a router"
+            raise UnmaskError(f"'{folder}' {verb} at {min(differing)}: its experts change other maps.")
+        kinds = [f"'{kind.router}' with span={kind.span}, from_layer={kind.from_layer}" for kind in (saved, ours)]
+        raise UnmaskError(f"'{folder}' has routers of the kind {kinds[0]}, not {kinds[1]}.")
     for name, weight in weights.items():
         if (size := rows[name].shape[1]) != weight.shape[1]:
             raise UnmaskError(
                 f"The router of '{folder}' reads states of {size} dimensions, and this base model has {weight.shape[1]}: it belongs to "
                 "another base model."
             )
-
-
-def _place(routing: Routing) -> str:
-    return f"'{routing.router}' with span={routing.span}, from_layer={routing.from_layer}"
+        indices = [saved_names.index(expert) for expert in shared]
+        weight[[names.index(expert) for expert in shared]] = rows[name][indices].to(weight)
+    mixture.load_routers(weights)
+    return tuple(shared)
 
 
 def _settings(
@@ -277,11 +271,49 @@ def _trained(
     return Mixed(run.folder, result.losses)
 
 
-def _factors(expert: Path) -> Path:
-    """The file that peft reads the factors of an expert from."""
-    file = expert / "adapter_model.safetensors"
-    return file if file.is_file() else file.with_suffix(".bin")
-
-
 def _hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _factors_hash(expert: Path) -> str:
+    return _hash(adapter_weights(expert) or expert / "adapter_model.safetensors")
+
+
+def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: LoraOptions, seed: int) -> tuple[Mixture, Any]:
+    """A mixture with untrained experts, their weights in fp32 for training; and its tokenizer."""
+    model, tokenizer = load_base_language_model(source)
+    layers = find_layers(body_of(model))
+    kinds = weight_kinds(model, layers)
+    maps = [name for kind in linear_kinds(model, layers, lora) for name in kinds[kind]]
+    chance = torch.Generator().manual_seed(seed)
+    experts = []
+    for name in names:
+        factors = {}
+        for path in maps:
+            size_out, size_in = model.get_submodule(path).weight.shape
+            bound = 1 / math.sqrt(size_in)  # as PEFT begins: Kaiming, uniform, a = sqrt(5)
+            down = (torch.rand(lora.r, size_in, generator=chance) * 2 - 1) * bound
+            factors[path] = (down, torch.zeros(size_out, lora.r))
+        experts.append(Expert(name, Path(), source.model, lora.r, lora.alpha / lora.r, factors))
+    mixture = Mixture(model, experts, routing, source=source, seed=seed)
+    mixture.scale_experts(lora.alpha / lora.r)
+    for point in mixture.points.values():
+        point.unshare()
+    for stack in mixture.stacks.values():
+        stack.down, stack.up = (nn.Parameter(weight.float(), requires_grad=False) for weight in (stack.down, stack.up))
+    return mixture, tokenizer
+
+
+def write_experts(mixture: Mixture, folder: Path, lora: LoraOptions) -> None:
+    """Write what the experts of a mixture have become as PEFT folders, which they are the experts of from then on."""
+    experts = []
+    for index, expert in enumerate(mixture.experts):
+        rows = slice(index * expert.rank, (index + 1) * expert.rank)
+        factors = {
+            name: (stack.down.detach()[rows].float().cpu(), stack.up.detach()[:, rows].float().cpu() * (lora.alpha / lora.r))
+            for name, stack in mixture.stacks.items()
+        }
+        trained = replace(expert, folder=folder / expert.name, factors=factors)
+        write_expert(trained, trained.folder, lora.alpha)
+        experts.append(trained)
+    mixture.experts = experts

@@ -1,31 +1,157 @@
 """Router training: the router learns on the lessons of all domains which expert a token goes to. Base and experts are frozen.
 
-It trains with all experts (`train_top_k` = n), even if only one acts later. Under top-1 the first expert that does well would take all
+It trains with all experts (`train_top_k` = n), even if only one acts later: under top-1 the first expert that does well would take all
 tokens, and would act at a fraction of its strength while the router is untrained.
+
+Balance is a loss that spreads tokens over experts: n * sum_i f_i P_i, which is 1 if all experts are used equally (arXiv 2101.03961). f_i is
+the share of choices that fall on expert i, P_i its mean probability. Within one pass, which may hold a single domain, the loss works
+against routing by domain. Over the passes of a step it does so less (arXiv 2501.11873), which is the default. As in that paper's buffer, f
+is counted over the passes of the step so far.
+
+Prototypes initialise a router so that it separates the domains before any training. The row of an expert is the mean state of its domain's
+tokens minus the mean of all domains, made orthogonal to that mean, since what all tokens share must not decide. All rows are scaled
+together: on average, the mean state of a domain prefers its expert by `GAIN` nats.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.encoding.batching import plan
 from unmask.errors import UnmaskError
 from unmask.models.decoder import pad_id_of
-from unmask.moe.experts.balance import Balance, BalanceLoss
-from unmask.moe.experts.lesson_training import Learning, learn, share_of
-from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.moe.experts.names import Start
-from unmask.moe.experts.prototypes import start_from_prototypes
+from unmask.moe.experts.lesson_training import Learning, LessonCollator, learn, share_of
+from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, tokenize_lessons
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.names import Over, Start
 from unmask.training.stages.stage import MOST_RATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Balance:
+    """weight: of the loss, 0 for none. over: whether the shares f are counted over a pass, or over the passes of a step so far."""
+
+    weight: float = 0.0
+    over: Over = "step"
+
+    def __post_init__(self) -> None:
+        """Raise UnmaskError for a weight below 0 or without end."""
+        if not 0 <= self.weight < math.inf:
+            raise UnmaskError(f"The weight of the load-balancing loss must be at least 0 and finite, not {self.weight}.")
+
+
+class BalanceLoss:
+    """The loss of each pass, from the logits of the routing points. The losses of its passes add up to the loss of a step.
+
+    recorded: a list that the routing points fill. top_k: number of choices that are counted. Raises UnmaskError if all experts are
+    always chosen, since there is then nothing to balance.
+    """
+
+    def __init__(self, recorded: list[Tensor], balance: Balance, experts: int, top_k: int, passes: int) -> None:
+        if top_k >= experts:
+            raise UnmaskError(f"Every token uses all {experts} experts, so there is nothing to balance. Use a smaller top-k.")
+        self.recorded, self.balance, self.top_k, self.passes = recorded, balance, top_k, passes
+        self.done, self.counts = 0, torch.zeros(0)
+
+    def __call__(self, real: Bool[Tensor, "text token"]) -> Tensor:
+        """The loss of the latest pass, over its real tokens. Empties the list of logits."""
+        shares, means = [], []  # f and P of each routing point
+        for logits in self.recorded:
+            scores = logits[real].float()
+            is_chosen = torch.zeros_like(scores).scatter(-1, scores.topk(self.top_k, dim=-1).indices, 1.0)
+            shares.append(is_chosen.mean(dim=0) / self.top_k)
+            means.append(scores.softmax(dim=-1).mean(dim=0))
+        self.recorded.clear()
+        share = torch.stack(shares).detach()
+        if self.balance.over == "step":
+            weighted = share * real.sum()
+            self.counts = weighted if self.done == 0 else self.counts + weighted
+            self.done = (self.done + 1) % self.passes
+            share = self.counts / self.counts.sum(dim=-1, keepdim=True)
+        loss = share.shape[-1] * (share * torch.stack(means)).sum(dim=-1).mean()
+        return self.balance.weight * loss / self.passes
+
+
+GAIN = 2.0
+
+
+def start_from_prototypes(
+    mixture: Mixture,
+    tokenizer: PreTrainedTokenizerBase,
+    domains: Mapping[str, Sequence[LessonTokens]],
+    names: Sequence[str] | None = None,
+) -> None:
+    """Set the routers' rows of the experts `names` (default: all) from the lessons of the domain with the same name. Raises UnmaskError."""
+    every = [expert.name for expert in mixture.experts]
+    if lacking := [name for name in every if name not in domains]:
+        raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{lacking[0]}' has none.")
+    pad = pad_id_of(tokenizer, mixture.model)
+    means = [mean_states(mixture, domains[name], pad) for name in every]
+    rows_to_set = [every.index(name) for name in (every if names is None else names)]
+    with torch.no_grad():
+        for name, router in mixture.routers.items():
+            rows = prototypes(torch.stack([mean[name] for mean in means]))
+            router.weight[rows_to_set] = rows[rows_to_set].to(router.weight)
+
+
+def prototypes(means: Float[Tensor, "domain dim"]) -> Float[Tensor, "domain dim"]:
+    """Rows of a router from the mean states of the domains. A single domain gives zeros."""
+    common = means.mean(dim=0)
+    along = common / common.norm().clamp_min(1e-9)
+    rows = means - common
+    rows = rows - (rows @ along).unsqueeze(1) * along
+    logits = means @ rows.T
+    mean_other = (logits.sum(dim=1) - logits.diagonal()) / max(1, len(means) - 1)
+    lead = (logits.diagonal() - mean_other).mean()
+    return rows * (GAIN / lead) if float(lead) > 1e-9 else rows * 0
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def mean_states(
+    mixture: Mixture, lessons: Sequence[LessonTokens], pad_id: int, batch_tokens: int = 2048
+) -> dict[str, Float[Tensor, " dim"]]:
+    """Mean input of each router over the real tokens of some lessons, in the base model without its experts."""
+    sums: dict[str, Tensor] = {}
+    tokens, real = 0, torch.ones(0)
+
+    def add(name: str, states: Tensor) -> None:
+        total = states[real].double().sum(dim=0)
+        sums[name] = sums[name] + total if name in sums else total
+
+    def hook(name: str) -> Any:
+        return lambda _, args, kwargs: add(name, args[0] if args else kwargs["hidden_states"])
+
+    collate = LessonCollator(pad_id)
+    with mixture.without_experts(), ExitStack() as hooks:
+        for block in mixture.deciding if mixture.routing.router != "final" else ():
+            name = block if mixture.routing.router == "layer" else "router"
+            module = mixture.model.get_submodule(block)
+            hooks.callback(module.register_forward_pre_hook(hook(name), with_kwargs=True).remove)
+        for batch in plan([len(lesson.ids) for lesson in lessons], batch_tokens):
+            inputs = collate([lessons[index] for index in batch])
+            ids, mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
+            real = mask.bool()
+            state = mixture.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            if mixture.routing.router == "final":
+                add("router", state)
+            tokens += int(real.sum())
+    blocks = len(mixture.deciding) if mixture.routing.router == "block" else 1
+    return {name: (total / tokens / blocks).float() for name, total in sums.items()}
+
 
 LEARNING = Learning(steps=48, lr=1e-2, batch=8, warmup=2)
 
@@ -36,7 +162,7 @@ class RouterOptions:
 
     train_top_k: number of experts that act on a token during training; None is all. start: from small random weights, or from the mean
     states of the domains with the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
-    lr: the learning rate of the router in joint training; None is that of the experts.
+    lr: the learning rate of the router in joint training; None is the experts' rate.
     """
 
     train_top_k: int | None = None
@@ -51,7 +177,7 @@ class RouterOptions:
             return
         if not self.joint:
             raise UnmaskError(
-                "A router has a learning rate of its own (lr of its options) only in joint training. Set joint=True, or set the rate of "
+                "A router has a separate learning rate (lr of its options) only in joint training. Set joint=True, or set the rate of "
                 "the whole training instead."
             )
         if not 0 < self.lr <= MOST_RATE:
@@ -106,8 +232,8 @@ def train_router(
 ) -> tuple[float, ...]:
     """Train the routers of a mixture, in batches with equally many lessons of every domain. Returns the loss of each step.
 
-    folder: for checkpoints. fresh: experts whose rows start anew, by default all; the other rows start as they are. The routing of the
-    mixture is the same before and after. Raises UnmaskError for a routing without gradient, and if anything but the routers (with
+    folder: for checkpoints. fresh: experts whose rows are initialised (default: all); the other rows keep their weights. The routing of
+    the mixture is the same before and after. Raises UnmaskError for a routing without gradient, and if anything but the routers (with
     `joint`, and the experts) would train.
     """
     options, before = options or RouterOptions(), mixture.routing
@@ -126,9 +252,16 @@ def train_router(
         for weight in free:
             weight.requires_grad_(True)
         only_these_train(mixture, free)
-        with _balancing(mixture, options.balance, before.top_k, learning.accumulate) as penalty:
-            pad = pad_id_of(tokenizer, mixture.model)
-            log = learn(mixture.model, tokens, learning, pad, folder, nullcontext, callbacks, penalty, own_rates)
+        with ExitStack() as stack:
+            penalty = None
+            if options.balance.weight:
+                logits = stack.enter_context(mixture.record_logits())
+                penalty = BalanceLoss(logits, options.balance, len(mixture.experts), before.top_k, learning.accumulate)
+            pad_id = pad_id_of(tokenizer, mixture.model)
+            log = learn(
+                mixture.model, tokens, learning, pad_id, folder, nullcontext,
+                callbacks=callbacks, penalty=penalty, own_rates=own_rates,
+            )  # fmt: skip
     finally:
         mixture.routing = before
         for weight in free:
@@ -136,20 +269,11 @@ def train_router(
     return tuple(entry["loss"] for entry in log if "loss" in entry)
 
 
-@contextmanager
-def _balancing(mixture: Mixture, balance: Balance, top_k: int, passes: int) -> Iterator[BalanceLoss | None]:
-    if not balance.weight:
-        yield None
-        return
-    with mixture.record_logits() as logits:
-        yield BalanceLoss(logits, balance, len(mixture.experts), top_k, passes)
-
-
-def only_these_train(mixture: Mixture, wanted: Sequence[Any]) -> None:
+def only_these_train(mixture: Mixture, weights: Sequence[Any]) -> None:
     """Raise UnmaskError unless these weights, and nothing else, are free to train."""
-    ours = {id(weight) for weight in wanted}
+    expected = {id(weight) for weight in weights}
     free = {id(weight): name for name, weight in mixture.model.named_parameters() if weight.requires_grad}
-    if others := [name for key, name in free.items() if key not in ours]:
-        raise UnmaskError(f"Only the router may train, but {others[0]} would train as well.")
-    if lacking := len(ours - free.keys()):
+    if unexpected := [name for key, name in free.items() if key not in expected]:
+        raise UnmaskError(f"Only the router may train, but {unexpected[0]} would train as well.")
+    if lacking := len(expected - free.keys()):
         raise UnmaskError(f"{lacking} weights that have to train are frozen.")

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -20,7 +21,7 @@ from unmask.models.decoder import body_of
 from unmask.models.digests import digest_of_file
 from unmask.models.identity import recorded_base
 from unmask.models.source import adapter_weights, base_name, lasting_name
-from unmask.moe.mixture.expert_linear import Factors
+from unmask.moe.mixture.gating import Factors
 from unmask.saving.saved_adapter import sort_adapter_config
 
 _PREFIX = "base_model.model."
@@ -28,7 +29,7 @@ UNREADABLE = {
     "use_dora": "DoRA",
     "rank_pattern": "a rank for each module",
     "alpha_pattern": "a scale for each module",
-    "modules_to_save": "whole modules beside the LoRA",
+    "modules_to_save": "full modules in addition to the LoRA",
     "target_parameters": "experts of a mixture of experts",
     "trainable_token_indices": "embeddings",
     "lora_bias": "biases",
@@ -52,7 +53,7 @@ class Expert:
 
     scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
     in the causal language model; the scale is in the second one. base_weights: of the base by their content, if the folder says it.
-    content: of the files as they were read, None if the factors are not from there.
+    content: a hash of the files that were read; None if the factors do not come from files.
     """
 
     name: str
@@ -66,17 +67,17 @@ class Expert:
 
 
 def read_expert(folder: Path, name: str | None = None) -> Expert:
-    """Read a PEFT folder. Raises UnmaskError for a folder that is no plain LoRA."""
+    """Read a PEFT folder. Raises UnmaskError for anything but a plain LoRA."""
     if not (folder / "adapter_config.json").is_file():
-        raise UnmaskError(f"'{folder}' is no expert: it has no adapter_config.json. An expert is a folder with a LoRA adapter.")
+        raise UnmaskError(f"'{folder}' is not an expert adapter: adapter_config.json is missing.")
     check_seal(folder)
     if adapter_weights(folder) is None:
-        raise UnmaskError(f"'{folder}' is no expert: it has no weights (adapter_model.safetensors).")
+        raise UnmaskError(f"'{folder}' is not an expert adapter: its weights are missing (adapter_model.safetensors).")
     content = content_of(folder)  # first: files that change while they are read are noticed later
     config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
-        raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
-    trained = [f"{what} ({key})" for key, what in UNREADABLE.items() if config.get(key)]
+        raise UnmaskError(f"'{folder}' is not an expert adapter: its type is {config.get('peft_type')}, not LORA.")
+    trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if config.get(key)]
     if config.get("bias", "none") != "none":
         trained.append("biases")
     if str(config.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
@@ -84,16 +85,20 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     if trained:
         raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
     weights = _weights(folder)
-    scale = _scale(config)
+    rank = float(config["r"])
+    scale = float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    base = str(config.get("base_model_name_or_path") or "")
+    with suppress(UnmaskError):  # a missing base is an error only where it is loaded
+        base = base and base_name(base, folder)
     return Expert(
-        name or Path(os.path.abspath(folder)).name,  # noqa: PTH100 (of `.` and `..` too, and a link keeps its name)
-        folder,
-        _base(str(config.get("base_model_name_or_path") or ""), folder),
-        int(config["r"]),
-        scale,
-        _factors(folder, weights, scale),
-        recorded_base(folder),
-        content,
+        name=name or Path(os.path.abspath(folder)).name,  # noqa: PTH100 (of `.` and `..` too, and a link keeps its name)
+        folder=folder,
+        base=base,
+        rank=int(rank),
+        scale=scale,
+        factors=_factors(folder, weights, scale),
+        base_weights=recorded_base(folder),
+        content=content,
     )
 
 
@@ -102,14 +107,6 @@ def content_of(folder: Path) -> str:
     weights = adapter_weights(folder) or folder / "adapter_model.safetensors"
     digests = [digest_of_file(file) for file in (folder / "adapter_config.json", weights)]
     return hashlib.sha256(" ".join([weights.name, *digests]).encode()).hexdigest()[:16]
-
-
-def _base(name: str, folder: Path) -> str:
-    """The base model as the folder names it, a path as an absolute one. A missing base is an error only where it is loaded."""
-    try:
-        return base_name(name, folder) if name else ""
-    except UnmaskError:
-        return name
 
 
 def _config(file: Path) -> dict[str, Any]:
@@ -136,11 +133,6 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         raise Damaged(f"The weights in '{folder}' are damaged: {error}.") from error
     except UnpicklingError as error:
         raise Damaged(f"The weights in '{folder}' are damaged, or the file holds more than weights.") from error
-
-
-def _scale(config: Mapping[str, Any]) -> float:
-    rank = float(config["r"])
-    return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
@@ -173,7 +165,7 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
     save_tensors(folder / "adapter_model.safetensors", weights)
 
 
-def require_alike(experts: Sequence[Expert]) -> None:
+def require_stackable(experts: Sequence[Expert]) -> None:
     """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different maps, different base models."""
     if not experts:
         raise UnmaskError("A mixture needs at least one expert.")
@@ -181,24 +173,19 @@ def require_alike(experts: Sequence[Expert]) -> None:
     if len(set(names)) < len(names):
         raise UnmaskError(f"Two experts have the same name: {', '.join(names)}. Rename the folder of one of them.")
     first = experts[0]
-    for other in experts[1:]:
-        if not _same_base(first, other):
-            raise UnmaskError(f"'{other.name}' is an expert of '{other.base}', '{first.name}' of '{first.base}'.")
-        if other.rank != first.rank:
+    for expert in experts[1:]:
+        # by content where both record it: a base may have been moved between two trainings
+        by_content = first.base_weights and expert.base_weights
+        if first.base_weights != expert.base_weights if by_content else first.base != expert.base:
+            raise UnmaskError(f"'{expert.name}' is an expert of '{expert.base}', '{first.name}' of '{first.base}'.")
+        if expert.rank != first.rank:
             raise UnmaskError(
-                f"'{other.name}' has rank {other.rank}, '{first.name}' has {first.rank}. All experts of a mixture need one rank."
+                f"'{expert.name}' has rank {expert.rank}, '{first.name}' has {first.rank}. All experts of a mixture need one rank."
             )
-        if lacking := first.factors.keys() ^ other.factors.keys():
+        if lacking := first.factors.keys() ^ expert.factors.keys():
             raise UnmaskError(
-                f"Only one of '{other.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
+                f"Only one of '{expert.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
             )
-
-
-def _same_base(one: Expert, other: Expert) -> bool:
-    """By content where both say it: a base may have been moved between two trainings."""
-    if one.base_weights and other.base_weights:
-        return one.base_weights == other.base_weights
-    return one.base == other.base
 
 
 def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:

@@ -24,9 +24,9 @@ from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, only_writer_of
 from unmask.io.seals import seal
 from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
-from unmask.moe.mixture.expert_folder import Expert, linear_of, read_expert, require_alike
+from unmask.moe.mixture.expert_folder import Expert, linear_of, read_expert, require_stackable
 from unmask.moe.mixture.mixture_folder import base_of_experts
-from unmask.moe.mixture.names import Method
+from unmask.moe.names import Method
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,7 +45,7 @@ def merge_to_folder(
     """Merge experts into a new folder of their base model. base: its model may be empty if the experts name it."""
     check_merge(len(folders), method, weights, density)
     experts = [read_expert(folder) for folder in folders]
-    require_alike(experts)
+    require_stackable(experts)
     source = base_of_experts(experts, base)
     with only_writer_of(output):
         if output.exists():
@@ -73,14 +73,14 @@ def merge_experts(
     and "dare" only. seed: decides what "dare" keeps. Sums are computed in fp32. Raises UnmaskError for experts that do not fit, and for a
     density that the method does not take.
     """
-    require_alike(experts)
+    require_stackable(experts)
     check_merge(len(experts), method, weights, density)
     shares = list(weights) if weights else [1 / len(experts) if method == "linear" else 1.0] * len(experts)
     fitting = {name: [linear_of(model, expert, name) for expert in experts] for name in experts[0].factors}
     with torch.no_grad():
         for name, (linear, *_) in fitting.items():  # all experts fit before anything is changed
             vectors = [up @ down for down, up in (expert.factors[name] for expert in experts)]
-            seeds = [_seed(seed, name, expert.name) for expert in experts]
+            seeds = [zlib.crc32(f"{seed}:{name}:{expert.name}".encode()) for expert in experts]
             change = _merged(vectors, torch.tensor(shares), method, density, seeds)
             if not bool(change.isfinite().all()):
                 raise UnmaskError(f"The merged change of {name} is not finite: use smaller weights.")
@@ -90,10 +90,10 @@ def merge_experts(
 
 def load_merged_expert(folder: Path, source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The base model with one expert merged in at full strength, and the tokenizer. Raises UnmaskError."""
-    expert, own = read_expert(folder), own_tokenizer(folder, source)
+    expert, saved_tokenizer = read_expert(folder), own_tokenizer(folder, source)
     base = replace(source, adapters=()) if source.adapters else base_of(folder, source)
     model, tokenizer = load_base_language_model(base)
-    return merge_experts(model, [expert], "linear", weights=[1.0]), tokenizer if own is None else own
+    return merge_experts(model, [expert], "linear", weights=[1.0]), tokenizer if saved_tokenizer is None else saved_tokenizer
 
 
 def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float | None) -> None:
@@ -120,17 +120,10 @@ def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: floa
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # peft warns that a density of 1 prunes nothing
             return ties(vectors, shares, density)  # type: ignore[no-any-return]
-    if method == "dare":
-        assert density is not None
-        vectors = [_dropped(vector, density, seed) for vector, seed in zip(vectors, seeds, strict=True)]
+    if density is not None:  # a generator per vector, so that other vectors and their order do not matter
+        masks = [
+            torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
+            for vector, seed in zip(vectors, seeds, strict=True)
+        ]
+        vectors = [vector * mask / density for vector, mask in zip(vectors, masks, strict=True)]
     return task_arithmetic(vectors, shares)  # type: ignore[no-any-return]
-
-
-def _dropped(vector: Tensor, density: float, seed: int) -> Tensor:
-    """Drop and rescale, as DARE does. The generator is the vector's own: other vectors and their order do not matter."""
-    kept = torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
-    return vector * kept / density
-
-
-def _seed(seed: int, linear: str, expert: str) -> int:
-    return zlib.crc32(f"{seed}:{linear}:{expert}".encode())

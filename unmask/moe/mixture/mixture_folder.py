@@ -23,7 +23,7 @@ from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_te
 from unmask.models.identity import pinned, recorded_base, require_same_base, require_unchanged_base
 from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
 from unmask.models.source import adapter_weights, same_place
-from unmask.moe.mixture.expert_folder import Expert, content_of, read_expert, require_alike
+from unmask.moe.mixture.expert_folder import Expert, content_of, read_expert, require_stackable
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.model import MixtureModel
 
@@ -91,7 +91,7 @@ def build_mixture(
     """
     experts = [read_expert(folder) for folder in folders]
     always = read_expert(shared) if shared else None
-    require_alike(experts)
+    require_stackable(experts)
     source = base_of_experts([*experts, always] if always else experts, source or Source(""))
     model, tokenizer = load_base_language_model(source)
     return Mixture(model, experts, routing, shared=always, source=source, seed=seed), tokenizer
@@ -122,21 +122,21 @@ def _copy_expert(expert: Expert, folder: Path) -> None:
     they were read.
     """
     folder.mkdir(parents=True)
-    place = expert.folder
-    weights = adapter_weights(place) or place / "adapter_model.safetensors"
+    source = expert.folder
+    weights = adapter_weights(source) or source / "adapter_model.safetensors"
     for name in ("adapter_config.json", weights.name):
-        shutil.copyfile(place / name, folder / name)
+        shutil.copyfile(source / name, folder / name)
     if expert.content is not None and expert.content != content_of(folder):
         raise UnmaskError(
-            f"The expert in '{place}' has changed since this mixture was loaded, so the mixture would be saved with other experts than it "
+            f"The expert in '{source}' has changed since this mixture was loaded, so the mixture would be saved with other experts than it "
             "has. Put the old files back, or load the mixture again."
         )
-    sealed = read_record(place / SEAL) or {}
+    sealed = read_record(source / SEAL) or {}
     for name in ("expert.json", "README.md"):
-        if (place / name).is_file() and (name in sealed or not (place / name).is_symlink()):
-            shutil.copyfile(place / name, folder / name)
+        if (source / name).is_file() and (name in sealed or not (source / name).is_symlink()):
+            shutil.copyfile(source / name, folder / name)
     if sealed and all((folder / name).is_file() for name in sealed):
-        shutil.copyfile(place / SEAL, folder / SEAL)
+        shutil.copyfile(source / SEAL, folder / SEAL)
 
 
 def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedTokenizerBase]:
@@ -154,8 +154,8 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     if not (folder / ROUTERS).is_file():
         raise UnmaskError(f"'{folder}' is a mixture without its routers ({ROUTERS}).")
     mixture.load_routers(load_tensors(folder / ROUTERS))
-    own = own_tokenizer(folder, source)
-    return mixture, tokenizer if own is None else own
+    saved_tokenizer = own_tokenizer(folder, source)
+    return mixture, tokenizer if saved_tokenizer is None else saved_tokenizer
 
 
 def read_mixture_settings(folder: Path) -> MixtureSettings:

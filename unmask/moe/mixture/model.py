@@ -2,29 +2,52 @@
 
 Experts are put into the loaded model in place. Its decoder then declares the routing points as the mixtures of transformers declare their
 routers. So `output_router_logits=True` works, and so does everything that reads routing weights.
+
+`override_routing` evaluates a mixture under another routing, to show what its routing is worth:
+
+| name | gates |
+|---|---|
+| learned | as the mixture was saved |
+| top-K | the K best experts of the router, not renormalised |
+| top-K renormalised | the same, with gates that sum to 1 |
+| all | every expert, with the router's probabilities as gates ("soft") |
+| renormalised | as saved, and made to sum to 1: keeps which expert acts, drops how strongly |
+| random | as saved, shuffled among the experts for each token and block: the same strength, another expert |
+| uniform | 1 / n for each expert |
+| NAME | one expert alone at full strength (the oracle, if it is the expert of the domain) |
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, unknown
 from unmask.models.decoder import body_of, find_layers, model_lock
 from unmask.models.loading import Source
-from unmask.moe.mixture.expert_folder import Expert, linear_of, require_alike
-from unmask.moe.mixture.expert_linear import ExpertLinear
-from unmask.moe.mixture.final_router import FinalRouter
-from unmask.moe.mixture.gating import Control, GateFunction, Routing, RoutingPoint
-from unmask.moe.mixture.running_mean import RunningMean
+from unmask.moe.mixture.expert_folder import Expert, linear_of, require_stackable
+from unmask.moe.mixture.gating import (
+    Control,
+    ExpertLinear,
+    FinalRouter,
+    GateFunction,
+    Routing,
+    RoutingPoint,
+    RunningMean,
+    gates,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 _SPREAD = 0.01  # of a new router's weights: equal logits would send every token to the first expert
 
@@ -48,7 +71,7 @@ class MixtureModel:
         seed: int = 0,
     ) -> None:
         """Put the experts in. The router starts near zero, by the seed. source: where the base model comes from."""
-        require_alike([*experts, shared] if shared else experts)
+        require_stackable([*experts, shared] if shared else experts)
         self.model, self.experts, self.shared = model, list(experts), shared
         self.source = source or Source(experts[0].base)
         self.tokenizer: PreTrainedTokenizerBase | None = None
@@ -68,7 +91,7 @@ class MixtureModel:
         if self.routing.level == "sequence":
             RunningMean(self.body, self._control).attach()
         declare(self.body)
-        # A base that is a mixture itself may ask transformers for the balance loss of its own routers. That loss would read ours, too.
+        # A base that is a mixture itself may ask for the balance loss of its routers, which would read our routing points, too.
         if getattr(model.config, "output_router_logits", False):
             model.config.output_router_logits = False
         forget_recording(model)  # transformers looks for routers only once, and this model may have recorded before
@@ -84,8 +107,8 @@ class MixtureModel:
     @routing.setter
     def routing(self, routing: Routing) -> None:
         for name, current in self.routing.made_for.items():
-            if (wanted := routing.made_for[name]) != current:
-                raise UnmaskError(f"The routers of this mixture were made for {name}={current}, not {wanted}.")
+            if (requested := routing.made_for[name]) != current:
+                raise UnmaskError(f"The routers of this mixture were made for {name}={current}, not {requested}.")
         self._control.routing = routing
 
     @property
@@ -122,7 +145,7 @@ class MixtureModel:
         return [weight for stack in self.stacks.values() for weight in (stack.down, stack.up)]
 
     def refresh(self) -> None:
-        """Take over the factors of the experts as they are now: their precision has changed."""
+        """Reread the factors of the experts after their precision has changed."""
         for stack in self.stacks.values():
             stack.refresh()
         for point in self.points.values():
@@ -196,9 +219,9 @@ class MixtureModel:
         names = [expert.name for expert in self.experts]
         if name not in names:
             raise unknown("expert", name, names)
-        place = names.index(name)
+        index = names.index(name)
         return self.with_gates(
-            lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], place), len(names)).to(logits)
+            lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], index), len(names)).to(logits)
         )
 
     def _install(self) -> dict[str, RoutingPoint]:
@@ -215,7 +238,7 @@ class MixtureModel:
             if block not in points:
                 leader = leaders.get(group := (self._layer(name) - from_layer) // span if span else len(points))
                 if shared is None or (self.routing.router == "layer" and leader is None):
-                    # fp32 beside weights of any precision: the router trains, and is small
+                    # fp32 whatever the precision of the model: the router trains, and is small
                     size = self.body.config.get_text_config(decoder=True).hidden_size
                     shared = nn.Linear(size, len(self.experts), bias=False, device=weight.device, dtype=torch.float32)
                 always = first.rank if self.shared else 0
@@ -282,31 +305,26 @@ class MixtureModel:
             raise UnmaskError(
                 f"These experts change no layer from {routing.from_layer} on, so the mixture would be its base model."
             )
-        registered = {name: place for place, (name, _) in enumerate(self.model.named_modules())}
-        return sorted(maps, key=registered.__getitem__) if routing.span else maps
+        order = {name: index for index, (name, _) in enumerate(self.model.named_modules())}
+        return sorted(maps, key=order.__getitem__) if routing.span else maps
 
     def _gate_block(self, name: str, point: RoutingPoint) -> None:
-        def gate(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        def gate(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not point.control.off:
-                point(args[0] if args else named["hidden_states"])
+                point(args[0] if args else kwargs["hidden_states"])
 
         block = self.model.get_submodule(name)
         block.register_forward_pre_hook(gate, with_kwargs=True)
-        block.register_forward_hook(lambda *_: point.forget())
+        block.register_forward_hook(lambda *_: point.now.clear())
 
 
 def forget_recording(model: nn.Module) -> None:
-    """Remove the hooks by which transformers records outputs. It adds them again at the next recording, for the modules of then."""
+    """Remove the hooks by which transformers records outputs, so that it looks for the modules to record again."""
     for module in model.modules():
         for key, hook in list(module._forward_hooks.items()):
             if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
                 del module._forward_hooks[key]
-        if _recorded(module):
-            del module._output_capturing_hooks_installed
-
-
-def _recorded(module: nn.Module) -> bool:
-    return "_output_capturing_hooks_installed" in vars(module)
+        vars(module).pop("_output_capturing_hooks_installed", None)
 
 
 def declare(body: Any) -> None:
@@ -314,8 +332,59 @@ def declare(body: Any) -> None:
     from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY, OutputRecorder
 
     recorded = dict(type(body)._can_record_outputs or {})
-    own = recorded.get("router_logits", [])
+    declared = recorded.get("router_logits", [])
     ours = OutputRecorder(RoutingPoint, index=0)
-    recorded["router_logits"] = [*(own if isinstance(own, list) else [own]), ours]
+    recorded["router_logits"] = [*(declared if isinstance(declared, list) else [declared]), ours]
     body.__class__ = type(f"Mixture{type(body).__name__}", (type(body),), {"_can_record_outputs": recorded})
     _CAN_RECORD_REGISTRY[body] = recorded
+
+
+NAMED = ("learned", "all", "renormalised", "random", "uniform")
+_RANKED = re.compile(r"top-([1-9]\d{0,5})( renormalised)?")
+
+
+def check_override(choice: str, experts: Sequence[str]) -> None:
+    """Raise UnmaskError for a routing that a mixture of these experts does not have."""
+    ranked = _RANKED.fullmatch(choice)
+    if ranked and int(ranked[1]) > len(experts):
+        raise UnmaskError(f"'{choice}' needs {ranked[1]} experts; this mixture has {len(experts)}.")
+    if not ranked and choice not in (*NAMED, *experts):
+        raise unknown("choice", choice, [*NAMED, "top-2", "top-2 renormalised", *experts])
+
+
+@contextmanager
+def override_routing(mixture: MixtureModel, choice: str, seed: int = 0) -> Iterator[None]:
+    """Use another routing inside a `with` block. Raises UnmaskError for an unknown name."""
+    number, before = len(mixture.experts), mixture.routing
+    names = [expert.name for expert in mixture.experts]
+    check_override(choice, names)
+    ranked = _RANKED.fullmatch(choice)
+    if ranked or choice in ("learned", "all", "renormalised"):
+        changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
+        best = {"top_k": int(ranked[1]), "renormalise": bool(ranked[2])} if ranked else changed[choice]
+        with mixture.turn():
+            mixture.routing = replace(before, **best)  # type: ignore[arg-type]
+            try:
+                yield
+            finally:
+                mixture.routing = before
+        return
+    gate_function = {"random": shuffled(before, seed), "uniform": uniform}.get(choice)
+    with mixture.with_gates(gate_function) if gate_function else mixture.only(choice):
+        yield
+
+
+def uniform(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
+    """A gate of 1 / n for every expert."""
+    return torch.full(logits.shape, 1 / logits.shape[-1], device=logits.device)
+
+
+def shuffled(routing: Routing, seed: int) -> GateFunction:
+    """The gates of a routing, in a random order of the experts for each token: other experts act, as strongly as before."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def gate_function(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
+        order = torch.rand(logits.shape, generator=generator).argsort(dim=-1).to(logits.device)
+        return gates(logits, routing).gather(-1, order)
+
+    return gate_function

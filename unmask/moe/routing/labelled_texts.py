@@ -44,7 +44,7 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """All texts, in order. labels: the names of what their `values` say; token_labels: of what their `tags` say."""
+    """All texts, in order. labels: the names of their `values`; token_labels: the names of their `tags`."""
 
     texts: tuple[LabelledText, ...]
     labels: tuple[str, ...] = ()
@@ -61,28 +61,28 @@ class LabelledTexts:
 def read_labelled(
     sources: Sequence[str], labels: Sequence[str] = (), columns: Sequence[str] = ("text",), seed: int = 0
 ) -> LabelledTexts:
-    """The texts of files and task folders (`PATH`, or `PATH#100` for so many texts, drawn by the seed).
+    """The texts of files and task folders (`PATH`, or `PATH#100` for 100 texts drawn by the seed).
 
     labels: columns that hold a label for each text, or a list with a label for each word. columns: the text is in the first of these that a
     row has. Raises UnmaskError for rows without text or label, and for a label with one value only or with too many.
     """
     labels = list(dict.fromkeys(labels))
-    read = [_read_source(spec, labels, columns, seed) for spec in sources]
-    names = _distinct_names([file for file, _, _ in read])
+    sources_read = [_read_source(spec, labels, columns, seed) for spec in sources]
+    names = _distinct_names([file for file, _, _ in sources_read])
     if len(set(names)) > 1 and SOURCE not in labels:
-        read = [
+        sources_read = [
             (file, {SOURCE: "text", **kinds}, _with_source(name, texts))
-            for name, (file, kinds, texts) in zip(names, read, strict=True)
+            for name, (file, kinds, texts) in zip(names, sources_read, strict=True)
         ]
-    kinds = _one_kind(read)
-    found = LabelledTexts(
-        tuple(text for _, _, texts in read for text in texts),
-        tuple(name for name, of in kinds.items() if of == "text"),
-        tuple(name for name, of in kinds.items() if of == "token"),
+    kinds = _one_kind(sources_read)
+    labelled = LabelledTexts(
+        tuple(text for _, _, texts in sources_read for text in texts),
+        tuple(name for name, unit in kinds.items() if unit == "text"),
+        tuple(name for name, unit in kinds.items() if unit == "token"),
         tuple(names),
     )
     for name in kinds:
-        if len(values := found.values(name)) < 2:
+        if len(values := labelled.values(name)) < 2:
             raise UnmaskError(
                 f"Every text has the label '{values[0]}' in '{name}', so there is nothing to tell apart. Leave it out."
             )
@@ -90,7 +90,7 @@ def read_labelled(
             raise UnmaskError(
                 f"The label '{name}' has {len(values)} values, and at most {MOST_VALUES} can be recorded: leave it out."
             )
-    return found
+    return labelled
 
 
 _Source = tuple[Path, dict[str, Of], list[LabelledText]]
@@ -123,17 +123,17 @@ def _rows(file: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _text(file: Path, line: int, row: Row, kinds: dict[str, Of], columns: Sequence[str]) -> LabelledText:
-    values = tuple(str(field(file, line, row, name, (str, int, bool))) for name, of in kinds.items() if of == "text")
+    values = tuple(str(field(file, line, row, name, (str, int, bool))) for name, unit in kinds.items() if unit == "text")
     column = next((column for column in columns if column in row), None)
     if column is not None and "token" not in kinds.values():
         return LabelledText(field(file, line, row, column), values)
     if column is None and WORDS not in row:
         field(file, line, row, columns[0])
     words = _strings(file, line, row, WORDS)
-    tags = tuple(_strings(file, line, row, name) for name, of in kinds.items() if of == "token")
-    for name, own in zip((name for name, of in kinds.items() if of == "token"), tags, strict=True):
-        if len(own) != len(words):
-            raise UnmaskError(f"{file}, line {line}: {len(words)} words, but {len(own)} labels in '{name}'.")
+    tags = tuple(_strings(file, line, row, name) for name, unit in kinds.items() if unit == "token")
+    for name, words_tags in zip((name for name, unit in kinds.items() if unit == "token"), tags, strict=True):
+        if len(words_tags) != len(words):
+            raise UnmaskError(f"{file}, line {line}: {len(words)} words, but {len(words_tags)} labels in '{name}'.")
     return LabelledText(" ".join(words), values, words, tags, f"{file}, line {line}")
 
 
@@ -157,12 +157,14 @@ def _with_source(name: str, texts: Sequence[LabelledText]) -> list[LabelledText]
     return [LabelledText(text.text, (name, *text.values), text.words, text.tags, text.where) for text in texts]
 
 
-def _one_kind(read: Sequence[_Source]) -> dict[str, Of]:
+def _one_kind(sources_read: Sequence[_Source]) -> dict[str, Of]:
     """Which labels are of texts and which of tokens. Raises UnmaskError if the sources differ in that."""
-    first, kinds, _ = read[0]
-    for file, others, _ in read[1:]:
-        for name in {**kinds, **others}:
-            if kinds.get(name) != others.get(name):
-                where = f"'{name}' is a label of {kinds.get(name, 'nothing')}s in {first}, and of {others.get(name, 'nothing')}s in {file}"
-                raise UnmaskError(f"{where}. Give sources with the same labels.")
+    first, kinds, _ = sources_read[0]
+    for file, kinds_here, _ in sources_read[1:]:
+        for name in {**kinds, **kinds_here}:
+            if kinds.get(name) != kinds_here.get(name):
+                raise UnmaskError(
+                    f"'{name}' is a label of {kinds.get(name, 'nothing')}s in {first}, and of {kinds_here.get(name, 'nothing')}s in "
+                    f"{file}. Give sources with the same labels."
+                )
     return kinds

@@ -1,44 +1,54 @@
-"""Readouts: what a linear probe and a grouping read off the routing weights of texts, beside what they read off hidden states."""
+"""Readouts: how much of the labels of texts a linear probe and a clustering read off routing weights, compared with hidden states."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, Int
 
-from unmask.moe.routing.point_measures import Draws
-from unmask.moe.routing.statistics.readout import chance_accuracy, clusters, probe_correct
-from unmask.moe.routing.statistics.text_bootstrap import Measured, bootstrap_texts, measured
+from unmask.io.array_types import NDArray
+from unmask.moe.routing.text_bootstrap import Draws, Measured, bootstrap_texts, measured
 from unmask.statistics.information import adjusted_mutual_information
 
-_READ = 2000
+FOLDS = 5
+
+Vectors = Float[NDArray[Any], "text dim"]
+Labels = Int[NDArray[Any], " text"]
 
 
-@dataclass(frozen=True)
-class Readout:
-    """Accuracy of a linear probe on texts that it has not seen, and AMI of as many clusters as there are labels.
+def probe_correct(vectors: Vectors, labels: Labels, seed: int = 0) -> Float[NDArray[np.float64], " text"] | None:
+    """For each text, whether logistic regression that was fitted on other texts tells its label (1 or 0).
 
-    probes, groups: by "routing" and "hidden". difference: routing minus hidden, paired by text. majority: always the most frequent label.
-    probes is empty if a label has fewer than five texts.
+    Five folds with the same labels in each; dimensions are standardised on the texts that are fitted. None if a label has fewer than five
+    texts.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    texts: int
-    majority: float
-    probes: dict[str, Measured]
-    difference: Measured | None
-    groups: dict[str, Measured]
+    counts = np.bincount(labels)
+    if counts[counts > 0].min() < FOLDS or (counts > 0).sum() < 2:
+        return None
+    correct = np.zeros(len(labels))
+    for fit, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(vectors, labels):
+        probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=2000))
+        probe.fit(vectors[fit], labels[fit])
+        correct[test] = probe.predict(vectors[test]) == labels[test]
+    return correct
 
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "texts": self.texts,
-            "majority": self.majority,
-            "probes": {name: probe.as_json() for name, probe in self.probes.items()},
-            "difference": self.difference.as_json() if self.difference else None,
-            "groups": {name: group.as_json() for name, group in self.groups.items()},
-        }
+
+def clusters(vectors: Vectors, number: int, seed: int = 0) -> Int[NDArray[np.int64], " text"]:
+    """The cluster of each text, by k-means on standardised vectors (ten starts)."""
+    from sklearn.cluster import KMeans
+
+    spread = vectors.std(axis=0)
+    standard = (vectors - vectors.mean(axis=0)) / np.where(spread > 1e-12, spread, 1.0)
+    return np.asarray(KMeans(min(number, len(vectors)), n_init=10, random_state=seed).fit_predict(standard), np.int64)
+
+
+_READ = 2000
 
 
 def texts_to_read(number: int, seed: int) -> NDArray[np.int64]:
@@ -48,22 +58,28 @@ def texts_to_read(number: int, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(number, _READ, replace=False))
 
 
-def read_out(routing: NDArray[np.float32], hidden: NDArray[np.float32], labels: NDArray[np.int64], draws: Draws) -> Readout:
-    """Read the labels of texts off two vectors of each. routing, hidden: (text, dim)."""
+def read_out(
+    routing: NDArray[np.float32], hidden: NDArray[np.float32], labels: NDArray[np.int64], draws: Draws
+) -> dict[str, Any]:
+    """Read the labels of texts off two vectors of each, as JSON. routing, hidden: (text, dim).
+
+    probes: accuracy of a linear probe on held-out texts; empty if a label has fewer than five texts. difference: routing minus hidden,
+    paired by text. groups: AMI of as many clusters as there are labels. majority: accuracy of the most frequent label.
+    """
     labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     vectors = {"routing": routing, "hidden": hidden}
-    correct = {name: probe_correct(some, labels, draws.seed) for name, some in vectors.items()}
-    known = {name: told for name, told in correct.items() if told is not None}
-    groups = {
-        name: _agreement(clusters(some, int(labels.max()) + 1, draws.seed), labels, draws) for name, some in vectors.items()
+    correct = {name: probe_correct(features, labels, draws.seed) for name, features in vectors.items()}
+    probed = {name: hits for name, hits in correct.items() if hits is not None}
+    return {
+        "texts": len(labels),
+        "majority": float(np.bincount(labels).max() / len(labels)),
+        "probes": {name: _mean(hits, draws).as_json() for name, hits in probed.items()},
+        "difference": _mean(probed["routing"] - probed["hidden"], draws).as_json() if probed else None,
+        "groups": {
+            name: _agreement(clusters(features, int(labels.max()) + 1, draws.seed), labels, draws).as_json()
+            for name, features in vectors.items()
+        },
     }
-    return Readout(
-        len(labels),
-        chance_accuracy(labels),
-        {name: _mean(told, draws) for name, told in known.items()},
-        _mean(known["routing"] - known["hidden"], draws) if known else None,
-        groups,
-    )
 
 
 def _mean(values: NDArray[np.float64], draws: Draws) -> Measured:
@@ -74,7 +90,7 @@ def _mean(values: NDArray[np.float64], draws: Draws) -> Measured:
 
 
 def _agreement(groups: NDArray[np.int64], labels: NDArray[np.int64], draws: Draws) -> Measured:
-    """AMI, and its resamples with the clusters as they are."""
+    """AMI, and its resamples with fixed clusters."""
     size = int(max(groups.max(), labels.max())) + 1
 
     def statistic(weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -30,13 +30,14 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, check_seal, is_sealed
+from unmask.moe.routing.text_bootstrap import Measured
 
 RECORD, PARTS, TOKENS, TEXTS = "record.json", "parts", "tokens.parquet", "texts.parquet"
 MEASURES, EXPERTS = "measures.json", "experts.json"
 
 
 class Point(BaseModel):
-    """A routing point. name: of the router's module. layer: 1..L. experts: so many; chosen: so many of them act on a token."""
+    """A routing point. name: of the router's module. layer: 1..L. experts: their number; chosen: how many of them act on a token."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,7 +48,7 @@ class Point(BaseModel):
 
 
 class Label(BaseModel):
-    """A label of texts or of tokens. In the files it is the place of its value in `values`, and -1 for a token without one."""
+    """A label of texts or of tokens. In the files it is the index of its value in `values`, and -1 for a token without one."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -98,7 +99,7 @@ class RecordSettings(Record):
 class Choices:
     """What routers did with some tokens, token by token, texts one behind the other. The lists have an entry for each routing point read.
 
-    texts: the number of the text. positions: in the text, from 0, with what stands before it. ids: token ids. tags: labels
+    texts: the number of the text. positions: in the text, from 0, special tokens before it included. ids: token ids. tags: labels
     of tokens. probabilities: of all experts, the softmax of the router's scores. chosen: the experts that act, strongest
     first; -1 for none. gates: how strongly these act.
     """
@@ -114,7 +115,7 @@ class Choices:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """The texts of a record. tokens: so many of each are recorded. labels: for each label of texts, the place of its value."""
+    """The texts of a record. tokens: recorded tokens of each. labels: for each label of texts, the index of its value."""
 
     texts: list[str]
     tokens: Int[NDArray[Any], " text"]
@@ -137,7 +138,7 @@ class RoutingRecord:
         return next(label for label in self.settings.labels if label.name == name)
 
     def batches(self, points: Sequence[int] | None = None) -> Iterator[Choices]:
-        """The choices part by part, of some routing points only (by their place) or of all. A part fits in memory."""
+        """The choices part by part, of some routing points only (by index) or of all. A part fits in memory."""
         for part in range(self.settings.parts):
             yield self._read(part, range(len(self.points)) if points is None else points)
 
@@ -151,8 +152,8 @@ class RoutingRecord:
         import pyarrow as pa
 
         names = [label.name for label in self.settings.labels if label.of == "text"]
-        wanted = ["text", "tokens", *(f"label_{name}" for name in names)]
-        table = pa.concat_tables([self._texts(part, wanted) for part in range(self.settings.parts)])
+        columns = ["text", "tokens", *(f"label_{name}" for name in names)]
+        table = pa.concat_tables([self._texts(part, columns) for part in range(self.settings.parts)])
         labels = {name: _numbers(table, f"label_{name}") for name in names}
         return Texts(table["text"].to_pylist(), _numbers(table, "tokens"), labels)
 
@@ -167,12 +168,12 @@ class RoutingRecord:
 
     def spans(self) -> list[Int[NDArray[np.int32], "_ 2"]]:
         """For each text, the characters [first, last) of each token that the model read, by position; empty for BOS."""
-        found = []
+        spans = []
         for part in range(self.settings.parts):
             column = self._texts(part, ["spans"])["spans"].combine_chunks()
             flat, ends = column.values.to_numpy(), column.offsets.to_numpy()
-            found += [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
-        return found
+            spans += [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
+        return spans
 
     def _texts(self, part: int, columns: Sequence[str]) -> Any:
         import pyarrow.parquet as pq
@@ -184,15 +185,15 @@ class RoutingRecord:
 
         of_tokens = [label.name for label in self.settings.labels if label.of == "token"]
         lists = [[f"{kind}_{point}" for point in points] for kind in ("probabilities", "chosen", "gates")]
-        wanted = [
+        columns = [
             "text",
             "position",
             "token",
             *(f"label_{name}" for name in of_tokens),
-            *(name for some in lists for name in some),
+            *(name for names in lists for name in names),
         ]
-        table = pq.read_table(part_folder(self.folder, part) / TOKENS, columns=wanted)
-        arrays = [[_rows(table, name) for name in some] for some in lists]
+        table = pq.read_table(part_folder(self.folder, part) / TOKENS, columns=columns)
+        arrays = [[_rows(table, name) for name in names] for names in lists]
         tags = {name: _numbers(table, f"label_{name}") for name in of_tokens}
         return Choices(_numbers(table, "text"), _numbers(table, "position"), _numbers(table, "token"), tags, *arrays)
 
@@ -246,7 +247,7 @@ def write_part(
     hidden: Float[NDArray[np.float32], "text dim"],
     choices: Choices,
 ) -> None:
-    """Write the two tables of a part into a folder. spans: where each token of each text stands in it."""
+    """Write the two tables of a part into a folder. spans: the characters of each token of each text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -258,21 +259,23 @@ def write_part(
     plain = {"text": choices.texts, "position": choices.positions, "token": choices.ids}
     tags = {f"label_{name}": pa.array(values) for name, values in choices.tags.items()}
     tokens = pa.table({**{name: pa.array(values) for name, values in plain.items()}, **tags, **lists})
-    told = {b"unmask": settings.digest.encode()}
-    places = range(len(settings.points))
+    metadata = {b"unmask": settings.digest.encode()}
+    point_indices = range(len(settings.points))
     pq.write_table(
-        tokens.replace_schema_metadata(told),
+        tokens.replace_schema_metadata(metadata),
         scratch / TOKENS,
         compression="zstd",
-        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in places)],
-        use_byte_stream_split=[f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in places],
+        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in point_indices)],
+        use_byte_stream_split=[
+            f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in point_indices
+        ],
     )
     labels = {f"label_{name}": pa.array(values) for name, values in texts.labels.items()}
     number = np.arange(first_text, first_text + len(texts.texts), dtype=np.int32)
     columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}
-    places = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
-    table = pa.table({**columns, "spans": places, **labels, "hidden": _list_column(hidden)})
-    pq.write_table(table.replace_schema_metadata(told), scratch / TEXTS, compression="zstd")
+    span_column = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
+    table = pa.table({**columns, "spans": span_column, **labels, "hidden": _list_column(hidden)})
+    pq.write_table(table.replace_schema_metadata(metadata), scratch / TEXTS, compression="zstd")
 
 
 def _list_column(values: NDArray[Any]) -> Any:
@@ -296,11 +299,87 @@ def _joined(parts: Sequence[Choices]) -> Choices:
         return [np.concatenate(arrays) for arrays in zip(*(getattr(part, kind) for part in parts), strict=True)]
 
     return Choices(
-        np.concatenate([part.texts for part in parts]),
-        np.concatenate([part.positions for part in parts]),
-        np.concatenate([part.ids for part in parts]),
-        {name: np.concatenate([part.tags[name] for part in parts]) for name in parts[0].tags},
-        points("probabilities"),
-        points("chosen"),
-        points("gates"),
+        texts=np.concatenate([part.texts for part in parts]),
+        positions=np.concatenate([part.positions for part in parts]),
+        ids=np.concatenate([part.ids for part in parts]),
+        tags={name: np.concatenate([part.tags[name] for part in parts]) for name in parts[0].tags},
+        probabilities=points("probabilities"),
+        chosen=points("chosen"),
+        gates=points("gates"),
     )
+
+
+@dataclass(frozen=True)
+class Removal:
+    """An expert that is removed, and the routing points at which it is."""
+
+    points: tuple[int, ...]
+    expert: int
+
+
+@dataclass(frozen=True)
+class LabelLosses:
+    """Losses of texts with one label, in nats per token: the mean over the texts of each value.
+
+    loss: with all experts. changes: for each removal, its change for each value, paired by text. Intervals are by bootstrap over texts.
+    """
+
+    values: tuple[str, ...]
+    loss: tuple[Measured, ...]
+    changes: tuple[tuple[Measured, ...], ...]
+
+
+@dataclass(frozen=True)
+class LayerDifference:
+    """The experts of one routing point. cosine, cka: of their outputs on the same tokens; 1 for copies. cka is None for one text."""
+
+    point: str
+    cosine: Measured
+    cka: Measured | None
+
+
+@dataclass(frozen=True)
+class OutputDifferences:
+    """How the outputs of experts differ on the same tokens: means over routing points, and each point's own values.
+
+    Intervals are over texts: of the cosine by bootstrap, of CKA by jackknife (`unmask.statistics.jackknife`).
+    """
+
+    cosine: Measured
+    cka: Measured | None
+    points: tuple[LayerDifference, ...]
+
+
+class ExpertLosses(Record):
+    """What an ablation of experts found.
+
+    weights: the identity of the model. points: the routing points. experts: names of the experts, if they have some. texts, tokens: that
+    were read; left_out: texts of one token, which have no loss. loss: nats per token with all experts, mean over texts. changes: of the
+    loss, for each removal. labels: the same by label. differences: of the experts' outputs, for a native mixture whose experts can be
+    called one by one. overlaps: of the directions that LoRA experts write to, by linear map; weights alone, so without intervals.
+    """
+
+    format: Literal[2] = 2
+    model: str
+    weights: str
+    dtype: str
+    max_length: int
+    seed: int
+    sources: tuple[str, ...]
+    texts: int
+    tokens: int
+    left_out: int
+    points: tuple[Point, ...]
+    experts: tuple[str, ...] | None
+    loss: Measured
+    removals: tuple[Removal, ...]
+    changes: tuple[Measured, ...]
+    labels: dict[str, LabelLosses]
+    differences: OutputDifferences | None
+    overlaps: dict[str, float]
+    provenance: dict[str, Any]
+
+
+def read_expert_losses(folder: Path) -> ExpertLosses | None:
+    """What `experts.json` of a folder holds; None without it, and with a warning if it is damaged."""
+    return ExpertLosses.read(folder / EXPERTS)

@@ -51,7 +51,7 @@ from unmask.moe.routing.record import (
 from unmask.probing.word_probe import assign_words
 
 _PART_VALUES, _MOST, _LEAST = 2**22, 8192, 256
-"""A part has at most so many probabilities, and between so many tokens."""
+"""Most probabilities of a part, and bounds of its tokens."""
 _PROMPT = "plain"
 _GIVEN = {
     "weights": "weights",
@@ -92,7 +92,7 @@ def record_routing(
 ) -> RoutingRecord:
     """Record what the routers of a model do with texts; what is recorded already stays.
 
-    sample: record so many tokens, drawn from all. Every token is computed all the same, since later tokens see it. Tokens before the text
+    sample: number of tokens to record, drawn from all. Every token is computed, since later tokens see it. Tokens before the text
     (BOS) are not recorded. Raises UnmaskError for a dense model, and for a folder that holds another record.
     """
     backbone = model.backbone
@@ -101,19 +101,46 @@ def record_routing(
             f"'{model.source.model}' {why_no_routers(backbone.model)}. Give a mixture of experts, or make one: `unmask upcycle`, "
             "`unmask mix`."
         )
-    labels = [Label(name=name, of=of, values=tuple(texts.values(name))) for name, of in _kinds(texts)]
+    labels = [Label(name=name, of="text", values=tuple(texts.values(name))) for name in texts.labels]
+    labels += [Label(name=name, of="token", values=tuple(texts.values(name))) for name in texts.token_labels]
     tokenized = tokenize(model, texts, labels, sample, seed, max_length)
-    budget = batch_tokens or default_batch_tokens(backbone)
-    settings = _settings(model, texts, labels, tokenized, sample, seed, max_length, budget)
+    mixture, lengths = getattr(backbone.model, "mixture", None), [len(text.ids) for text in tokenized.texts]
+    points = Layout.of(backbone).recorded
+    part_tokens = part_tokens_of(points)
+    settings = RecordSettings(
+        model=model.source.model,
+        weights=str(model.provenance["weights"]),
+        attention=backbone.attention,
+        dtype=dtype_name(backbone.model),
+        max_length=model.prompt_tokenizer(_PROMPT, max_length).max_length,
+        batch_tokens=batch_tokens or default_batch_tokens(backbone),
+        data=fingerprint_of(
+            [part for text in texts.texts for part in (text.text, *text.values, *(tag for tags in text.tags for tag in tags))]
+        ),
+        sources=texts.sources,
+        texts=len(texts.texts),
+        truncated=sum(text.truncated for text in tokenized.texts),
+        tokens=sum(int(mask.sum()) for mask in tokenized.kept),
+        tokens_of_texts=sum(lengths),
+        sample=sample,
+        seed=seed,
+        labels=tuple(labels),
+        experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
+        points=points,
+        dim=int(backbone.model.config.get_text_config(decoder=True).hidden_size),
+        part_tokens=part_tokens,
+        parts=len(list(chunks(lengths, part_tokens))),
+        provenance=model.provenance,
+    )
     with only_run_in(folder):
         settings = _claim(folder, settings)
         layout = Layout.of(backbone)
         bounds = list(chunks([len(text.ids) for text in tokenized.texts], settings.part_tokens))
         with progress_bar("recording texts", settings.texts) as advance:
             for part, (start, end) in enumerate(bounds):
-                place = part_folder(folder, part)
-                if not is_whole(place, settings):
-                    with atomic_folder(place, replaces=lambda _: True) as scratch:
+                part_path = part_folder(folder, part)
+                if not is_whole(part_path, settings):
+                    with atomic_folder(part_path, replaces=lambda _: True) as scratch:
                         _record_part(scratch, backbone, layout, settings, texts, tokenized, range(start, end))
                         seal(scratch)
                 advance(end - start)
@@ -138,12 +165,12 @@ class Layout:
         recorded = list(by_module)
         if mixture is not None:
             recorded = list(mixture.deciding.values())[: 1 if mixture.routing.router == "final" else None]
-        return cls(tuple(by_module.values()), tuple(place for place, module in enumerate(by_module) if module in recorded))
+        return cls(tuple(by_module.values()), tuple(index for index, module in enumerate(by_module) if module in recorded))
 
     @property
     def recorded(self) -> tuple[Point, ...]:
         """The points that are recorded."""
-        return tuple(self.points[place] for place in self.kept)
+        return tuple(self.points[index] for index in self.kept)
 
 
 def tokenize(
@@ -152,32 +179,32 @@ def tokenize(
     """Tokens of the texts without a prompt, the labels of these tokens, and which of them are recorded."""
     prompt = model.prompt_tokenizer(_PROMPT, max_length)
     tokenized = list(prompt.tokenize([text.text for text in texts.texts]))
-    spans = [_spans(model, text.text, len(found.ids)) for text, found in zip(texts.texts, tokenized, strict=True)]
+    spans = [_spans(model, text.text, len(text_tokens.ids)) for text, text_tokens in zip(texts.texts, tokenized, strict=True)]
     of_tokens = [label for label in labels if label.of == "token"]
     tags = [np.full((len(of_tokens), len(text.ids)), -1, np.int16) for text in tokenized]
     if of_tokens:
-        places = [{value: place for place, value in enumerate(label.values)} for label in of_tokens]
-        for text, own, found in zip(texts.texts, tags, tokenized, strict=True):
+        code_of = [{value: codes for codes, value in enumerate(label.values)} for label in of_tokens]
+        for text, text_tags, text_tokens in zip(texts.texts, tags, tokenized, strict=True):
             words = assign_words(text.sentence, tokenize_bare(model.tokenizer, text.text).offsets)
             for number, positions in reversed(list(enumerate(words))):  # a token of two words gets the label of the first
-                here = [position for position in positions if position < len(found.ids)]
-                own[:, here] = [[place[values[number]]] for place, values in zip(places, text.tags, strict=True)]
+                inside_text = [position for position in positions if position < len(text_tokens.ids)]
+                text_tags[:, inside_text] = [[codes[values[number]]] for codes, values in zip(code_of, text.tags, strict=True)]
     inside = [np.arange(len(text.ids)) >= text.start for text in tokenized]
     recorded = np.concatenate(inside)
     if sample is not None and sample < (total := int(recorded.sum())):
-        drawn = np.zeros(total, bool)
-        drawn[np.random.default_rng(seed).choice(total, sample, replace=False)] = True
-        recorded[recorded] = drawn
+        sampled = np.zeros(total, bool)
+        sampled[np.random.default_rng(seed).choice(total, sample, replace=False)] = True
+        recorded[recorded] = sampled
     ends = np.cumsum([len(text.ids) for text in tokenized])
     return TokenizedTexts(tokenized, spans, np.split(recorded, ends[:-1]), tags)
 
 
 def _spans(model: LoadedModel, text: str, tokens: int) -> NDArray[np.int32]:
     """The characters of each token that the model reads. An empty text is read as a token without characters."""
-    found = np.zeros((tokens, 2), np.int32)
+    bounds = np.zeros((tokens, 2), np.int32)
     offsets = tokenize_bare(model.tokenizer, encodable(text)).offsets[:tokens]
-    found[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
-    return found
+    bounds[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
+    return bounds
 
 
 def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
@@ -186,10 +213,10 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
     That need not be the order of modules. Raises UnmaskError if a router hides what it chooses.
     """
     ran: list[nn.Module] = []
-    found: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
 
     def count(weights: Float[Tensor, "text token expert"], mask: Bool[Tensor, "text token"]) -> Tensor:
-        found.append((weights.shape[-1], int((weights != 0).sum(dim=-1).max())))
+        sizes.append((weights.shape[-1], int((weights != 0).sum(dim=-1).max())))
         return weights.flatten(0, 1)
 
     vocabulary = vocabulary_of(backbone.model)
@@ -199,10 +226,12 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
             hooks.callback(router.module.register_forward_hook(lambda module, *_: ran.append(module)).remove)
         backbone.read(collate([probe], 0), [RoutingRead("topk", count)])
     names = {module: name for name, module in backbone.model.named_modules()}
-    layer_of = {module: place for place, layer in enumerate(backbone.layers, start=1) for module in layer.modules()}
+    layer_of = {
+        module: layer_number for layer_number, layer in enumerate(backbone.layers, start=1) for module in layer.modules()
+    }
     return {
         module: Point(name=names[module], layer=layer_of.get(module, 0), experts=experts, chosen=chosen)
-        for module, (experts, chosen) in zip(ran, found, strict=True)
+        for module, (experts, chosen) in zip(ran, sizes, strict=True)
     }
 
 
@@ -211,75 +240,27 @@ def part_tokens_of(points: Sequence[Point]) -> int:
     return int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
 
 
-def _settings(
-    model: LoadedModel,
-    texts: LabelledTexts,
-    labels: Sequence[Label],
-    tokenized: TokenizedTexts,
-    sample: int | None,
-    seed: int,
-    max_length: int | None,
-    budget: int,
-) -> RecordSettings:
-    backbone, provenance = model.backbone, model.provenance
-    points = Layout.of(backbone).recorded
-    part_tokens = part_tokens_of(points)
-    mixture = getattr(backbone.model, "mixture", None)
-    lengths = [len(text.ids) for text in tokenized.texts]
-    return RecordSettings(
-        model=model.source.model,
-        weights=str(provenance["weights"]),
-        attention=backbone.attention,
-        dtype=dtype_name(backbone.model),
-        max_length=model.prompt_tokenizer(_PROMPT, max_length).max_length,
-        batch_tokens=budget,
-        data=_fingerprint(texts),
-        sources=texts.sources,
-        texts=len(texts.texts),
-        truncated=sum(text.truncated for text in tokenized.texts),
-        tokens=sum(int(kept.sum()) for kept in tokenized.kept),
-        tokens_of_texts=sum(lengths),
-        sample=sample,
-        seed=seed,
-        labels=tuple(labels),
-        experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
-        points=points,
-        dim=int(backbone.model.config.get_text_config(decoder=True).hidden_size),
-        part_tokens=part_tokens,
-        parts=len(list(chunks(lengths, part_tokens))),
-        provenance=provenance,
-    )
-
-
-def _fingerprint(texts: LabelledTexts) -> str:
-    return fingerprint_of(
-        [part for text in texts.texts for part in (text.text, *text.values, *(tag for own in text.tags for tag in own))]
-    )
-
-
-def _kinds(texts: LabelledTexts) -> list[tuple[str, Any]]:
-    return [*((name, "text") for name in texts.labels), *((name, "token") for name in texts.token_labels)]
-
-
 def check_folder(folder: Path) -> None:
     """Raise UnmaskError for a folder that holds anything but a record."""
     if folder.is_dir() and not (folder / RECORD).is_file():
-        others = [path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in (PARTS, EXPERTS)]
-        if others:
-            raise UnmaskError(f"'{folder}' holds other files ({others[0]}) and no record: give another folder.")
+        foreign = [
+            path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in (PARTS, EXPERTS)
+        ]
+        if foreign:
+            raise UnmaskError(f"'{folder}' holds other files ({foreign[0]}) and no record: give another folder.")
 
 
 def _claim(folder: Path, settings: RecordSettings) -> RecordSettings:
-    """Write the settings of a record, or read those of one that was begun. Raises UnmaskError if that is another record."""
+    """Write the settings of a record, or read those of a started one. Raises UnmaskError if that is another record."""
     check_folder(folder)
     before = RecordSettings.read(folder / RECORD)
     if before is None:
         settings.write(folder / RECORD)
         return settings
     if before.digest != settings.digest:
-        changed = [name for name, what in _GIVEN.items() if getattr(settings, name) != getattr(before, name)]
-        what = " and ".join(dict.fromkeys(_GIVEN[name] for name in changed)) or "routing points"
-        raise UnmaskError(f"'{folder}' holds a record with other {what}: give another folder.")
+        changed = [name for name, changes in _GIVEN.items() if getattr(settings, name) != getattr(before, name)]
+        changes = " and ".join(dict.fromkeys(_GIVEN[name] for name in changed)) or "routing points"
+        raise UnmaskError(f"'{folder}' holds a record with other {changes}: give another folder.")
     return before
 
 
@@ -290,51 +271,57 @@ def _record_part(
     settings: RecordSettings,
     texts: LabelledTexts,
     tokenized: TokenizedTexts,
-    places: range,
+    numbers: range,
 ) -> None:
-    own = [tokenized.texts[place] for place in places]
-    kept = [tokenized.kept[place] for place in places]
-    ends = np.cumsum([int(mask.sum()) for mask in kept])
-    starts, total = ends - [int(mask.sum()) for mask in kept], int(ends[-1])
+    part_texts = [tokenized.texts[number] for number in numbers]
+    masks = [tokenized.kept[number] for number in numbers]
+    ends = np.cumsum([int(mask.sum()) for mask in masks])
+    starts, total = ends - [int(mask.sum()) for mask in masks], int(ends[-1])
     probabilities = [np.empty((total, point.experts), np.float16) for point in settings.points]
     chosen = [np.empty((total, point.chosen), np.int16) for point in settings.points]
     gates = [np.empty((total, point.chosen), np.float16) for point in settings.points]
-    hidden = np.empty((len(own), settings.dim), np.float32)
-    for batch in plan([len(text.ids) for text in own], settings.batch_tokens):
+    hidden = np.empty((len(part_texts), settings.dim), np.float32)
+    for batch in plan([len(text.ids) for text in part_texts], settings.batch_tokens):
         rows = np.concatenate([np.arange(starts[text], ends[text]) for text in batch])
-        hidden[batch], values = _read(backbone, layout, [own[text] for text in batch], [kept[text] for text in batch])
+        hidden[batch], values = _read(backbone, layout, [part_texts[text] for text in batch], [masks[text] for text in batch])
         for point, (shares, places_of, strengths) in enumerate(values):
             probabilities[point][rows], chosen[point][rows], gates[point][rows] = shares, places_of, strengths
-    tags = np.concatenate([tokenized.tags[place][:, mask] for place, mask in zip(places, kept, strict=True)], axis=1)
+    tags = np.concatenate([tokenized.tags[number][:, mask] for number, mask in zip(numbers, masks, strict=True)], axis=1)
     of_tokens = [label.name for label in settings.labels if label.of == "token"]
     choices = Choices(
-        np.repeat(np.arange(places.start, places.stop, dtype=np.int32), ends - starts),
-        np.concatenate([np.flatnonzero(mask) for mask in kept]).astype(np.int32),
-        np.concatenate([np.asarray(text.ids, np.int32)[mask] for text, mask in zip(own, kept, strict=True)]),
-        dict(zip(of_tokens, tags, strict=True)),
-        probabilities,
-        chosen,
-        gates,
+        texts=np.repeat(np.arange(numbers.start, numbers.stop, dtype=np.int32), ends - starts),
+        positions=np.concatenate([np.flatnonzero(mask) for mask in masks]).astype(np.int32),
+        ids=np.concatenate([np.asarray(text.ids, np.int32)[mask] for text, mask in zip(part_texts, masks, strict=True)]),
+        tags=dict(zip(of_tokens, tags, strict=True)),
+        probabilities=probabilities,
+        chosen=chosen,
+        gates=gates,
     )
-    written = [encodable(texts.texts[place].text) for place in places]
-    spans = [tokenized.spans[place] for place in places]
+    texts_written = [encodable(texts.texts[number].text) for number in numbers]
+    spans = [tokenized.spans[number] for number in numbers]
     labels = {}
-    for at, label in enumerate(label for label in settings.labels if label.of == "text"):
-        known = {value: number for number, value in enumerate(label.values)}
-        labels[label.name] = np.array([known[texts.texts[place].values[at]] for place in places], np.int16)
+    for label_index, label in enumerate(label for label in settings.labels if label.of == "text"):
+        code_of = {value: number for number, value in enumerate(label.values)}
+        labels[label.name] = np.array([code_of[texts.texts[number].values[label_index]] for number in numbers], np.int16)
     write_part(
-        scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), spans, hidden, choices
+        scratch,
+        settings,
+        first_text=numbers.start,
+        texts=Texts(texts_written, (ends - starts).astype(np.int32), labels),
+        spans=spans,
+        hidden=hidden,
+        choices=choices,
     )
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _read(
-    backbone: Backbone, layout: Layout, texts: Sequence[TokenizedText], kept: Sequence[NDArray[np.bool_]]
+    backbone: Backbone, layout: Layout, texts: Sequence[TokenizedText], masks: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.float32], list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]]:
     """Mean hidden states of texts; and for each routing point the probabilities, the chosen experts and their gates, token by token."""
     batch = collate(texts, 0)
     recorded = torch.zeros_like(batch.real)
-    for row, mask in enumerate(kept):
+    for row, mask in enumerate(masks):
         recorded[row, : len(mask)] = torch.from_numpy(mask)
 
     def select(weights: Float[Tensor, "text token expert"], _: Bool[Tensor, "text token"]) -> Float[Tensor, "row expert"]:
@@ -346,11 +333,11 @@ def _read(
     sizes = [point.experts for point in layout.points]
     shares_of, gates_of = values[every].split(sizes, dim=1), values[applied].split(sizes, dim=1)
     points = []
-    for place in layout.kept:
-        point, shares = layout.points[place], shares_of[place]
+    for point_index in layout.kept:
+        point, shares = layout.points[point_index], shares_of[point_index]
         if not torch.isfinite(shares).all():
             raise UnmaskError(f"The router '{point.name}' gives numbers that are not finite. Use --dtype float32.")
-        points.append((shares.half().cpu().numpy(), *_strongest(point, gates_of[place])))
+        points.append((shares.half().cpu().numpy(), *_strongest(point, gates_of[point_index])))
     return values[mean].float().cpu().numpy(), points
 
 
@@ -360,5 +347,5 @@ def _strongest(point: Point, gates: Float[Tensor, "row expert"]) -> tuple[NDArra
             f"The router '{point.name}' chooses more experts for some tokens than for others, and this is not recorded."
         )
     best = gates.float().topk(point.chosen, dim=1)
-    places = torch.where(best.values != 0, best.indices, -1)
-    return places.to(torch.int16).cpu().numpy(), best.values.half().cpu().numpy()
+    experts = torch.where(best.values != 0, best.indices, -1)
+    return experts.to(torch.int16).cpu().numpy(), best.values.half().cpu().numpy()

@@ -11,9 +11,8 @@ from unmask.moe.routing.record import EXPERTS
 from unmask.reporting.probe_tables import ProbeTable, interval_text, proof_note, range_text
 
 if TYPE_CHECKING:
-    from unmask.moe.routing.expert_record import ExpertLosses
-    from unmask.moe.routing.record import RoutingRecord
-    from unmask.moe.routing.statistics.text_bootstrap import Measured
+    from unmask.moe.routing.record import ExpertLosses, RoutingRecord
+    from unmask.moe.routing.text_bootstrap import Measured
 
 _SHOWN_EXPERTS = 15
 _MEASURES = {

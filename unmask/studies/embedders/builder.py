@@ -15,8 +15,7 @@ from unmask.io.files import inside
 from unmask.io.terminal import say
 from unmask.models.loading import Source, load_base_language_model, load_decoder
 from unmask.models.routers import proven_routers
-from unmask.moe.upcycling.upcycle import UpcycleOptions, upcycle
-from unmask.moe.upcycling.upcycled_folder import save_upcycled
+from unmask.moe.upcycling import UpcycleOptions, save_upcycled, upcycle
 from unmask.studies.embedders.made import Made
 from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, Making
 from unmask.tasks.task import Task

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Float
 
 from unmask.io.array_types import NDArray
-from unmask.moe.routing.statistics.information import joint_of_texts, normalised_information
-from unmask.moe.routing.statistics.text_bootstrap import shuffled_labels, text_weights, without_chance
+from unmask.moe.routing.formulas import joint_of_texts, normalised_information
+from unmask.moe.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
 from unmask.statistics.paired import PairedTest, holm, with_holm
 from unmask.statistics.rank_correlation import FEWEST, RankCorrelation, rank_correlation
 from unmask.studies.routers.cell import Cell

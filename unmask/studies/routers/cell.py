@@ -33,7 +33,7 @@ from unmask.models.decoder import body_of
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.likelihood import likelihoods, response_likelihood
-from unmask.moe.mixture.overrides import override_routing
+from unmask.moe.mixture.model import override_routing
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.moe.routing.measures import measured_routing
 from unmask.moe.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from unmask.moe.experts.balance import Balance
-from unmask.moe.experts.router import RouterOptions
+from unmask.moe.experts.router import Balance, RouterOptions
 from unmask.moe.mixture.gating import Routing
 from unmask.studies.settings_digests import digest_of
 
@@ -36,7 +35,7 @@ class Configuration:
 
     factor: the question that it belongs to. domains: the set of lessons. experts: number of experts that share the domains; None gives each
     domain an expert of its own. shared: an expert of all domains acts on every token too. choice: another use of the standard
-    configuration's router, without training (see `unmask.moe.mixture.overrides`; "oracle" is the expert of the text's domain).
+    configuration's router, without training (see `unmask.moe.mixture.model`; "oracle" is the expert of the text's domain).
     anchored: experts start at the first layer that tells the domains apart well, and this layer decides for all above it.
     """
 

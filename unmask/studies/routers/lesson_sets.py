@@ -12,8 +12,7 @@ from pathlib import Path
 from unmask.errors import UnmaskError
 from unmask.io.files import inside, make_folder
 from unmask.io.rows import Row, field, read_rows
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import keep_lessons, read_seeds, split
+from unmask.moe.experts.lessons.lessons import Lesson, keep_lessons, read_seeds, split
 from unmask.starter import lessons_file
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.plan import LessonSource, RoutersPlan

@@ -10,7 +10,7 @@ from jaxtyping import Bool, UInt
 
 from unmask.io.array_types import NDArray
 from unmask.moe.routing.record import Choices, RoutingRecord
-from unmask.moe.routing.statistics.text_bootstrap import text_counts
+from unmask.moe.routing.text_bootstrap import text_counts
 
 
 def responses(record: RoutingRecord, starts: Sequence[int]) -> tuple[UInt[NDArray[np.uint16], "text point expert"], float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.io.files import atomic
-from unmask.moe.routing.statistics.text_bootstrap import without_chance
+from unmask.moe.routing.text_bootstrap import without_chance
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings
 
 if TYPE_CHECKING:

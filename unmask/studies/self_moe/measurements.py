@@ -22,16 +22,15 @@ from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_language_model
-from unmask.moe.experts.abilities.answer_likelihood import answer_likelihood, answer_nats, behind
+from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, behind
 from unmask.moe.experts.abilities.harness import Fetched, Items, accuracies
-from unmask.moe.experts.abilities.multiple_choice import Choice
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.likelihood import likelihoods
 from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.merging import merge_experts
 from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.names import Method
-from unmask.moe.mixture.overrides import override_routing
+from unmask.moe.mixture.model import override_routing
+from unmask.moe.names import Method
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]

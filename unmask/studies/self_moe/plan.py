@@ -12,12 +12,11 @@ from pydantic import Field
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
-from unmask.moe.experts.balance import Balance
 from unmask.moe.experts.lessons.domain import load_domain
 from unmask.moe.experts.lessons.specialise import FEWEST_SEEDS
-from unmask.moe.experts.names import Average
-from unmask.moe.experts.router import RouterOptions
+from unmask.moe.experts.router import Balance, RouterOptions
 from unmask.moe.mixture.gating import Routing
+from unmask.moe.names import Average
 from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import read_plan, scales_of

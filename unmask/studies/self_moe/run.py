@@ -14,11 +14,11 @@ from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device, precision_of
 from unmask.models.source import lasting_name
-from unmask.moe.experts.abilities.multiple_choice import chance
+from unmask.moe.experts.abilities.answer_likelihood import chance
 from unmask.moe.experts.lesson_training import share_of
 from unmask.moe.experts.lessons.specialise import Yield
 from unmask.moe.experts.records import LessonsRecord, write_or_check
-from unmask.moe.mixture.names import Method
+from unmask.moe.names import Method
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain, share_of_gain
 from unmask.statistics.intervals import Estimate
 from unmask.studies.learning_plan import LearningRecord

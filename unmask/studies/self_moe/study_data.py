@@ -11,11 +11,9 @@ from unmask.errors import UnmaskError
 from unmask.io.files import inside
 from unmask.models.loading import Source
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item
-from unmask.moe.experts.abilities.answer_likelihood import require_answers
+from unmask.moe.experts.abilities.answer_likelihood import Choice, draw_choices, require_answers, require_multiple_choice
 from unmask.moe.experts.abilities.harness import Items, draw_items, draw_tests, find_test, learned_of, require_code_to_run
-from unmask.moe.experts.abilities.multiple_choice import Choice, draw_choices, require_multiple_choice
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import keep_lessons, read_seeds, split_apart
+from unmask.moe.experts.lessons.lessons import Lesson, keep_lessons, read_seeds, split_apart
 from unmask.moe.experts.lessons.specialise import SpecialisePlan, Yield
 from unmask.starter import lessons_file
 from unmask.studies.self_moe.plan import StudyPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from unmask.moe.routing.statistics.text_bootstrap import without_chance
+from unmask.moe.routing.text_bootstrap import without_chance
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of

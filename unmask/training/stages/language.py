@@ -32,8 +32,8 @@ def scheduled_chunks(
     longest = model.embedder.backbone.within_positions(options.max_length)
     blocks = options.chunks == "blocks"
     # a sentence is read one token beyond the limit, which shows whether it is longer
-    whole = chunk_tokens(model.embedder.tokenizer, texts, longest if blocks else longest + 1, blocks)
-    chunks = whole if blocks else [chunk[:longest] for chunk in whole]
+    chunks_of_texts = chunk_tokens(model.embedder.tokenizer, texts, longest if blocks else longest + 1, blocks)
+    chunks = chunks_of_texts if blocks else [chunk[:longest] for chunk in chunks_of_texts]
     order = language_schedule([len(chunk) for chunk in chunks], options.steps, options.batch, seed)
-    cut = sum(len(chunk) > longest for chunk in whole), len(whole)
-    return [(place, chunks[index]) for place, index in enumerate(order)], cut
+    cut = sum(len(chunk) > longest for chunk in chunks_of_texts), len(chunks_of_texts)
+    return [(number, chunks[index]) for number, index in enumerate(order)], cut

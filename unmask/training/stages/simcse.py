@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +13,8 @@ import torch
 from pydantic import Field
 
 from unmask.errors import UnmaskError
-from unmask.training.data import DataSet
+from unmask.training.data import DataSet, Example
+from unmask.training.schedule import ScheduledExample
 from unmask.training.stages.contrastive import ContrastiveOptions, prepare_pairs
 from unmask.training.stages.pooling import PoolingStage
 from unmask.training.stages.stage import Prepared, TrainableModel
@@ -56,7 +59,7 @@ class Simcse(PoolingStage[SimcseOptions]):
         """Two views of each sentence, with dropout around training. Training raises UnmaskError if dropout does not act."""
         from unmask.training.collate import ViewCollator
         from unmask.training.dropout import DROPOUTS, require_two_views
-        from unmask.training.views import two_views
+        from unmask.training.stages.simcse import two_views
 
         pairs = prepare_pairs(options, model, sets, seed)
         collator: Any = pairs.collate
@@ -74,3 +77,35 @@ class Simcse(PoolingStage[SimcseOptions]):
                 yield
 
         return replace(pairs, rows=rows, collate=collate, around=dropping)
+
+
+_WORD = re.compile(r"\s*\S+")
+
+
+def two_views(rows: Sequence[ScheduledExample], repeat: float, seed: int) -> list[ScheduledExample]:
+    """Each sentence of a schedule as a pair: itself, and itself with some words twice (`with_repeated_words`).
+
+    The choice of words depends on the seed and the place in the schedule only, so a resumed run sees what an unbroken one sees.
+    """
+    return [
+        replace(
+            row, example=Example(row.example.row, (text, with_repeated_words(text, repeat, random.Random(f"{seed}:{index}"))))
+        )
+        for index, row in enumerate(rows)
+        for text in row.example.texts
+    ]
+
+
+def with_repeated_words(text: str, share: float, generator: random.Random) -> str:
+    """A text in which some words stand twice: n of its N words, n drawn from 0 to max(2, share N); share 0 changes nothing.
+
+    A text of one word, as in a language without spaces, repeats characters. Source: ESimCSE (arXiv 2109.04380), section 3.1, which
+    repeats the tokens of a subword vocabulary.
+    """
+    if not share:
+        return text
+    words = _WORD.findall(text)
+    space, units = (" ", words) if len(words) > 1 else ("", list(text))
+    number = min(len(units), generator.randint(0, max(2, int(share * len(units)))))
+    twice = set(generator.sample(range(len(units)), number))
+    return "".join(unit + space + unit.lstrip() if index in twice else unit for index, unit in enumerate(units))

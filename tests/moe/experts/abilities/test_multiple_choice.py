@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +12,9 @@ import pytest
 
 from tests.moe.experts.test_abilities import FILES
 from unmask.errors import UnmaskError
+from unmask.moe.experts.abilities.answer_likelihood import Choice, chance, draw_choices
 from unmask.moe.experts.abilities.harness import learned_of
-from unmask.moe.experts.abilities.multiple_choice import Choice, chance, draw_choices, require_multiple_choice
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import read_seeds
+from unmask.moe.experts.lessons.lessons import read_seeds
 
 OPEN = ["gsm8k", "mbpp", "humaneval"]
 """Tests whose wrong answers are answers of other questions."""
@@ -33,18 +31,6 @@ def right(choice: Choice) -> str:
 def parameters(code: str) -> dict[str, int]:
     """How many parameters the functions of a program have, by their names."""
     return {part.name: len(part.args.args) for part in ast.parse(code).body if isinstance(part, ast.FunctionDef)}
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["mmlu", "bbh", *OPEN])
-def test_choices_are_drawn_by_the_seed_and_a_limit_takes_the_first(name: str, data: Path) -> None:
-    few, more, again, other = (
-        draw_choices(name, data / FILES[name], limit, seed, nothing) for limit, seed in ((20, 0), (40, 0), (20, 0), (20, 1))
-    )
-    assert few == again == more[:20] and len(few) == 20 and few != other
-    assert len({choice.item.key for choice in more}) == 40
-    for choice in more:
-        assert len(set(choice.item.choices)) == len(choice.item.choices) > 1
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -91,50 +77,6 @@ def test_who_does_not_read_the_question_is_right_by_chance(name: str, habit: int
     assert all(abs(places.count(place) / len(places) - 0.25) < 4 * error for place in range(4))
 
 
-def test_choices_of_mmlu_are_texts_that_can_be_read_alone(tmp_path: Path) -> None:
-    rows = [
-        ("Which is a fruit?", ["an apple", "a stone", "a nail", "a cloud"], 0),
-        ("Which are fruits?", ["apples", "pears", "none of the above", "both"], 1),
-        ("Which is even?", ["1", "2", "2 ", "3"], 1),
-        ("Who?", ["A", "B", "A and B", "C"], 2),
-    ]
-    file = tmp_path / "mmlu.jsonl"
-    file.write_text(
-        "".join(
-            f"{json.dumps({'subject': 'things', 'question': asked, 'choices': choices, 'answer': answer})}\n"
-            for asked, choices, answer in rows
-        )
-    )
-    [choice] = draw_choices("mmlu", file, None, 0, nothing)
-    assert choice.item.prompt == "Question: Which is a fruit?\nAnswer:" and right(choice) == " an apple"
-    assert choice.item.choices == (" an apple", " a stone", " a nail", " a cloud") and choice.solution is None
-    learned = learned_of(read_seeds(file)[:1])
-    with pytest.raises(UnmaskError, match="no question that is not a learned lesson"):
-        draw_choices("mmlu", file, None, 0, learned)
-
-
-def test_answers_of_bbh_are_those_of_the_question_or_the_two_of_its_task(tmp_path: Path) -> None:
-    rows = [
-        ("navigate", "Go there.\nOptions:\n- Yes\n- No", "Yes"),
-        ("navigate", "Go back.\nOptions:\n- Yes\n- No", "No"),
-        ("snarks", "Which?\nOptions:\n(A) this (B)\n(B) that\n(C) none", "(B)"),
-        ("snarks", "An answer that is no option\nOptions:\n(A) this\n(B) that", "this"),
-        ("object_counting", "How many?", "3"),
-        ("object_counting", "How many more?", "4"),
-        ("object_counting", "How many less?", "5"),
-    ]
-    file = tmp_path / "bbh.jsonl"
-    file.write_text(
-        "".join(f"{json.dumps({'task': task, 'input': asked, 'target': target})}\n" for task, asked, target in rows)
-    )
-    choices = {choice.item.key: choice for choice in draw_choices("bbh", file, None, 0, nothing)}
-    assert choices.keys() == {rows[0][1], rows[1][1], rows[2][1]}
-    assert choices[rows[0][1]].item.choices == (" No", " Yes") and right(choices[rows[0][1]]) == " Yes"
-    assert choices[rows[2][1]].item.choices == (" (A)", " (B)", " (C)") and right(choices[rows[2][1]]) == " (B)"
-    assert choices[rows[2][1]].item.prompt == f"Q: {rows[2][1]}\nA:"
-    assert chance(list(choices.values())) == pytest.approx(100 * (1 / 2 + 1 / 2 + 1 / 3) / 3)
-
-
 @pytest.mark.parametrize("name", ["bbh", "mbpp"])
 def test_no_question_and_no_wrong_answer_was_learned(name: str, data: Path) -> None:
     """An expert has learned these answers, so it would find them likely whatever is asked."""
@@ -153,43 +95,3 @@ def test_no_question_and_no_wrong_answer_was_learned(name: str, data: Path) -> N
         assert bodies and not bodies & shown
     with pytest.raises(UnmaskError, match="no question that is not a learned lesson has wrong answers"):
         draw_choices(name, file, None, 0, learned_of(lessons))
-
-
-def test_questions_that_are_nearly_the_same_share_no_answers(tmp_path: Path) -> None:
-    """Their right answers may be right for each other."""
-
-    def row(number: int, text: str) -> dict[str, object]:
-        return {
-            "task_id": 20 + number,
-            "text": text,
-            "code": f"def f{number}(x):\n    return x + {number}",
-            "test_list": [f"assert f{number}(1) == {number + 1}"],
-        }
-
-    tasks = [
-        "Add one to a number",
-        "Turn a text around",
-        "Sort all of the words",
-        "Count the vowels here",
-        "Find the largest of three",
-    ]
-    near = "Write a function that gives the smallest item of a list"
-    rows = [row(number, text) for number, text in enumerate([*tasks, near, f"{near} again"])]
-    file = tmp_path / "mbpp.jsonl"
-    file.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
-    for choice in draw_choices("mbpp", file, None, 0, nothing):
-        if choice.item.key.startswith(near):
-            assert {answer.rpartition("+ ")[2] for answer in choice.item.choices} & {"5", "6"} == {right(choice)[-1]}
-
-
-def test_what_cannot_be_asked_as_a_choice_is_refused(tmp_path: Path) -> None:
-    require_multiple_choice("bbh")
-    with pytest.raises(UnmaskError, match="Unknown ability as a multiple choice 'piqa'"):
-        require_multiple_choice("piqa")
-    file = tmp_path / "few.jsonl"
-    file.write_text(json.dumps({"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}) + "\n")
-    with pytest.raises(UnmaskError, match="it needs the columns task, input, target"):
-        draw_choices("bbh", file, None, 0, nothing)
-    with pytest.raises(UnmaskError, match="has wrong answers of the form of its right one"):
-        draw_choices("gsm8k", file, None, 0, nothing)
-    assert learned_of([Lesson("1 + 1?", "2")])("1 + 1?")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers.integrations import sdpa_attention
 
 from tests.moe.mixture.models import language_model, saved_experts
-from unmask.errors import UnmaskError
 from unmask.moe.experts.lessons import generation
 from unmask.moe.experts.lessons.generation import Sampling, Writer
-from unmask.moe.experts.lessons.packed_attention import packed_attention
-from unmask.moe.experts.shared_prefix import repeated_prefix
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
 
@@ -47,68 +42,11 @@ def test_a_row_that_ends_early_changes_no_other(family: str, tokenizer: Any, mon
     assert [text.ended for text in found] == [False, True, False]
 
 
-def test_every_end_of_a_chat_model_ends_a_row(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The generation config of a chat model names other tokens, too, that end a text."""
-    writer = Writer(language_model(vocab_size=512, max_position_embeddings=512), tokenizer)
-    plain = [_ids_after(writer.model, tokenizer, row) for row in ROWS]
-    end = next(token for token in plain[1][:6] if token not in plain[0] + plain[2])
-    monkeypatch.setattr(writer.model.generation_config, "eos_token_id", [end, tokenizer.eos_token_id])
-    monkeypatch.setattr(generation, "_STRETCH", 4)
-    found = writer.write(PREFIX, ROWS, GREEDY, "never", 0)
-    assert [text.ended for text in found] == [False, True, False]
-    written = [plain[0], plain[1][: plain[1].index(end) + 1], plain[2]]
-    assert [text.text for text in found] == [tokenizer.decode(ids, skip_special_tokens=True) for ids in written]
-
-
-def test_rows_that_have_ended_are_not_computed(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(language_model(vocab_size=512, max_position_embeddings=512), tokenizer)
-    _, stop = _alone(writer)
-    monkeypatch.setattr(generation, "_STRETCH", 4)
-    computed: list[int] = []
-    writer.model.register_forward_pre_hook(lambda _, __, given: computed.append(len(given["input_ids"])), with_kwargs=True)
-    writer.write(PREFIX, ROWS, GREEDY, stop, 0)
-    assert computed[1] == 3 and computed[-1] == 2
-
-
-def _ids_after(model: Any, tokenizer: Any, row: str) -> list[int]:
-    """The tokens that a model writes greedily after the prefix and a row, alone."""
-    ids = torch.tensor([tokenizer(PREFIX)["input_ids"] + tokenizer(row, add_special_tokens=False)["input_ids"]])
-    with torch.no_grad():
-        whole = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
-    return list(whole[0, ids.shape[1] :].tolist())
-
-
 def _alone(writer: Writer) -> tuple[list[str], str]:
     """What follows each row, written alone, and a stop that occurs early in the second of these texts, and in no other."""
     plain = [writer.write(PREFIX, [row], GREEDY, "never", 0)[0].text for row in ROWS]
     early = [plain[1][start : start + length] for length in (1, 2, 3) for start in range(2, 6)]
     return plain, next(word for word in early if all(word not in text for text in (plain[0], plain[2])))
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
-def test_packed_attention_changes_nothing_but_the_kernel(family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = language_model(family, vocab_size=512, max_position_embeddings=512)
-    start, without_mask = tokenizer(PREFIX)["input_ids"], []
-    choice = sdpa_attention.use_gqa_in_sdpa
-
-    def chosen(mask: Any, *args: Any) -> bool:
-        without_mask.append(mask is None)
-        return bool(choice(mask, *args))
-
-    def logits(how: AbstractContextManager[None]) -> Any:
-        with torch.no_grad():
-            cache = repeated_prefix(model, start, 3)
-            without_mask.clear()
-            with how:
-                return model(input_ids=torch.full((3, 1), 7), past_key_values=cache).logits
-
-    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", chosen)
-    plain = logits(nullcontext())
-    assert any(without_mask)
-    packed = logits(packed_attention(model))
-    assert not any(without_mask) and len(without_mask) == model.config.num_hidden_layers
-    assert torch.allclose(packed, plain, atol=1e-5)
-    assert model.config._attn_implementation == "sdpa", "the model is left as it was"
 
 
 @pytest.mark.sample(1)
@@ -139,9 +77,3 @@ def test_samples_depend_on_the_seed_alone(tokenizer: Any) -> None:
     before = torch.random.get_rng_state()
     writer.write(PREFIX, ROWS, sampling, "\n\nTask", 5)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_prompt_without_room_is_refused(tokenizer: Any) -> None:
-    writer = Writer(language_model(vocab_size=512, max_position_embeddings=32), tokenizer)
-    with pytest.raises(UnmaskError, match="leaves no room for 40 new ones in 32 positions"):
-        writer.write(PREFIX, ROWS, Sampling(40), "\n\nTask", 0)

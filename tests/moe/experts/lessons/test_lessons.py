@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from tests.conftest import make_tokenizer
 from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
-from tests.moe.mixture.models import language_model, saved_experts
-from unmask.cli import app
+from tests.moe.mixture.models import language_model
 from unmask.errors import UnmaskError
-from unmask.models.decoder import pad_id_of
-from unmask.models.loading import Source, load_base_language_model, load_language_model
-from unmask.moe.experts.lesson_training import LessonCollator, schedule
-from unmask.moe.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
-from unmask.moe.experts.likelihood import require_same_tokens, response_likelihood, text_likelihood
-from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.training.collate import chunk_tokens
+from unmask.moe.experts.lesson_training import schedule
+from unmask.moe.experts.lessons.lessons import tokenize_lessons
+from unmask.moe.experts.likelihood import response_likelihood
 
 
 def test_prompt_and_response_are_the_text_and_the_end(tokenizer: Any) -> None:
@@ -43,15 +34,6 @@ def test_a_long_response_loses_its_end_and_a_long_prompt_is_refused(tokenizer: A
     assert just == whole
     with pytest.raises(UnmaskError, match=rf"sums:00: the prompt has {whole.start} tokens"):
         tokenize_lessons(tokenizer, SUMS[:1], whole.start)
-
-
-def test_rows_without_a_response_are_refused_by_line(tmp_path: Path) -> None:
-    file = tmp_path / "lessons.jsonl"
-    file.write_text('{"instruction": "a", "output": "b", "input": null}\n{"instruction": "c", "output": " "}\n')
-    with pytest.raises(UnmaskError, match=r"lessons\.jsonl, line 2: the output is empty"):
-        read_lessons(file)
-    file.write_text('{"instruction": "a", "output": "b", "input": null}\n')
-    assert read_lessons(file) == [Lesson("a", "b", "", "lessons.jsonl:1")]
 
 
 def test_a_batch_holds_as_many_of_each_domain(tokenizer: Any) -> None:
@@ -78,64 +60,3 @@ def test_likelihood_by_hand_and_in_any_batch(tokenizer: Any) -> None:
         losses = [-float(scores[place - 1, tokens.ids[place]]) for place in range(tokens.start, len(tokens.ids))]
         assert value == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert np.allclose(response_likelihood(model, tokenizer, lessons, batch_tokens=1), found, atol=1e-6)
-
-
-def test_likelihood_of_texts_by_hand_and_in_any_batch(tokenizer: Any) -> None:
-    model = language_model(vocab_size=512)
-    texts = ["Snow fell on the hill.", "", "One", "The cat sat on the mat, and then it slept until the evening came."]
-    whole = chunk_tokens(tokenizer, texts, 10, blocks=False)
-    found = text_likelihood(model, tokenizer, whole, max_length=9)
-    tokens = [ids[:9] for text in texts if len(ids := tokenizer(text)["input_ids"]) > 1]
-    assert len(found) == len(tokens) < len(texts), "nothing stands before a single token"
-    for value, ids in zip(found, tokens, strict=True):
-        with torch.no_grad():
-            scores = model(torch.tensor([ids])).logits[0].log_softmax(dim=-1)
-        assert value == pytest.approx(-float(scores[range(len(ids) - 1), ids[1:]].mean()), abs=1e-5)
-    assert np.allclose(text_likelihood(model, tokenizer, whole, max_length=9, batch_tokens=1), found, atol=1e-6)
-
-
-def test_a_pad_token_that_the_model_does_not_embed_changes_nothing(tokenizer: Any) -> None:
-    model, padding = language_model(vocab_size=512), make_tokenizer()
-    padding.add_special_tokens({"pad_token": "[PAD]"})
-    texts = tokenizer(["Snow fell on the hill.", "The cat sat on the mat."])["input_ids"]
-    assert np.array_equal(text_likelihood(model, padding, texts), text_likelihood(model, tokenizer, texts))
-    assert np.array_equal(response_likelihood(model, padding, SUMS), response_likelihood(model, tokenizer, SUMS))
-    assert pad_id_of(padding, model) == 0 and padding.pad_token_id == len(padding) - 1 == 512
-
-
-def test_models_that_read_texts_as_other_tokens_are_refused_before_one_is_measured(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = make_tokenizer()
-    other.add_tokens(["snow"])
-    shutil.copytree(base, tmp_path / "other")
-    other.save_pretrained(tmp_path / "other")
-    sources = [Source(str(base)), Source(str(tmp_path / "other"))]
-    require_same_tokens(sources, ["It is cold."])
-    (tmp_path / "texts.txt").write_text("It is cold.\nThe snow fell.\n")
-    monkeypatch.setattr("unmask.models.loading.load_language_model", lambda _: pytest.fail("a model was loaded"))
-    given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "other"), "--texts", f"weather={tmp_path / 'texts.txt'}"]
-    with pytest.raises(UnmaskError, match=r"read these texts as other tokens.*Measure them one by one"):
-        CliRunner().invoke(app, given, catch_exceptions=False)
-
-
-def test_experts_and_mixtures_read_texts_by_their_own_tokenizer_or_as_their_base(base: Path, tmp_path: Path) -> None:
-    model, _ = load_base_language_model(Source(str(base), dtype="float32"))
-    experts = saved_experts(tmp_path, model)
-    Mixture(model, experts, source=Source(str(base))).save_pretrained(tmp_path / "mixture")
-    sources = [Source(str(folder)) for folder in (base, tmp_path / "a", tmp_path / "mixture")]
-    sources += [Source(str(base), adapters=(str(tmp_path / name),)) for name in ("a", "mixture")]
-    require_same_tokens(sources, ["It is cold."])
-    for source in sources[1:]:
-        make_tokenizer(add_bos=True).save_pretrained((source.model, *source.adapters)[-1])  # if one lies there, it is theirs
-        with pytest.raises(UnmaskError, match="read these texts as other tokens"):
-            require_same_tokens([sources[0], source], ["It is cold."])
-    assert load_language_model(sources[1])[1]("a")["input_ids"][0] == 1
-
-
-def test_prompts_have_no_labels(tokenizer: Any) -> None:
-    tokens = tokenize_lessons(tokenizer, [SUMS[0], COLOURS[0]], 512)
-    batch = LessonCollator(0)(tokens)
-    for row, lesson in enumerate(tokens):
-        assert (batch["labels"][row] != -100).nonzero().flatten().tolist() == list(range(lesson.start, len(lesson.ids)))
-        assert batch["attention_mask"][row].sum() == len(lesson.ids)

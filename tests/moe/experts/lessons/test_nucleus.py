@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import TopPLogitsWarper
 
-from unmask.moe.experts.lessons.nucleus import NucleusSampling
+from unmask.moe.experts.lessons.generation import NucleusSampling
 
 
 @pytest.mark.parametrize("top_p", [0.1, 0.9, 1.0])
@@ -30,7 +30,7 @@ def test_it_does_not_matter_how_many_tokens_are_sorted_first(spread: float, monk
     scores, before = torch.randn(64, 500) * spread, torch.zeros(64, 1, dtype=torch.long)
 
     def drawn(first: int) -> torch.Tensor:
-        monkeypatch.setattr("unmask.moe.experts.lessons.nucleus._SORTED", first)
+        monkeypatch.setattr("unmask.moe.experts.lessons.generation._SORTED", first)
         torch.manual_seed(1)
         return NucleusSampling(1.0, 0.9)(before, scores).argmax(dim=1)
 

@@ -9,10 +9,9 @@ import pytest
 
 from tests.moe.experts.conftest import SUMS
 from tests.moe.experts.lessons.test_specialise import FREE
-from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
+from unmask.moe.experts.lessons.engines import WriterPool
 from unmask.moe.experts.lessons.generation import Writer
-from unmask.moe.experts.lessons.pool import WriterPool
 from unmask.moe.experts.lessons.specialise import SpecialisePlan, specialise
 
 
@@ -41,17 +40,3 @@ def test_a_pool_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
         pool.close()
     for file in ("instructions.jsonl", "lessons.jsonl", "report.json"):
         assert (tmp_path / "two" / file).read_bytes() == (tmp_path / "one" / file).read_bytes()
-
-
-@pytest.mark.sample(0)
-def test_writers_without_their_gpus_are_refused(base: Path) -> None:
-    with pytest.raises(UnmaskError, match=r"2 writers need 200 GPUs, and the Ray cluster has \d+ free of \d+"):
-        WriterPool(Source(str(base)), 2, gpus=100)
-
-
-@pytest.mark.sample(0)
-def test_a_writer_that_fails_says_why_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UnmaskError) as told:
-        WriterPool(Source(str(tmp_path / "empty")), 1)
-    assert "\n" not in str(told.value) and "has no config.json" in str(told.value)

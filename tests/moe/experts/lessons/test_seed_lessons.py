@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from unmask.errors import UnmaskError
-from unmask.moe.experts.lessons.filters import Novelty
-from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
-from unmask.moe.experts.lessons.seed_lessons import keep_lessons, read_seeds, split, split_apart, write_lessons
+from unmask.moe.experts.lessons.lessons import (
+    Lesson,
+    Novelty,
+    read_seeds,
+    split_apart,
+)
 
 
 def rows(folder: Path, *given: dict[str, Any]) -> Path:
@@ -42,41 +45,6 @@ def test_each_layout(row: dict[str, Any], lesson: tuple[str, str, str], tmp_path
     [found] = read_seeds(rows(tmp_path, row))
     assert (found.instruction, found.output, found.input) == lesson
     assert found.where.endswith("rows.jsonl:1")
-
-
-def test_what_is_no_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match=r"has the columns a, b; lessons are made of: instruction, output; subject"):
-        read_seeds(rows(tmp_path, {"a": 1, "b": 2}))
-
-
-def test_an_answer_that_is_no_choice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match=r"line 1: the answer 4 is none of 4 choices"):
-        read_seeds(rows(tmp_path, {"subject": "s", "question": "q", "choices": ["1", "2", "3", "4"], "answer": 4}))
-
-
-def test_kept_lessons_are_those_that_are_drawn_again(tmp_path: Path) -> None:
-    """Lessons of other settings or data are not taken for them, and are not lost."""
-    file, lessons = tmp_path / "kept.jsonl", [Lesson("Do.", "Done."), Lesson("Say.", "Said.", "x")]
-    first = keep_lessons(lessons, file)
-    assert keep_lessons(lessons, file) == first and [one.output for one in first] == ["Done.", "Said."]
-    for others in (lessons[:1], lessons[::-1], [lessons[0], Lesson("Say.", "Said.", "y")]):
-        with pytest.raises(UnmaskError, match="holds 2 lessons of an earlier run"):
-            keep_lessons(others, file)
-    assert read_lessons(file) == first
-
-
-def test_parts_have_nothing_in_common(tmp_path: Path) -> None:
-    lessons = [Lesson(str(number % 30), str(number)) for number in range(60)]
-    learned, tested = split(lessons, 20, 10, 0)
-    assert {one.instruction for one in learned}.isdisjoint(one.instruction for one in tested)
-    assert len(learned) == 20 and len(tested) == 10
-    assert split(lessons, 20, 10, 1) != (learned, tested) and split(lessons, 20, 10, 0) == (learned, tested)
-    with pytest.raises(UnmaskError, match=r"20 \+ 11 lessons were asked for, and there are 30 different ones"):
-        split(lessons, 20, 11, 0)
-    write_lessons(learned, tmp_path / "l.jsonl")
-    assert [one.prompt + one.output for one in read_lessons(tmp_path / "l.jsonl")] == [
-        one.prompt + one.output for one in learned
-    ]
 
 
 def test_no_learned_lesson_is_near_a_held_out_one_of_any_domain() -> None:

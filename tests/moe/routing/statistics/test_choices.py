@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
-from tests.moe.routing.statistics.made_routing import EXPERTS, collapsed, routed
-from unmask.moe.routing.statistics.choices import (
+from tests.moe.routing.statistics.made_routing import EXPERTS, routed
+from unmask.moe.routing.formulas import (
     coactivation,
-    follows,
-    frequent,
     layer_agreement,
     pair_codes,
-    repetition,
     strongest_partner,
     vocabulary_specialisation,
 )
@@ -32,31 +29,6 @@ def test_vocabulary() -> None:
     half = np.array([[10.0, 0, 0, 0], [5, 5, 0, 0]])
     assert vocabulary_specialisation(half) == 0.75
     assert np.isnan(vocabulary_specialisation(np.zeros((0, EXPERTS))))
-
-
-def test_ids_that_are_seen_often() -> None:
-    ids = np.array([7] * 10 + [9] * 9 + [8] * 12)
-    assert frequent(ids).tolist() == [0] * 10 + [-1] * 9 + [1] * 12
-
-
-def test_neighbours_are_of_one_text_and_next_to_each_other() -> None:
-    texts, positions = np.array([0, 0, 0, 1, 1]), np.array([3, 4, 6, 7, 8])
-    assert follows(texts, positions).tolist() == [False, True, False, False, True]
-
-
-def repeated(first: np.ndarray, texts: np.ndarray) -> float:
-    behind = follows(texts, np.arange(len(first)))
-    same = behind[1:] & (first[1:] == first[:-1])
-    return float(repetition(np.array(same.sum()), np.array(behind.sum()), np.bincount(first, minlength=EXPERTS)))
-
-
-def test_repetition() -> None:
-    made = routed(texts=200)
-    assert repeated(made.first, made.texts) == pytest.approx(0, abs=0.03), "no memory"
-    assert repeated(collapsed().first, collapsed().texts) == 0, "chance says the same"
-    assert repeated(made.texts % EXPERTS, made.texts) == pytest.approx(1), "one expert a text"
-    assert repeated(np.arange(1000) % EXPERTS, np.zeros(1000, int)) == pytest.approx(-1 / 3), "never twice"
-    assert np.isnan(repetition(np.array(0.0), np.array(0.0), np.ones(4)))
 
 
 def test_agreement_of_layers() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from tests.proofs import ALL
-from unmask.moe.routing.statistics.distinctness import output_cka, output_cosine, subspace_overlap
+from unmask.moe.routing.formulas import output_cka, output_cosine, subspace_overlap
 from unmask.statistics.jackknife import jackknife_interval
 
 RANDOM = np.random.default_rng(0)
@@ -24,58 +22,6 @@ def test_copies() -> None:
     value, left_out = output_cka(copies, TEXTS)
     assert value == pytest.approx(1) and left_out == pytest.approx(np.ones(30))
     assert subspace_overlap([OUTPUT[:8, :2], OUTPUT[:8, :2] @ np.array([[1.0, 2], [0, 3]])]) == pytest.approx(1), "one space"
-
-
-def test_unrelated_experts() -> None:
-    apart = RANDOM.normal(size=(4, 3000, 8))
-    assert abs(output_cka(apart + 100, np.full(300, 10))[0]) < 0.01, "what all tokens share is no likeness"
-    assert output_cosine(apart).mean() == pytest.approx(0, abs=0.02)
-    spaces = [RANDOM.normal(size=(50, 5)) for _ in range(20)]
-    assert subspace_overlap(spaces) == pytest.approx(5 / 50, abs=0.01), "chance"
-
-
-def test_few_tokens_of_many_dimensions_are_not_alike_by_that() -> None:
-    found = [output_cka(np.random.default_rng(seed).normal(size=(2, 40, 200)), np.ones(40, np.int64))[0] for seed in range(30)]
-    assert np.mean(found) == pytest.approx(0, abs=0.02), "plain CKA gives 0.84"
-
-
-def test_what_each_measure_does_not_see() -> None:
-    turned = np.linalg.qr(RANDOM.normal(size=(8, 8)))[0]
-    assert output_cka(np.stack([OUTPUT, 3 * OUTPUT @ turned]), TEXTS)[0] == pytest.approx(1)
-    assert output_cosine(np.stack([OUTPUT, 5 * OUTPUT])) == pytest.approx(np.ones(300))
-    assert output_cosine(np.stack([OUTPUT, -OUTPUT])) == pytest.approx(-np.ones(300))
-
-
-def test_by_hand() -> None:
-    three = np.array([[[1.0, 0]], [[0, 1.0]], [[1.0, 1.0]]])
-    assert output_cosine(three) == pytest.approx([(0 + 2 / np.sqrt(2)) / 3])
-    assert subspace_overlap([np.eye(4)[:, :2], np.eye(4)[:, 1:3]]) == pytest.approx(0.5)
-    for measure in (output_cosine, lambda some: output_cka(some, np.array([1]))):
-        with pytest.raises(ValueError, match="at least 2"):
-            measure(three[:1])
-    assert np.isnan(output_cka(three, np.array([1]))[0]), "one text"
-
-
-def test_cka_pair_by_pair() -> None:
-    """The formula, token by token, with all texts and without each."""
-    lengths = np.array([3, 1, 4, 2])
-    outputs = RANDOM.normal(size=(3, 10, 5))
-    owner = np.repeat(np.arange(4), lengths)
-    centred = outputs - outputs.mean(axis=1, keepdims=True)
-
-    def hsic(one: int, other: int, texts: set[int]) -> float:
-        pairs = [(i, j) for i in range(10) for j in range(10) if owner[i] != owner[j] and {owner[i], owner[j]} <= texts]
-        kernels = [[centred[expert, i] @ centred[expert, j] for i, j in pairs] for expert in (one, other)]
-        return float(np.cov(np.array(kernels))[0, 1])
-
-    def cka(texts: set[int]) -> float:
-        return float(
-            np.mean([hsic(a, b, texts) / np.sqrt(hsic(a, a, texts) * hsic(b, b, texts)) for a, b in combinations(range(3), 2)])
-        )
-
-    value, left_out = output_cka(outputs, lengths)
-    assert value == pytest.approx(cka(set(range(4))))
-    assert left_out == pytest.approx([cka(set(range(4)) - {text}) for text in range(4)])
 
 
 def test_with_texts_of_one_token_it_is_the_debiased_cka() -> None:

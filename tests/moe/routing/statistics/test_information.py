@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from sklearn.metrics import mutual_info_score
 
-from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, collapsed, routed
-from unmask.moe.routing.statistics.information import (
+from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, routed
+from unmask.moe.routing.formulas import (
     entropy,
-    information,
     joint_of_texts,
     joint_of_tokens,
     mutual_information,
@@ -28,54 +26,12 @@ def both(made: Routed) -> tuple[float, float]:
     return float(normalised_information(joint)[0, 0]), float(specialisation(joint)[0, 0])
 
 
-def test_extremes() -> None:
-    assert both(routed(1.0)) == pytest.approx((1.0, 1 - 1 / DOMAINS)), "one expert for each domain"
-    assert both(collapsed()) == pytest.approx((0.0, 0.0)), "one expert for all"
-    assert both(routed(0.0, MANY)) == pytest.approx((0.0, 0.0), abs=0.02), "anywhere"
-
-
 @pytest.mark.parametrize("known", [0.2, 0.5, 0.8])
 def test_a_mixture_of_knowing_and_guessing(known: float) -> None:
     own, other = known + (1 - known) / EXPERTS, (1 - known) / EXPERTS
     lost = -(own * np.log(own) + (EXPERTS - 1) * other * np.log(other))
     expected = (np.log(EXPERTS) - lost) / np.log(DOMAINS), known * (1 - 1 / DOMAINS)
     assert both(routed(known, MANY)) == pytest.approx(expected, abs=0.02)
-
-
-def test_names_of_experts_do_not_matter() -> None:
-    made = routed(0.5)
-    assert both(made.with_first(np.array([2, 0, 3, 1])[made.first])) == pytest.approx(both(made))
-
-
-def test_domains_weigh_the_same_whatever_their_size() -> None:
-    made = routed(0.5)
-    few = np.flatnonzero((made.labels != 0) | (np.arange(len(made.labels)) < 20))
-    weights = np.zeros((1, len(made.labels)))
-    weights[0, few] = 1
-    joint = joint_of_texts(made.shares, made.labels, weights)
-    assert joint.sum(axis=-1)[0, 0] == pytest.approx([1 / DOMAINS] * DOMAINS)
-    assert information(made.shares[few], made.labels[few]) == pytest.approx(normalised_information(joint)[0])
-
-
-def test_information_by_hand() -> None:
-    labels = np.array([0, 0, 1, 1])
-    told = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    nothing = np.full((4, 2), 0.5)
-    assert information(np.stack([told, nothing], axis=1), labels) == pytest.approx([1.0, 0.0]), "each point by itself"
-    half = np.array([[[0.75, 0.25]]] * 2 + [[[0.25, 0.75]]] * 2)
-    expected = (2 * 0.375 * math.log(0.375 / 0.25) + 2 * 0.125 * math.log(0.125 / 0.25)) / math.log(2)
-    assert information(half, labels) == pytest.approx([expected])
-    assert information(half[[0, 2, 3]], labels[[0, 2, 3]]) == pytest.approx([expected]), (
-        "domains weigh the same, whatever their size"
-    )
-    assert information(half[:2], labels[:2]) == 0.0
-
-
-def test_weights_are_texts_that_come_several_times() -> None:
-    made, weights = routed(0.4), np.arange(40)[None] % 3 + 1.0
-    drawn = np.repeat(np.arange(40), weights[0].astype(int))
-    expected = joint_of_texts(made.shares[drawn], made.labels[drawn], np.ones((1, len(drawn))))
-    assert joint_of_texts(made.shares, made.labels, weights) == pytest.approx(expected)
 
 
 def test_information_is_that_of_scikit_learn() -> None:
@@ -99,17 +55,6 @@ def test_labels_of_tokens() -> None:
     assert mutual_information(joint_of_tokens(tables, weights))[0] == pytest.approx(
         mutual_info_score(tags[inside], made.first[inside])
     )
-
-
-def test_one_label_tells_nothing() -> None:
-    made = routed(0.5)
-    alone = np.zeros(40, np.int64)
-    assert information(made.shares, alone).tolist() == [0.0]
-
-
-def test_soft_shares_are_taken_like_hard_ones() -> None:
-    shares = np.array([[[0.9, 0.1]], [[0.1, 0.9]]])
-    assert information(shares, np.array([0, 1]))[0] == pytest.approx(1 - entropy(np.array([0.9, 0.1])) / np.log(2))
 
 
 @pytest.mark.parametrize("measure", [normalised_information, specialisation])

@@ -8,17 +8,13 @@ from numpy.typing import NDArray
 
 from tests.moe.routing.statistics.made_routing import routed
 from tests.proofs import ALL
-from unmask.moe.routing.statistics.information import joint_of_texts, normalised_information
-from unmask.moe.routing.statistics.text_bootstrap import (
+from unmask.moe.routing.formulas import joint_of_texts, normalised_information
+from unmask.moe.routing.text_bootstrap import (
     Measured,
     bootstrap_texts,
-    mean_of,
     measured,
     shuffled_labels,
-    text_counts,
-    text_sums,
     text_weights,
-    without_chance,
 )
 
 
@@ -32,25 +28,11 @@ def test_a_resample_is_as_many_texts_of_each_group() -> None:
     assert (np.concatenate(list(text_weights(5, 20, 0))).sum(axis=1) == 5).all()
 
 
-def test_blocks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.routing.statistics.text_bootstrap as module
-
-    whole = np.concatenate(list(text_weights(6, 30, 3)))
-    monkeypatch.setattr(module, "_WEIGHTS_AT_ONCE", 24)
-    assert (np.concatenate(list(text_weights(6, 30, 3))) == whole).all()
-
-
 def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
     values = np.random.default_rng(0).normal(size=400)
     samples = bootstrap_texts(lambda weights: weights @ values / weights.sum(axis=1), 400, resamples=4000)
     assert samples.std() == pytest.approx(values.std() / 20, rel=0.05)
     assert bootstrap_texts(lambda weights: weights @ values[:1], 1).shape == (0,)
-
-
-def test_sums_and_counts_by_text() -> None:
-    texts = np.array([0, 0, 0, 1, 2, 2])
-    assert text_sums(np.arange(6.0)[:, None], np.array([0, 3, 4])).tolist() == [[3], [3], [9]]
-    assert text_counts(np.array([1, 1, 0, 1, 0, 0]), texts, 3, 2).tolist() == [[1, 2], [0, 1], [2, 0]]
 
 
 def test_an_interval_lies_around_what_is_left_after_chance() -> None:
@@ -62,22 +44,6 @@ def test_an_interval_lies_around_what_is_left_after_chance() -> None:
     expected = {"corrected": found.corrected, "value": 0.4, "chance": 0.1, "interval": found.interval, "most": 1.0}
     assert found.as_json() == expected
     assert measured(0.4, samples[:0]).interval is None
-
-
-def test_chance_is_zero_and_the_most_stays() -> None:
-    assert without_chance(0.2, 0.2) == 0 and without_chance(1.0, 0.2) == 1
-    assert without_chance(0.75, 0.1, 0.75) == pytest.approx(0.75)
-
-
-def test_perfect_routing_stays_perfect_with_few_texts() -> None:
-    found = _estimate(1.0, 0, 24)
-    assert found.corrected == pytest.approx(1) and found.value - found.chance < 0.9
-
-
-def test_the_mean_over_points_keeps_resamples_together() -> None:
-    samples = np.random.default_rng(0).normal(size=1000)
-    assert mean_of([(1.0, samples, 0.2), (3.0, -samples, 0.4)]).interval == pytest.approx((1.7 / 0.7, 1.7 / 0.7)), "they cancel"
-    assert mean_of([(1.0, samples, 0.2), (3.0, -samples, 0.4)]).chance == pytest.approx(0.3)
 
 
 def _estimate(known: float, seed: int, texts: int) -> Measured:

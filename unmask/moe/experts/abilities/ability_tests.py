@@ -1,20 +1,20 @@
-"""Tests of ability: those of the Self-MoE paper. The harness fetches their data by name, or they are read from local files.
+"""Ability tests of the Self-MoE paper. lm-eval downloads them by name; here they are read from local files, which its tasks do not accept.
 
-| test | shots | what counts | columns of a local file |
+| test | shots | scored | columns of a local file |
 |---|---|---|---|
 | mmlu | 0 | likeliest letter | subject, question, choices, answer |
-| bbh | 3, chain of thought | text after "the answer is" | task, input, target; cot_prompts.jsonl beside it |
-| gsm8k | 8 | number behind #### | question, answer; train.jsonl beside it |
+| bbh | 3, chain of thought | text after "the answer is" | task, input, target; with cot_prompts.jsonl |
+| gsm8k | 8 | number behind #### | question, answer; with train.jsonl |
 | humaneval | 0 | code passes the tests | prompt, test, entry_point |
 | mbpp | 3: tasks 2, 3, 4 | code passes the tests | task_id, text, code, test_list; tasks 11 to 510 are the test |
 | hellaswag, piqa | 0 | likeliest ending, per character | context, endings, label; goal, sol1, sol2, label |
 | truthfulqa * | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
-| math | 4 | content of the last \\boxed{} | problem, solution; train.jsonl beside it |
-| triviaqa *, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); train.jsonl beside it |
+| math | 4 | content of the last \\boxed{} | problem, solution; with train.jsonl |
+| triviaqa *, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); with train.jsonl |
 
-mmlu, bbh, gsm8k and humaneval have the paper's number of shots (Self-MoE, arXiv 2406.12034, section 3.1), the others the harness's.
-* With a local file, the prompt is not the harness's. For truthfulqa, the harness puts six questions with answers first. For triviaqa, it
-adds a question mark to each question. Scores of the two prompts cannot be compared.
+mmlu, bbh, gsm8k and humaneval use the paper's number of shots (Self-MoE, arXiv 2406.12034, section 3.1), the others lm-eval's.
+* With a local file, the prompt differs from lm-eval's. For truthfulqa, lm-eval prepends six questions with answers. For triviaqa, it
+appends a question mark to each question. Scores of the two prompts cannot be compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Final, Literal
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field, read_rows
 from unmask.moe.experts.abilities.sandbox import Program
-from unmask.moe.experts.lessons.seed_lessons import LETTERS, lettered, without_marks
+from unmask.moe.experts.lessons.lessons import LETTERS, lettered, without_marks
 
 Asked = Literal["choice", "text", "code"]
 _MBPP_SHOTS: Final = (2, 3, 4)
@@ -105,11 +105,11 @@ def _mmlu(file: Path) -> list[Item]:
     for line, row in read_rows(file):
         choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
         question = field(file, line, row, "question")
-        shown = lettered(choices)
-        about = str(row["subject"]).replace("_", " ")
-        head = f"The following are multiple choice questions (with answers) about {about}.\n\n"
+        options = lettered(choices)
+        subject = str(row["subject"]).replace("_", " ")
+        head = f"The following are multiple choice questions (with answers) about {subject}.\n\n"
         letters = tuple(f" {letter}" for letter in LETTERS[: len(choices)])
-        items.append(Item(f"{head}{question.strip()}\n{shown}\nAnswer:", f"{question} {shown}", letters, answer))
+        items.append(Item(f"{head}{question.strip()}\n{options}\nAnswer:", f"{question} {options}", letters, answer))
     return items
 
 
@@ -118,12 +118,12 @@ def _bbh(file: Path) -> list[Item]:
     prompts = {str(row["task"]): field(shots, line, row, "prompt").split("-----\n", 1)[-1] for line, row in read_rows(shots)}
     items = []
     for line, row in read_rows(file):
-        task, asked = str(row["task"]), field(file, line, row, "input")
+        task, question = str(row["task"]), field(file, line, row, "input")
         if task not in prompts:
             raise UnmaskError(f"{file}, line {line}: {shots} has no examples of '{task}'.")
-        prompt = f"{prompts[task].strip()}\n\nQ: {asked}\nA: Let's think step by step."
+        prompt = f"{prompts[task].strip()}\n\nQ: {question}\nA: Let's think step by step."
         target = field(file, line, row, "target").strip()
-        items.append(Item(prompt, asked, target=target, reference=f" So the answer is {target}."))
+        items.append(Item(prompt, question, target=target, reference=f" So the answer is {target}."))
     return items
 
 
@@ -143,21 +143,13 @@ def _humaneval(file: Path) -> list[Item]:
     items = []
     for line, row in read_rows(file):
         prompt, tests, name = (field(file, line, row, column) for column in ("prompt", "test", "entry_point"))
-        head = _whole(f"{file}, line {line}", prompt)
-        program = _program(prompt, f"{tests}\ncheck({name})\n", (name,), head)
+        program = _with_tests(prompt, f"{tests}\ncheck({name})\n")
         items.append(Item(prompt, prompt, program=program, reference=str(row.get("canonical_solution") or "").rstrip()))
     return items
 
 
-def _whole(where: str, prompt: str) -> str:
-    """The head of a function as code that runs without a body. The tests may use the code before the function."""
-    for end in ("", "\n    pass\n"):
-        try:
-            compile(prompt + end, where, "exec")
-        except SyntaxError:
-            continue
-        return prompt + end
-    raise UnmaskError(f"{where}: the prompt is not the start of a Python function.")
+def _with_tests(before: str, tests: str) -> Callable[[str], Program]:
+    return lambda completion: Program(before + completion, tests)
 
 
 def _mbpp(file: Path) -> list[Item]:
@@ -168,10 +160,15 @@ def _mbpp(file: Path) -> list[Item]:
     head = "".join(_mbpp_prompt(rows[number]) + f"{str(rows[number]['code']).strip()}\n[DONE]\n\n" for number in _MBPP_SHOTS)
     items = []
     for number, row in ((number, row) for number, row in rows.items() if number in TEST_TASKS):
-        tests = "\n".join([str(row.get("test_setup_code") or ""), *map(str, row["test_list"])])
-        before, names = _taken(f"{file}, task {number}", str(row["code"]))
         code = str(row["code"]).strip().replace("\r\n", "\n")
-        program = _program("", tests, names, before)
+        try:
+            statements = ast.parse(code).body
+        except SyntaxError as error:
+            raise UnmaskError(f"{file}, task {number}: the solution is not valid Python ({error.msg}).") from error
+        # the tests may use what the published solution imports
+        imports = [ast.unparse(part) + "\n" for part in statements if isinstance(part, ast.Import | ast.ImportFrom)]
+        tests = "\n".join([str(row.get("test_setup_code") or ""), *map(str, row["test_list"])])
+        program = _with_tests("".join(imports), tests)
         items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=program, reference=code))
     if not items:
         raise UnmaskError(f"{file} has no items: the test 'mbpp' uses the tasks {TEST_TASKS[0]} to {TEST_TASKS[-1]}.")
@@ -182,22 +179,6 @@ def _mbpp_prompt(row: Row) -> str:
     head = "You are an expert Python programmer, and here is your task:"
     tests = "\n".join(map(str, row["test_list"]))
     return f"{head} {row['text']} Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
-
-
-def _taken(where: str, code: str) -> tuple[str, tuple[str, ...]]:
-    """The imports of a published solution, as code, and the names that it defines. The tests may use both."""
-    try:
-        body = ast.parse(code).body
-    except SyntaxError as error:
-        raise UnmaskError(f"{where}: the solution is not valid Python ({error.msg}).") from error
-    imports = [part for part in body if isinstance(part, ast.Import | ast.ImportFrom)]
-    names = [part.name for part in body if isinstance(part, ast.FunctionDef | ast.ClassDef)]
-    names += [name.id for part in body if isinstance(part, ast.Assign) for name in part.targets if isinstance(name, ast.Name)]
-    return "\n".join(map(ast.unparse, imports)), tuple(names)
-
-
-def _program(before: str, tests: str, names: tuple[str, ...], trusted: str) -> Callable[[str], Program]:
-    return lambda written: Program(before + written, tests, names, trusted)
 
 
 def _hellaswag(file: Path) -> list[Item]:
@@ -254,8 +235,15 @@ def boxed(text: str) -> str:
         inner += char
     if not mark or depth:
         return ""
-    for given, wanted in (("dfrac", "frac"), ("tfrac", "frac"), ("\\left", ""), ("\\right", ""), ("\\!", ""), ("\\,", "")):
-        inner = inner.replace(given, wanted)
+    for pattern, replacement in (
+        ("dfrac", "frac"),
+        ("tfrac", "frac"),
+        ("\\left", ""),
+        ("\\right", ""),
+        ("\\!", ""),
+        ("\\,", ""),
+    ):
+        inner = inner.replace(pattern, replacement)
     inner = re.sub(r"\\(?:text|mbox|textbf)\{(.*?)\}", r"\1", inner)
     inner = re.sub(r"(?<=\d),(?=\d{3})|\^\\circ|\^\{\\circ\}|\\?[$%]|\s", "", inner)
     return inner.rstrip(".")
@@ -266,7 +254,7 @@ def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item
 
     def read(file: Path) -> list[Item]:
         shots = _beside(file, "train.jsonl")
-        shown = [
+        examples = [
             form.format(field(shots, line, row, "question")) + f" {_answers(shots, line, row)[0]}"
             for line, row in list(read_rows(shots))[:5]
         ]
@@ -275,7 +263,7 @@ def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item
             question = field(file, line, row, "question")
             answers = _answers(file, line, row)
             right = tuple(dict.fromkeys(map(plain_answer, answers)))
-            prompt = head + between.join([*shown, form.format(question)])
+            prompt = head + between.join([*examples, form.format(question)])
             items.append(Item(prompt, question, target=right, reference=f" {answers[0]}"))
         return items
 
@@ -284,8 +272,8 @@ def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item
 
 def _answers(file: Path, line: int, row: Row) -> list[str]:
     """The right answers of a question, from a list or from a table with `aliases`."""
-    given = row.get("answer")
-    answers = given.get("aliases") if isinstance(given, dict) else given
+    value = row.get("answer")
+    answers = value.get("aliases") if isinstance(value, dict) else value
     if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) and answer for answer in answers):
         raise UnmaskError(f"{file}, line {line}: 'answer' must be a list of texts, or a table with such a list in 'aliases'.")
     return answers

@@ -1,6 +1,7 @@
-"""Harness: runs lm-evaluation-harness on a model in memory. It keeps the result of each item, so two models can be compared item by item.
+"""Harness: runs lm-evaluation-harness on a model in memory, and keeps the result of each item, so that models are compared item by item.
 
-Only our sandbox runs code that a model writes. For tests of code, the harness provides neither data nor metric.
+What lm-eval does not do: leave out items that a model has learned, read local files, and run code of models in a sandbox. So for tests of
+code, it provides neither data nor metric here.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from unmask.errors import UnmaskError, cause_of, require_package, unknown
 from unmask.io.terminal import draws_bars
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item, Test, is_right, read_items
 from unmask.moe.experts.abilities.sandbox import Program, passes, require_sandbox
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import lettered
+from unmask.moe.experts.lessons.lessons import Lesson, lettered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,12 +45,14 @@ class Fetched:
 Items = Sequence[Item] | Fetched | None  # None: fetched, and nothing was learned
 
 
-def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, learned: Sequence[Lesson]) -> dict[str, Items]:
+def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, lessons: Sequence[Lesson]) -> dict[str, Items]:
     """The items of each test, from its file or fetched by the harness, without learned items. Raises UnmaskError for an unknown test."""
-    known = learned_of(learned)
+    is_learned = learned_of(lessons)
     for name in files:
         find_test(name)
-    return {name: draw_items(name, file, limit, seed, known) if file else Fetched(known) for name, file in files.items()}
+    return {
+        name: draw_items(name, file, limit, seed, is_learned) if file else Fetched(is_learned) for name, file in files.items()
+    }
 
 
 def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = _nothing) -> list[Item]:
@@ -65,8 +67,8 @@ def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Cal
 
 def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
     """A function that says whether an item is among these lessons. It compares the words of the question."""
-    known = {_plain(part) for lesson in lessons for part in (lesson.instruction, lesson.input) if part}
-    return lambda key: _plain(key) in known
+    questions = {_plain(part) for lesson in lessons for part in (lesson.instruction, lesson.input) if part}
+    return lambda key: _plain(key) in questions
 
 
 def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
@@ -100,14 +102,14 @@ def accuracy(
     the model writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code
     that may not be run, and if the harness is not installed.
     """
-    given = {"run_code": run_code, "unsandboxed": unsandboxed}
-    return accuracies(model, tokenizer, {name: items}, limit=limit, batch=batch, **given)[name]
+    permissions = {"run_code": run_code, "unsandboxed": unsandboxed}
+    return accuracies(model, tokenizer, {name: items}, limit=limit, batch=batch, **permissions)[name]
 
 
 def accuracies(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    asked: Mapping[str, Items],
+    requested: Mapping[str, Items],
     *,
     run_code: bool = False,
     unsandboxed: bool = False,
@@ -115,20 +117,20 @@ def accuracies(
     batch: int = 8,
 ) -> dict[str, NDArray[np.float64]]:
     """`accuracy` for several tests. It raises the same errors, before anything is measured."""
-    require_code_to_run(asked, run_code, unsandboxed)
-    tests = {name: find_test(name) for name in asked}
-    given = {
+    require_code_to_run(requested, run_code, unsandboxed)
+    tests = {name: find_test(name) for name in requested}
+    items_of = {
         name: _fetched(name, tests[name], limit, items or Fetched())
         if tests[name].asked == "code" and (items is None or isinstance(items, Fetched))
         else items
-        for name, items in asked.items()
+        for name, items in requested.items()
     }
     lm, judged = _language_model(model, tokenizer, batch), partial(passes, unsandboxed=unsandboxed)
     return {
         name: _by_name(lm, tests[name], limit, items or Fetched())
         if items is None or isinstance(items, Fetched)
         else _scores(lm, tests[name], name, items, judged)
-        for name, items in given.items()
+        for name, items in items_of.items()
     }
 
 
@@ -173,21 +175,21 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
         def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
             likelihoods = np.array([likelihood for likelihood, _ in results])
             if test.by_length:
-                likelihoods = likelihoods / [len(choice.strip()) for choice in items[doc["place"]].choices]
-            return {"acc": float(likelihoods.argmax() == items[doc["place"]].target)}
+                likelihoods = likelihoods / [len(choice.strip()) for choice in items[doc["index"]].choices]
+            return {"acc": float(likelihoods.argmax() == items[doc["index"]].target)}
 
     else:
 
         def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
-            item, written = items[doc["place"]], str(results[0])
+            item, completion = items[doc["index"]], str(results[0])
             if item.program is not None:
-                return {"acc": float(judged(item.program(written)))}
-            return {"acc": float(is_right(test, written, item.target))}
+                return {"acc": float(judged(item.program(completion)))}
+            return {"acc": float(is_right(test, completion, item.target))}
 
-    asked = Dataset.from_list([{"place": place, "prompt": item.prompt} for place, item in enumerate(items)])
+    dataset = Dataset.from_list([{"index": index, "prompt": item.prompt} for index, item in enumerate(items)])
     config: dict[str, Any] = {
         "task": name,
-        "custom_dataset": lambda **_: {"test": asked},
+        "custom_dataset": lambda **_: {"test": dataset},
         "test_split": "test",
         "doc_to_text": lambda doc: doc["prompt"],
         "num_fewshot": 0,  # the prompt has the shots already
@@ -198,8 +200,8 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
     if test.asked == "choice":
         config |= {
             "output_type": "multiple_choice",
-            "doc_to_choice": lambda doc: list(items[doc["place"]].choices),
-            "doc_to_target": lambda doc: items[doc["place"]].target,
+            "doc_to_choice": lambda doc: list(items[doc["index"]].choices),
+            "doc_to_target": lambda doc: items[doc["index"]].target,
         }
     else:
         room = min(test.max_new_tokens, lm.max_length // 2)
@@ -223,10 +225,10 @@ def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[I
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"{name}.jsonl")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        drawn = read_items(name, file)[:limit]
-    fresh = [item for item in drawn if not items.learned(item.key)]
+        first_items = read_items(name, file)[:limit]
+    fresh = [item for item in first_items if not items.learned(item.key)]
     if not fresh:
-        raise _all_learned(len(drawn))
+        raise _all_learned(len(first_items))
     return fresh
 
 

@@ -1,14 +1,16 @@
-"""Domain: the topic of lessons, and the prompts with which a base model writes them.
+"""Domain: the topic of lessons, the prompts with which a base model writes them, and the filters that drop bad ones.
 
 A base model follows examples, not orders. So the prompt for an instruction shows a list of requirements and three seed lessons. The prompt
 for a response shows the role of an expert and five seed lessons with their responses (Self-MoE, arXiv 2406.12034, section 2.1). The
-wording is our own.
+wording is our own. The filters follow Self-Instruct (arXiv 2212.10560).
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.io.paths import expanded
-from unmask.moe.experts.lessons.lessons import Lesson
+from unmask.moe.experts.lessons.lessons import SIMILAR, Lesson, Novelty, words
 
 _SHIPPED = Path(__file__).parent / "domains"
-STOP = "\n\nTask"  # what a base model writes when it goes on to the next task
+STOP = "\n\nTask"  # what a base model writes when it continues with the next task
 BLANK = "\n\n"  # the end of an instruction
 
 
@@ -52,13 +54,13 @@ class Domain(BaseModel):
 
     def brainstorm(self, seeds: Sequence[Lesson]) -> str:
         """The prompt for a new instruction."""
-        rules = "\n".join(f"{place}. {rule}" for place, rule in enumerate(self.requirements, start=1))
-        tasks = [f"Task {place}\n{_question(seed)}" for place, seed in enumerate(seeds, start=1)]
+        rules = "\n".join(f"{number}. {rule}" for number, rule in enumerate(self.requirements, start=1))
+        tasks = [f"Task {number}\n{_question(seed)}" for number, seed in enumerate(seeds, start=1)]
         return f"{self.ask}\n\nRequirements:\n{rules}\n\n" + "\n\n".join([*tasks, f"Task {len(seeds) + 1}\nInstruction:"])
 
     def respond(self, seeds: Sequence[Lesson]) -> str:
         """The shared beginning of the prompts for responses, up to the instruction to be answered."""
-        tasks = [f"Task {place}\n{_question(seed)}\nResponse: {seed.output}" for place, seed in enumerate(seeds, start=1)]
+        tasks = [f"Task {number}\n{_question(seed)}\nResponse: {seed.output}" for number, seed in enumerate(seeds, start=1)]
         return f"{self.role}\n\n" + "\n\n".join(tasks) + f"\n\nTask {len(seeds) + 1}\n"
 
     @staticmethod
@@ -87,3 +89,67 @@ def load_domain(name: str) -> Domain:
         raise UnmaskError(f"{file} is not valid TOML: {error}.") from error
     except ValidationError as error:
         raise UnmaskError(f"{file}: {first_problem(error)}.") from error
+
+
+_WORDS = (3, 150)
+_INPUT = re.compile(r"\n\s*Input:\s*", re.IGNORECASE)
+_CHOICES = re.compile(r"^\s*A[.)].+\n\s*B[.)].+\n\s*C[.)].+\n\s*D[.)].+", re.MULTILINE)
+
+
+def parse_instruction(text: str) -> Lesson | None:
+    """The instruction and input in a text that follows "Instruction:". None if the text holds no instruction."""
+    instruction, *rest = _INPUT.split(text, maxsplit=1)
+    instruction, input_ = instruction.strip(), "".join(rest).strip()
+    if not instruction or "Instruction:" in text or "Response:" in text:
+        return None
+    return Lesson(instruction, "", "" if input_.lower() in ("none", "n/a", "<noinput>") else input_)
+
+
+def refuse_instruction(lesson: Lesson | None, domain: Domain, novelty: Novelty, forbidden: Novelty) -> str | None:
+    """The reason to drop an instruction, or None."""
+    if lesson is None:
+        return "unparsable"
+    if not _WORDS[0] <= len(words(lesson.question)) <= _WORDS[1]:
+        return "length"
+    if domain.form == "choice" and not _CHOICES.search(f"{lesson.instruction}\n{lesson.input}"):
+        return "no four choices"
+    if forbidden.nearest(lesson.question) > SIMILAR:
+        return "in an evaluation"
+    if novelty.nearest(lesson.question) > SIMILAR:
+        return "repeated"
+    return None
+
+
+def refuse_response(text: str, domain: Domain) -> str | None:
+    """The reason to drop a response, or None."""
+    if not text.strip():
+        return "no response"
+    if domain.form == "choice" and not re.match(r"\s*[A-D](?:[.):]|\s*$)", text):
+        return "no letter"
+    if domain.form == "code":
+        return None if _is_function(text) else "no function that parses"
+    if domain.answer and not re.search(domain.answer, text):
+        return "no answer"
+    return "repeats itself" if _loops(words(text)) else None
+
+
+def _is_function(text: str) -> bool:
+    code = re.sub(r"^```(?:python)?\n|\n```\s*$", "", text.strip())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
+
+
+def _loops(text: Sequence[str], span: int = 8, times: int = 3) -> bool:
+    """Whether the same `span` words occur `times` times, as when a small model repeats itself without end."""
+    counts: dict[tuple[str, ...], int] = {}
+    for start in range(len(text) - span + 1):
+        key = tuple(text[start : start + span])
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] >= times:
+            return True
+    return False

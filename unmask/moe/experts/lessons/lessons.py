@@ -1,21 +1,37 @@
-"""Lessons: an instruction, optionally with an input, and the response that an expert learns.
+"""Lessons: an instruction, optionally with an input, and the response that an expert learns; and seed lessons of public task sets.
 
-Only the response is learned. The prompt is Alpaca's template, as in Self-MoE (arXiv 2406.12034, section 2.1).
+Only the response is learned. The prompt is Alpaca's template, as in Self-MoE (arXiv 2406.12034, section 2.1). Seeds are recognised by their
+columns:
+
+| columns | set | lesson |
+|---|---|---|
+| instruction, output (input) | lessons, Alpaca, Self-Instruct | the same |
+| subject, question, choices, answer | MMLU | question with choices A to D; letter and choice |
+| task, input, target | BIG-Bench Hard | the input of a task; its target |
+| question, answer | GSM8K | question; solution without the calculator's marks |
+| text, code | MBPP | the task with its first test; the function |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unmask.encoding.words import without_surrogates
+from unmask.encoding.words import composed, keyword_places, without_surrogates
 from unmask.errors import UnmaskError
-from unmask.io.rows import field, read_rows
+from unmask.io.files import atomic, only_writer_of
+from unmask.io.rows import Row, field, read_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
 
 WITH_INPUT = (
     "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -85,17 +101,17 @@ def tokenize_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesso
     pairs = [(lesson.prompt, lesson.output) for lesson in lessons]
     tokenized = []
     for lesson, (ids, start) in zip(lessons, tokenize_pairs(tokenizer, pairs), strict=True):
-        whole = (*ids, int(tokenizer.eos_token_id))
+        full = (*ids, int(tokenizer.eos_token_id))
         if start >= max_length:
             raise UnmaskError(
                 f"{lesson.where}: the prompt has {start} tokens, so {max_length} leave no room for the response. Raise --max-length."
             )
-        tokenized.append(LessonTokens(whole[:max_length], start, lesson.where, len(whole) > max_length))
+        tokenized.append(LessonTokens(full[:max_length], start, lesson.where, len(full) > max_length))
     return tokenized
 
 
 def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[int, ...], int]]:
-    """The token ids of each text with what follows it, and the place where that begins; without special tokens at the end.
+    """The token ids of each text with its continuation, and the index at which that begins; without special tokens at the end.
 
     Both are tokenized together. A token across the border counts as what follows.
     """
@@ -104,7 +120,200 @@ def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str
     tokenized = []
     rows = zip(pairs, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
     for (text, _), ids, offsets, special in rows:
-        real = [place for place, mark in enumerate(special) if not mark]
-        start = next(place for place in real if offsets[place][1] > len(text))
+        real = [index for index, mark in enumerate(special) if not mark]
+        start = next(index for index in real if offsets[index][1] > len(text))
         tokenized.append((tuple(ids[: real[-1] + 1]), start))
     return tokenized
+
+
+SIMILAR = 0.7  # ROUGE-L above which two instructions count as the same
+_CALCULATOR = re.compile(r"<<[^<>]*>>")
+LETTERS = "ABCDEFGHIJ"
+
+
+class Novelty:
+    """Remembers texts, and measures how near another text is to them by ROUGE-L (F1 of the longest common subsequence of words)."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.known = [words(text) for text in texts]
+
+    def nearest(self, text: str) -> float:
+        """The highest ROUGE-L to a remembered text."""
+        from rapidfuzz.distance import LCSseq
+
+        tokens = words(text)
+        highest = 0.0
+        for remembered in self.known:
+            total = len(tokens) + len(remembered)
+            # skip texts that cannot win: a common part is at most as long as the shorter text
+            if total and 2 * min(len(tokens), len(remembered)) / total > highest:
+                highest = max(highest, 2 * LCSseq.similarity(tokens, remembered) / total)
+        return highest
+
+    def add(self, text: str) -> None:
+        """Remember a text."""
+        self.known.append(words(text))
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words, as ROUGE compares them.
+
+    Scripts without spaces have no words to find. There every two neighbouring characters are one: a whole clause as a word would make an
+    instruction too short, and would hide a copy with other numbers.
+    """
+    text = composed(text.lower())
+    return [text[start:end] for start, end in keyword_places(text)]
+
+
+def read_seeds(file: Path) -> list[Lesson]:
+    """Lessons of a file, by its columns. Raises UnmaskError for columns that are none of these, and for a wrong row by its line."""
+    table = list(read_rows(file))
+    if not table:
+        raise UnmaskError(f"{file} holds no rows.")
+    columns = table[0][1].keys()
+    if {"instruction", "output"} <= columns:
+        return read_lessons(file)
+    for needed, convert in _LAYOUTS.items():
+        if set(needed) <= columns:
+            return [convert(file, line, row) for line, row in table]
+    layouts = "; ".join(", ".join(needed) for needed in [("instruction", "output"), *_LAYOUTS])
+    raise UnmaskError(f"{file} has the columns {', '.join(columns)}; lessons are made of: {layouts}.")
+
+
+def sample_seeds(
+    source: Path, output: Path, number: int, held_out: Path | None = None, held_out_number: int = 0, *, seed: int = 0
+) -> dict[Path, int]:
+    """Sample lessons of a file into `output`, and others to test on into `held_out`. Returns the number of lessons by file."""
+    by_file = {source.stem: read_seeds(source)}
+    [(train, test)] = split_apart(by_file, number, held_out_number if held_out else 0, seed).values()
+    # held-out lessons first: if the output exists, so does the other file
+    files = [(file, lessons) for file, lessons in ((held_out, test), (output, train)) if file is not None]
+    with ExitStack() as locks:
+        for file, _ in files:
+            locks.enter_context(only_writer_of(file))
+        for file, lessons in files:
+            write_lessons(lessons, file)
+    return {file: len(lessons) for file, lessons in files}
+
+
+def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[list[Lesson], list[Lesson]]:
+    """Two parts without a lesson in common, drawn by the seed. Raises UnmaskError if there are too few.
+
+    The same instruction and input make the same lesson, whatever its response.
+    """
+    unique = _unique(lessons)
+    if len(unique) < train + test:
+        raise UnmaskError(f"{train} + {test} lessons were asked for, and there are {len(unique)} different ones.")
+    sample = random.Random(f"{seed}:seeds").sample(unique, train + test)
+    return sample[:train], sample[train:]
+
+
+def split_apart(
+    domains: Mapping[str, Sequence[Lesson]], train: int, test: int, seed: int
+) -> dict[str, tuple[list[Lesson], list[Lesson]]]:
+    """As `split` for each domain, and no lesson of the first parts is near one of the second parts (ROUGE-L above 0.7).
+
+    So a held-out lesson is never a learned one with other numbers. Raises UnmaskError if there are too few.
+    """
+    shuffled = {name: _shuffled(lessons, seed) for name, lessons in domains.items()}
+    held_out = {name: lessons[:test] for name, lessons in shuffled.items()}
+    forbidden = Novelty(lesson.question for of_domain in held_out.values() for lesson in of_domain)
+    parts = {}
+    for name, lessons in shuffled.items():
+        distinct = (lesson for lesson in lessons[test:] if forbidden.nearest(lesson.question) <= SIMILAR)
+        learned = list(islice(distinct, train))
+        if len(held_out[name]) < test or len(learned) < train:
+            raise UnmaskError(
+                f"{name}: {train} + {test} lessons were asked for. {len(lessons)} are different, and {len(learned)} of them can be learned "
+                "then: a lesson that is near a held-out one is left out."
+            )
+        parts[name] = (learned, held_out[name])
+    return parts
+
+
+def _unique(lessons: Sequence[Lesson]) -> list[Lesson]:
+    return list({(lesson.instruction, lesson.input): lesson for lesson in lessons}.values())
+
+
+def _shuffled(lessons: Sequence[Lesson], seed: int) -> list[Lesson]:
+    unique = _unique(lessons)
+    return random.Random(f"{seed}:seeds").sample(unique, len(unique))
+
+
+def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:
+    """Write lessons as jsonl, each with where it came from."""
+    with atomic(file) as scratch:
+        rows = (
+            {"instruction": lesson.instruction, "input": lesson.input, "output": lesson.output, "from": lesson.where}
+            for lesson in lessons
+        )
+        scratch.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def keep_lessons(lessons: Sequence[Lesson], file: Path) -> list[Lesson]:
+    """Write lessons, or check that an earlier run's file has the same. Returns them as read back. Raises UnmaskError if they differ."""
+    if not file.is_file():
+        write_lessons(lessons, file)
+    saved = read_lessons(file)
+    if [_texts(lesson) for lesson in saved] != [_texts(lesson) for lesson in lessons]:
+        raise UnmaskError(
+            f"'{file}' holds {len(saved)} lessons of an earlier run, and these settings and data give {len(lessons)} others. Give another "
+            "folder, or the settings and data of that run."
+        )
+    return saved
+
+
+def _texts(lesson: Lesson) -> tuple[str, str, str]:
+    return lesson.instruction, lesson.input, lesson.output
+
+
+def lettered(choices: Sequence[object]) -> str:
+    """Choices as a question shows them: a line each, behind its letter."""
+    return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+
+
+def without_marks(answer: str) -> str:
+    """A solution of GSM8K without the marks of its calculator."""
+    return _CALCULATOR.sub("", answer)
+
+
+def _multiple_choice(file: Path, line: int, row: Row) -> Lesson:
+    choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
+    if not 0 <= answer < len(choices) <= len(LETTERS):
+        raise UnmaskError(f"{file}, line {line}: the answer {answer} is none of {len(choices)} choices.")
+    options = lettered(choices)
+    subject = str(row["subject"]).replace("_", " ")
+    question = f"{field(file, line, row, 'question')}\n{options}"
+    response = f"{LETTERS[answer]}. {choices[answer]}"
+    return Lesson(f"Answer this question about {subject}.", response, question, _at(file, line))
+
+
+def _task(file: Path, line: int, row: Row) -> Lesson:
+    name = str(row["task"]).replace("_", " ")
+    return Lesson(
+        f"Solve this problem of {name}.", field(file, line, row, "target"), field(file, line, row, "input"), _at(file, line)
+    )
+
+
+def _solution(file: Path, line: int, row: Row) -> Lesson:
+    answer = without_marks(field(file, line, row, "answer"))
+    return Lesson(field(file, line, row, "question"), answer, "", _at(file, line))
+
+
+def _function(file: Path, line: int, row: Row) -> Lesson:
+    tests = row.get("test_list") or []
+    task = f"{field(file, line, row, 'text')}\nIt has to pass: {tests[0]}" if tests else field(file, line, row, "text")
+    code = field(file, line, row, "code").replace("\r\n", "\n").replace("\t", "    ")
+    return Lesson(task, code, "", _at(file, line))
+
+
+def _at(file: Path, line: int) -> str:
+    return f"{file.parent.name}/{file.name}:{line}"
+
+
+_LAYOUTS: dict[tuple[str, ...], Callable[[Path, int, Row], Lesson]] = {
+    ("subject", "question", "choices", "answer"): _multiple_choice,
+    ("task", "input", "target"): _task,
+    ("question", "answer"): _solution,
+    ("text", "code"): _function,
+}

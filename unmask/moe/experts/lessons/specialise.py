@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.io.files import append_line, atomic, check_output, only_run_in, refuse_foreign, write_json
@@ -28,11 +28,17 @@ from unmask.io.seals import CHECKSUM, Damaged, open_line, sealed_line
 from unmask.io.terminal import progress_lines
 from unmask.models.identity import identity_of
 from unmask.models.source import Source
-from unmask.moe.experts.lessons.domain import BLANK, STOP, Domain, load_domain
-from unmask.moe.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
+from unmask.moe.experts.lessons.domain import (
+    BLANK,
+    STOP,
+    Domain,
+    load_domain,
+    parse_instruction,
+    refuse_instruction,
+    refuse_response,
+)
 from unmask.moe.experts.lessons.generation import GenerationJob, Sampling, Text, Writers
-from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.lessons.seed_lessons import read_seeds, write_lessons
+from unmask.moe.experts.lessons.lessons import Lesson, Novelty, read_seeds, write_lessons
 from unmask.moe.experts.records import LessonsRecord, RunRecord, another_run
 
 INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
@@ -86,9 +92,9 @@ class SpecialiseRecord(RunRecord):
     @property
     def run(self) -> str:
         """The name of the run in its batches. The weights identify a model, since its name can be typed in several ways."""
-        named = self.as_json()
-        del named["base_weights" if self.base_weights is None else "model"]
-        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+        content = self.as_json()
+        del content["base_weights" if self.base_weights is None else "model"]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class BatchRecord(Record):
@@ -156,13 +162,13 @@ def open_writer(source: Source, engine: str, workers: int, ray_address: str | No
         raise unknown("engine", engine, ["transformers", "vllm"])
     is_parallel = workers > 1 or ray_address is not None
     if engine == "vllm":
-        from unmask.moe.experts.lessons.vllm_engine import Engine
+        from unmask.moe.experts.lessons.engines import Engine
 
         if is_parallel:
             raise UnmaskError("vLLM batches texts by itself: leave --workers and --ray out.")
         return Engine(source)
     if is_parallel:
-        from unmask.moe.experts.lessons.pool import WriterPool
+        from unmask.moe.experts.lessons.engines import WriterPool
 
         return WriterPool(source, workers, ray_address or "local", gpus=1 if source.device.startswith("cuda") else 0)
     from unmask.models.loading import load_language_model
@@ -192,10 +198,11 @@ def specialise(
         record.write(folder / RECORD)
         batches = Batches(folder, record.run)
         dropped: Counter[str] = Counter()
-        wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
-        lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped)
+        instructions, texts_written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
+        lessons = _responses(writer, domain, seeds, instructions, batches, plan, dropped)
         write_lessons(lessons, folder / LESSONS)
-        outcome = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
+        words = sum(len(lesson.output.split()) for lesson in lessons) / len(lessons) if lessons else 0.0
+        outcome = Yield(texts_written, len(instructions), len(lessons), dict(dropped), _spread(lessons, seeds), words)
         write_json(
             folder / REPORT, {**record.as_json(), **outcome.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]}
         )
@@ -238,7 +245,7 @@ def check_run(folder: Path, record: SpecialiseRecord) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise UnmaskError if a file of somebody else stands where a run would write its own. Batches show a run that lost its record."""
+    """Raise UnmaskError if a run would overwrite a foreign file. Batches show a run that lost its record."""
     for name in (INSTRUCTIONS, RESPONSES):
         refuse_foreign(folder / name, [CHECKSUM])
     if not (folder / INSTRUCTIONS).is_file():
@@ -254,7 +261,7 @@ class Batches:
     run: str
 
     def read(self, name: str, answered: str = "", repair: bool = True) -> Iterator[Sequence[Text]]:
-        """The complete batches. A damaged batch and those after it are removed, to be written anew.
+        """The complete batches. A damaged batch is removed with all later ones, to be written again.
 
         answered: identifies the instructions that the batches respond to. Responses to other instructions are removed as well. Raises
         UnmaskError for batches of another run.
@@ -266,9 +273,11 @@ class Batches:
                 texts = self._texts(line, answered)
             except Damaged as error:
                 if repair:
-                    warnings.warn(f"'{file}', line {number + 1}: {error}. It is written anew, with what follows.", stacklevel=2)
+                    warnings.warn(
+                        f"'{file}', line {number + 1}: {error}. It is written again, with all later ones.", stacklevel=2
+                    )
                     with atomic(file) as scratch:
-                        scratch.write_bytes(b"".join(whole + b"\n" for whole in lines[:number]))
+                        scratch.write_bytes(b"".join(intact + b"\n" for intact in lines[:number]))
                 return
             yield texts
 
@@ -279,8 +288,6 @@ class Batches:
 
     def _texts(self, line: bytes, answered: str) -> Sequence[Text]:
         try:
-            if line.startswith(b"["):  # of an older version, which wrote the texts alone
-                return TypeAdapter(tuple[Text, ...]).validate_json(line)
             batch = BatchRecord.model_validate(open_line(line))
         except ValidationError as error:
             raise Damaged(f"it is damaged ({first_problem(error)})") from error
@@ -301,57 +308,57 @@ def _instructions(
     dropped: Counter[str],
 ) -> tuple[list[Lesson], int]:
     novelty, never = Novelty(seed.question for seed in seeds), Novelty(forbidden)
-    known, tell_done = list(batches.read(INSTRUCTIONS)), progress_lines("instructions", plan.number)
-    kept: list[Lesson] = []
+    batches_read, tell_done = list(batches.read(INSTRUCTIONS)), progress_lines("instructions", plan.number)
+    accepted: list[Lesson] = []
     limit = plan.patience * -(-plan.number // plan.batch)
     batch = 0
-    while len(kept) < plan.number and batch < limit:
-        if batch >= len(known):
+    while len(accepted) < plan.number and batch < limit:
+        if batch >= len(batches_read):
             wave = range(batch, min(limit, batch + writer.width))
             for texts in writer.write_all([_brainstorm(domain, seeds, plan, number) for number in wave]):
-                known.append(texts)
+                batches_read.append(texts)
                 batches.add(INSTRUCTIONS, texts)
-        for place, text in enumerate(known[batch]):
+        for index, text in enumerate(batches_read[batch]):
             lesson = parse_instruction(text.text)
             why = "cut off" if not text.ended else refuse_instruction(lesson, domain, novelty, never)
             if why is not None or lesson is None:
                 dropped[why or "unparsable"] += 1
-            elif len(kept) < plan.number:
+            elif len(accepted) < plan.number:
                 novelty.add(lesson.question)
-                kept.append(replace(lesson, where=f"{domain.name}:{batch}.{place}"))
+                accepted.append(replace(lesson, where=f"{domain.name}:{batch}.{index}"))
         batch += 1
-        tell_done(len(kept))
-    return kept, sum(len(texts) for texts in known[:batch])
+        tell_done(len(accepted))
+    return accepted, sum(len(texts) for texts in batches_read[:batch])
 
 
 def _responses(
     writer: Writers,
     domain: Domain,
     seeds: Sequence[Lesson],
-    wanted: Sequence[Lesson],
+    instructions: Sequence[Lesson],
     batches: Batches,
     plan: SpecialisePlan,
     dropped: Counter[str],
 ) -> list[Lesson]:
-    answered = LessonsRecord.of(wanted).content
-    known, tell_done = list(batches.read(RESPONSES, answered)), progress_lines("responses", len(wanted))
-    kept: list[Lesson] = []
-    count = -(-len(wanted) // plan.batch)
+    answered = LessonsRecord.of(instructions).content
+    batches_read, tell_done = list(batches.read(RESPONSES, answered)), progress_lines("responses", len(instructions))
+    accepted: list[Lesson] = []
+    count = -(-len(instructions) // plan.batch)
     for batch in range(count):
-        asked = _instructions_of(wanted, plan, batch)
-        if batch >= len(known):
+        of_batch = _instructions_of(instructions, plan, batch)
+        if batch >= len(batches_read):
             wave = range(batch, min(count, batch + writer.width))
-            for texts in writer.write_all([_respond(domain, seeds, wanted, plan, number) for number in wave]):
-                known.append(texts)
+            for texts in writer.write_all([_respond(domain, seeds, instructions, plan, number) for number in wave]):
+                batches_read.append(texts)
                 batches.add(RESPONSES, texts, answered)
-        for lesson, text in zip(asked, known[batch], strict=True):
+        for lesson, text in zip(of_batch, batches_read[batch], strict=True):
             why = "cut off" if not text.ended else refuse_response(text.text, domain)
             if why is None:
-                kept.append(replace(lesson, output=text.text.strip()))
+                accepted.append(replace(lesson, output=text.text.strip()))
             else:
                 dropped[why] += 1
-        tell_done(min(len(wanted), (batch + 1) * plan.batch))
-    return kept
+        tell_done(min(len(instructions), (batch + 1) * plan.batch))
+    return accepted
 
 
 def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> GenerationJob:
@@ -361,39 +368,35 @@ def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, b
     # the last word goes to the rows: the prefix is shared, and no row may be empty
     rows = ("Instruction:",) * plan.batch
     return GenerationJob(
-        prompt.removesuffix("Instruction:"), rows, sampling, BLANK, _number(plan.seed, domain.name, "instructions", batch)
+        prompt.removesuffix("Instruction:"),
+        rows,
+        sampling,
+        BLANK,
+        zlib.crc32(f"{plan.seed}:{(domain.name, 'instructions', batch)}".encode()),
     )
 
 
 def _respond(
-    domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int
+    domain: Domain, seeds: Sequence[Lesson], instructions: Sequence[Lesson], plan: SpecialisePlan, batch: int
 ) -> GenerationJob:
     """The job that writes a batch of responses, by the number of the batch."""
     prompt = domain.respond(_draw(seeds, FEWEST_SEEDS, plan.seed, "responses", batch))
-    rows = tuple(domain.question(lesson) for lesson in _instructions_of(wanted, plan, batch))
+    rows = tuple(domain.question(lesson) for lesson in _instructions_of(instructions, plan, batch))
     return GenerationJob(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
 
 
-def _instructions_of(wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> Sequence[Lesson]:
-    return wanted[batch * plan.batch : (batch + 1) * plan.batch]
+def _instructions_of(instructions: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> Sequence[Lesson]:
+    return instructions[batch * plan.batch : (batch + 1) * plan.batch]
 
 
-def _draw(seeds: Sequence[Lesson], number: int, seed: int, what: str, batch: int) -> list[Lesson]:
-    return random.Random(f"{seed}:{what}:{batch}").sample(list(seeds), number)
-
-
-def _number(seed: int, *of: object) -> int:
-    return zlib.crc32(f"{seed}:{of}".encode())
+def _draw(seeds: Sequence[Lesson], number: int, seed: int, stage: str, batch: int) -> list[Lesson]:
+    return random.Random(f"{seed}:{stage}:{batch}").sample(list(seeds), number)
 
 
 def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
     texts = [lesson.question for lesson in lessons]
     near = [
-        Novelty([*texts[:place], *texts[place + 1 :], *(seed.question for seed in seeds)]).nearest(text)
-        for place, text in enumerate(texts[:_COMPARED])
+        Novelty([*texts[:index], *texts[index + 1 :], *(seed.question for seed in seeds)]).nearest(text)
+        for index, text in enumerate(texts[:_COMPARED])
     ]
     return sum(near) / len(near) if near else 0.0
-
-
-def _length(lessons: Sequence[Lesson]) -> float:
-    return sum(len(lesson.output.split()) for lesson in lessons) / len(lessons) if lessons else 0.0

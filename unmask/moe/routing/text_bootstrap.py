@@ -1,12 +1,11 @@
 """Text bootstrap: intervals of measures of tokens, by drawing whole texts.
 
-Tokens of one text are alike, so an interval over tokens is far too narrow. Here texts are drawn with replacement. A resample is a weight
-for each text: how often it was drawn. So a measure is a function of weights, and the measure itself has weight 1 for every text.
+Tokens of one text resemble each other, so an interval over tokens is far too narrow. Here texts are drawn with replacement. A resample is
+a weight for each text: how often it was drawn. So a measure is a function of weights, and the measure itself has weight 1 for every text.
 
-A measure that is above 0 by chance alone (information, say) is also computed with labels dealt out anew to the texts. The mean
-c of that is subtracted, and the rest is stretched: (value - c) / (1 - c), as for kappa and adjusted mutual information. It is 0
-by chance, and 1 if routing knows all. To subtract alone would be wrong where routing does know labels: perfect routing of 24
-texts of 4 domains would get 0.82.
+A measure that is above 0 by chance alone (information, for example) is also computed with permuted labels of texts. Its mean c is
+subtracted, and the rest is rescaled: (value - c) / (1 - c), as for kappa and adjusted mutual information. It is 0 by chance, and 1 if
+the routing determines the label. Subtraction alone would be wrong there: perfect routing of 24 texts of 4 domains would get 0.82.
 """
 
 from __future__ import annotations
@@ -28,6 +27,16 @@ Weights = Float[NDArray[Any], "resample text"]
 Labels = Int[NDArray[Any], " text"]
 Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Weights of shape (resample, text) in, values of shape (resample, ...) out."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How much is drawn: resamples of texts, fewer for measures that go through all tokens each time, and shuffles of labels."""
+
+    resamples: int = 500
+    token_resamples: int = 100
+    shuffles: int = 100
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,9 @@ def text_weights(
     """How often each text is drawn, block by block, shape (resample, text). strata: texts are drawn within each of these groups."""
     random = np.random.default_rng(seed)
     groups = [np.arange(texts)] if strata is None else [np.flatnonzero(strata == group) for group in np.unique(strata)]
-    most = max(1, _WEIGHTS_AT_ONCE // max(1, texts))
-    for start in range(0, resamples, most):
-        block = np.zeros((min(most, resamples - start), texts))
+    block_size = max(1, _WEIGHTS_AT_ONCE // max(1, texts))
+    for start in range(0, resamples, block_size):
+        block = np.zeros((min(block_size, resamples - start), texts))
         for group in groups:
             block[:, group] = random.multinomial(len(group), np.full(len(group), 1 / len(group)), size=len(block))
         yield block
@@ -97,7 +106,7 @@ def bootstrap_texts(
 
 
 def shuffled_labels(labels: NDArray[np.int64], shuffles: int = SHUFFLES, seed: int = 0) -> Iterator[NDArray[np.int64]]:
-    """The labels of the texts, dealt out anew so many times."""
+    """Random permutations of the labels of the texts."""
     random = np.random.default_rng([seed, 1])
     for _ in range(shuffles):
         yield random.permutation(labels)

@@ -1,28 +1,135 @@
-"""Sparse upcycling: it turns a dense decoder into a mixture of experts with the same logits (Komatsuzaki et al. 2022).
+"""Sparse upcycling: turn a dense decoder into a mixture of experts with the same logits (Komatsuzaki et al. 2022).
 
-Every expert starts as a copy of the layer's MLP. The weights of the chosen experts sum to one. So the mixture's logits ARE the dense
+Every expert starts as a copy of the layer's MLP, and the weights of the chosen experts sum to one, so the mixture's logits ARE the dense
 model's, whatever its new router says. This is checked on the built model, in fp32, before noise is added. The name of the dense
-architecture plays no role. Each row of TARGETS is tried: the first row that has a place for every weight and gives equal logits is
-used. A model that no row reproduces is refused. Branches of the dense model take the place of the copies after this check.
+architecture plays no role: each row of TARGETS is tried, and the first row that has a slot for every weight and gives equal logits is
+used. A model that no row reproduces is refused.
+
+Branches are copies of one base model that were each trained on other texts. In Branch-Train-MiX (Sukhbaatar et al. 2024, arXiv 2403.07816,
+section 3.2) their MLPs replace the copies after this check. All other weights are averaged over the branches, as the base plus the mean
+change, so weights that no branch changed stay bit-equal.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, cause_of
+from unmask.io.files import atomic_folder, only_writer_of
+from unmask.io.seals import seal
+from unmask.models.decoder import body_of
+from unmask.models.loading import HeadMissing, Source, dtype_name, load_base_language_model, load_decoder, places_of
+from unmask.models.provenance import versions
 from unmask.models.routers import find_routers
-from unmask.moe.upcycling.branches import Branch, is_expert, mix_branches, require_different
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_ALIKE = 0.5  # cosine of a branch's weights with its base's: 0 if trained apart, above 0.9 after fine-tuning
+Filled = Mapping[str, Sequence[str]]
+"""The dense weights that fill each weight of the mixture; none for routers."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A trained copy of the base model: the name of its expert, and its weights under the names of the base's."""
+
+    name: str
+    weights: dict[str, Tensor]
+
+
+def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Branch:
+    """Load a branch of a dense language model. Raises UnmaskError if it has another tokenizer, or if it is not a branch of this model.
+
+    An embedder is saved without the head that predicts tokens. If that head is not tied, the branch has that of the base.
+    """
+    try:
+        model, branch_tokenizer = load_base_language_model(source)
+        weights = dict(model.named_parameters())
+    except HeadMissing:
+        body, branch_tokenizer = load_decoder(source)
+        prefix = next(path for path, module in dense.named_modules() if module is body_of(dense))
+        weights = dict(dense.named_parameters()) | {f"{prefix}.{path}": weight for path, weight in body.named_parameters()}
+    if branch_tokenizer.get_vocab() != tokenizer.get_vocab():
+        raise UnmaskError(f"Branch '{name}' has another tokenizer than the base model, so its tokens mean something else.")
+    branch = Branch(name, {path: weight.detach() for path, weight in weights.items()})
+    _require_branch_of(dense, branch)
+    return branch
+
+
+def _require_branch_of(dense: PreTrainedModel, branch: Branch) -> None:
+    base = dict(dense.named_parameters())
+    if odd := sorted(base.keys() ^ branch.weights.keys()):
+        raise UnmaskError(
+            f"Branch '{branch.name}' is another kind of model than the base: only one of the two has {odd[0]}. "
+            "A branch is a copy of the base model that was trained further."
+        )
+    for path, weight in base.items():
+        if (own := branch.weights[path]).shape != weight.shape:
+            sizes = (" x ".join(map(str, tensor.shape)) for tensor in (own, weight))
+            raise UnmaskError(
+                f"Branch '{{}}' does not fit the base model: its {path} is {{}}, the base's is {{}}.".format(
+                    branch.name, *sizes
+                )
+            )
+    if (cosine := _cosine(base, branch.weights)) < _ALIKE:
+        raise UnmaskError(
+            f"Branch '{branch.name}' was not trained from this base model: the cosine of their weights is {cosine:.2f}. "
+            f"Above {_ALIKE} is allowed."
+        )
+
+
+def _cosine(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    """Cosine of two models as vectors of all their matrices. (Norms are near 1 in every model, so they would hide all differences.)"""
+    product = squares = rest = 0.0
+    for path, weight in first.items():
+        if weight.ndim > 1:
+            a, b = weight.detach().float().flatten(), second[path].float().flatten()
+            product, squares, rest = product + float(a @ b), squares + float(a @ a), rest + float(b @ b)
+    return product / max(math.sqrt(squares * rest), 1e-30)
+
+
+def require_different(branches: Sequence[Branch], mlps: Sequence[str]) -> None:
+    """Raise UnmaskError if two branches have equal MLPs: equal experts give a router nothing to learn."""
+    for first, second in combinations(branches, 2):
+        if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
+            raise UnmaskError(
+                f"Branches '{first.name}' and '{second.name}' have equal MLPs, so a router could not tell them apart. "
+                "Leave one out, or add noise."
+            )
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequence[Branch], plan: Filled) -> None:
+    """Give each expert of a mixture the MLP of its branch, and all other weights the mean over the branches, in place.
+
+    plan: the dense weights behind each weight of the mixture. Routers, which have none, are not changed.
+    """
+    for name, weight in sparse.named_parameters():
+        if plan[name] and is_expert(name):
+            for expert, branch in zip(weight, branches, strict=True):
+                expert.copy_(torch.cat([branch.weights[path].float() for path in plan[name]]))
+        elif plan[name]:
+            (path,) = plan[name]
+            start = base[path].float()
+            weight.copy_(start + torch.stack([branch.weights[path].float() - start for branch in branches]).mean(dim=0))
+
+
+def is_expert(name: str) -> bool:
+    """Whether a weight of a mixture is the stack of its experts."""
+    return ".experts." in name
+
 
 TOLERANCE = 1e-4  # of the largest logit, in fp32; thirty layers differ by about 1e-6
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
@@ -142,10 +249,10 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
                 break
             unequal.append(f"as {target.model_type}, the logits differ by {difference:.2g} of the largest logit")
         else:
-            known = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
+            supported = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
             raise UnmaskError(
                 f"{type(dense).__name__} cannot be upcycled: {'; '.join(unequal or unfit[:1])}. "
-                f"Models of these families can be upcycled: {known}."
+                f"Models of these families can be upcycled: {supported}."
             )
         if branches:
             _branch_out(dense, sparse, target, options, branches)
@@ -202,17 +309,17 @@ def break_symmetry(sparse: nn.Module, options: UpcycleOptions) -> None:
 def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, generator: torch.Generator) -> None:
     """Change one expert in place. The weights are views of the stacked parameters."""
     if count := round(options.drop * len(gate)):
-        chosen = torch.randperm(len(gate), generator=generator)[:count].to(gate.device)
+        dropped = torch.randperm(len(gate), generator=generator)[:count].to(gate.device)
         for neurons in (gate, up, down.T):  # each row is a neuron
-            old = neurons[chosen]
-            neurons[chosen] = old.mean() + old.std() * _normal(old, generator)
+            old = neurons[dropped]
+            neurons[dropped] = old.mean() + old.std() * _normal(old, generator)
     if options.noise:
         for weight in (gate, up, down):
             weight += options.noise * weight.std() * _normal(weight, generator)
 
 
 def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
-    """The number of all parameters, and of those that one token uses."""
+    """The number of parameters, and of the parameters that one token uses."""
     total = sum(parameter.numel() for parameter in model.parameters())
     idle = 0
     for experts in _experts(model):
@@ -254,11 +361,11 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     """The dense model's configuration, with the target's keys."""
     from transformers import AutoConfig
 
-    given = dense.to_dict()
-    known = set(AutoConfig.for_model(target.model_type).to_dict()) | {
+    dense_config = dense.to_dict()
+    allowed = set(AutoConfig.for_model(target.model_type).to_dict()) | {
         "head_dim"
     }  # all targets use it, but only some declare it
-    known -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
+    allowed -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
     if options.every > 1 and target.every is None:
         raise _Unfit(f"every layer is sparse, so --every {options.every} is not possible")
     settings = {
@@ -273,7 +380,7 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
         raise _Unfit("its configuration has no intermediate_size")
     if target.every:
         settings[target.every] = options.every
-    carried = {name: value for name, value in given.items() if name in known}
+    carried = {name: value for name, value in dense_config.items() if name in allowed}
     config = AutoConfig.for_model(target.model_type, **{**carried, **settings})
     if hasattr(dense, "is_causal"):
         config.is_causal = dense.is_causal
@@ -299,8 +406,8 @@ def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target:
         filled = [sum(dense[source].shape[0] for source in plan[name]), *dense[plan[name][0]].shape[1:]]
         if filled != list(shape[-len(filled) :]):
             raise _Unfit(f"its {plan[name][0]} has another shape")
-    if left := sorted(set(dense) - {source for sources in plan.values() for source in sources}):
-        raise _Unfit(f"its {left[0]} has no place")
+    if unused := sorted(set(dense) - {source for sources in plan.values() for source in sources}):
+        raise _Unfit(f"its {unused[0]} has no place")
     return plan
 
 
@@ -350,3 +457,104 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(training)
+
+
+def upcycle_to_folder(
+    source: Source,
+    branches: Mapping[str, str],
+    folder: Path,
+    *,
+    experts: int | None = None,
+    noise: float | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Upcycle a model to a new folder; returns sizes and the proof of equality as JSON.
+
+    branches: trained copies by name, whose MLPs become the experts. experts: default 8 copies. noise: default 0.01 for copies, 0 for
+    branches. options: further fields of UpcycleOptions.
+    """
+    if len(branches) == 1:
+        raise UnmaskError("One branch makes one expert, but a mixture needs two or more: repeat --branch NAME=MODEL.")
+    if branches and experts not in (None, len(branches)):
+        raise UnmaskError(f"{len(branches)} branches make {len(branches)} experts: leave --experts out.")
+    noise = noise if noise is not None else 0.0 if branches else 0.01
+    settings = UpcycleOptions(experts=len(branches) or experts or 8, noise=noise, **options)
+    check_free(folder)
+    # the revision is the model's
+    sources = {name: replace(source, model=model, revision=None) for name, model in branches.items()}
+    for branch in sources.values():  # a wrong path is reported before anything is loaded
+        places_of(branch)
+    with only_writer_of(folder):
+        dense, tokenizer = load_base_language_model(source)
+        dense_parameters = sum(parameter.numel() for parameter in dense.parameters())
+        loaded = [load_branch(name, branch, dense, tokenizer) for name, branch in sources.items()]
+        result = upcycle(dense, settings, loaded)
+        save_upcycled(result, tokenizer, folder, source.model, settings)
+    total, active = sizes(result.model, settings.top_k)
+    return {
+        "folder": str(folder),
+        "architecture": result.target.model_type,
+        "dtype": dtype_name(result.model),
+        "dense_parameters": dense_parameters,
+        "parameters": total,
+        "active_parameters": active,
+        "difference": result.difference,
+        "branches": result.branches,
+    }
+
+
+def save_upcycled(
+    upcycled: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
+) -> None:
+    """Write the mixture, its tokenizer and a model card to a new folder, all or nothing. Raises UnmaskError if the folder exists."""
+    check_free(folder)
+    with atomic_folder(folder) as scratch:
+        upcycled.model.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        (scratch / "README.md").write_text(_card(upcycled, source, options), encoding="utf-8")
+        seal(scratch)
+
+
+def check_free(folder: Path) -> None:
+    """Raise UnmaskError if a new folder cannot be made here, because a file or a folder with content exists."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UnmaskError(f"'{folder}' exists and is not empty. It is not overwritten: choose another folder.")
+
+
+def _card(upcycled: Upcycled, source: str, options: UpcycleOptions) -> str:
+    total, active = sizes(upcycled.model, options.top_k)
+    settings = "\n".join(
+        f"- {name}: {value}" for name, value in {**asdict(options), "architecture": upcycled.target.model_type}.items()
+    )
+    used = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("unmask", "torch", "transformers"))
+    return f"""---
+base_model: {Path(source).name if Path(source).exists() else source}
+tags: [upcycled, mixture-of-experts]
+---
+# {Path(source).name}, upcycled to {options.experts} experts
+
+{_origin(upcycled, Path(source).name)}
+
+{total:,} parameters. A token uses {active:,} of them.
+With plain copies as experts, the logits differed from the dense model's by at most {upcycled.difference:.2g} of the largest logit
+(in fp32, with and without padding).
+
+{settings}
+
+Made with {used}.
+"""
+
+
+def _origin(upcycled: Upcycled, base: str) -> str:
+    """What the experts were made of, and what they need."""
+    if not upcycled.branches:
+        return (
+            f"A mixture of experts, made by sparse upcycling (arXiv 2212.05055). Its experts are copies of the MLPs of `{base}`.\n"
+            "It has NOT been trained: its routers are random and its experts almost equal. Train it before use."
+        )
+    experts = "\n".join(f"- expert {number}: {name}" for number, name in enumerate(upcycled.branches))
+    return (
+        f"A mixture of experts, made by Branch-Train-MiX (arXiv 2403.07816). Its experts are the MLPs of branches of `{base}`:\n\n"
+        f"{experts}\n\n"
+        "All other weights are means over the branches. The routers have NOT been trained: they are random. Train them before use."
+    )

@@ -1,1 +1,0 @@
-"""What routers do, in numbers: choices and probabilities of experts in, measures with intervals over texts out."""

@@ -1,1 +1,0 @@
-"""Dense models made into mixtures of experts."""
