@@ -20,7 +20,6 @@ from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.lessons.lessons import tokenize_lessons, write_lessons
 from unmask.moe.experts.likelihood import response_likelihood, text_likelihood
 from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
-from unmask.training import collate
 from unmask.training.collate import chunk_tokens
 
 
@@ -81,17 +80,17 @@ def test_what_is_cut_is_said_once_before_a_model_is_measured(base: Path, tmp_pat
 
     found, said = run(*both)
     assert found["likelihood"]["cut"] == {"sums": 0} and found["text_likelihood"]["cut"] == {"cold": 0}
-    assert "are cut" not in said and "done" in said
+    assert "truncated" not in said and "done" in said
     longest = max(len(tokens.ids) for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
     number = sum(len(tokens.ids) == longest for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
     found, said = run(*both, "--max-length", str(longest - 1))
     assert found["likelihood"]["cut"] == {"sums": number}
-    assert f"sums: {number} of 12 lessons are cut to {longest - 1} tokens (--max-length)" in said
+    assert f"sums: {number} of 12 lessons are truncated to {longest - 1} tokens (--max-length)" in said
     short = len(tokenizer(texts[0])["input_ids"])
     shutil.copytree(base, tmp_path / "other")
     found, said = run(*given, "-m", str(tmp_path / "other"), "--max-length", str(short))
     assert found["text_likelihood"]["cut"] == {"cold": 1}, "a text of just that length is whole"
-    message = f"cold: 1 of 2 texts are cut to {short} tokens (--max-length)"
+    message = f"cold: 1 of 2 texts are truncated to {short} tokens (--max-length)"
     assert said.count(message) == 1 and said.index(message) < said.index("done")
 
 
@@ -121,7 +120,7 @@ def test_texts_are_tokenized_once_for_all_models(base: Path, tmp_path: Path, mon
     (tmp_path / "cold.txt").write_text("It is cold.\nSnow fell.")
     shutil.copytree(base, tmp_path / "other")
     tokenized = Mock(wraps=chunk_tokens)
-    monkeypatch.setattr(collate, "chunk_tokens", tokenized)
+    monkeypatch.setattr("unmask.moe.experts.lm_evaluation.chunk_tokens", tokenized)
     given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "other"), "--texts", f"cold={tmp_path / 'cold.txt'}"]
     assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0
     tokenized.assert_called_once()

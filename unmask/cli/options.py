@@ -295,16 +295,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[Any, tuple[str, ...]]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        group: Any
-        group: Any
-        group, *selected = (
-            get_args(parameter.annotation) if get_origin(parameter.annotation) is Annotated else [parameter.annotation]
-        )
+        annotation = parameter.annotation
+        parts: tuple[Any, ...] = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+        group, selected = parts[0], parts[1:]
         if not hasattr(group, "PANEL"):
             parameters.append(parameter)
             continue
         hints = get_type_hints(group, include_extras=True)
-        selection = tuple(selected) or tuple(field.name for field in fields(group))
+        selection = selected or tuple(field.name for field in fields(group))
         groups[parameter.name] = (group, selection)
         for field in fields(group):
             if field.name in selection:
