@@ -3,8 +3,8 @@
 python -m benchmarks.lexical [--model smollm2] [--task cranfield] [--design prompteol-z] [--max-length 256] [--dtype bfloat16] [--keep FILE]
 
 One index holds a dense and a lexical vector of each document, from one forward pass. Each way of searching is compared with BM25 by a
-paired bootstrap over queries. Rankings are fused by reciprocal rank, as `unmask search --hybrid` fuses them. The task is a folder below
-the data folder.
+paired bootstrap over queries. Rankings are fused by reciprocal rank, as `unmask search --mode hybrid` does. The task is a folder below the
+data folder.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def score(
 
 
 def fused(rankings: Sequence[Ranking]) -> Ranking:
-    """Several rankings as one, as `unmask search --hybrid` fuses them."""
+    """Several rankings as one, as `unmask search --mode hybrid` fuses them."""
     return fuse(rankings, DEPTH)
 
 

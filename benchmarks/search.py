@@ -144,10 +144,10 @@ def score_by_search(
                 table.add(
                     f"{store}, {precision}, approximate", float(score(index, task).mean()), None, None, done.recall, None, None
                 )
-    table.add("`--bm25`", float(score(index, task, mode="bm25").mean()), *[None] * 5)
+    table.add("`--mode bm25`", float(score(index, task, mode="bm25").mean()), *[None] * 5)
     index = Index.open(folder / f"{next(iter(STORES))}-float32", embedder=embedder)
     hybrid = score(index, task, mode="hybrid", exact=True)
-    table.add("`--hybrid`, float32", float(hybrid.mean()), *[None] * 5)
+    table.add("`--mode hybrid`, float32", float(hybrid.mean()), *[None] * 5)
 
 
 def let_remember(embedder: Embedder, encode: Encode) -> None:

@@ -173,7 +173,7 @@ def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def native_mixture(base: Path, folder: Path, run: Run) -> Path:
     """The model with three noisy copies of each MLP, as `unmask upcycle` writes it."""
-    code, _, err = run("upcycle", base, "-o", folder, "--experts", "3", "--router-std", "0.1", "--seed", "5")
+    code, _, err = run("upcycle", base, "-o", folder, "--experts", "3", "--seed", "5")
     assert code == 0, err
     return folder
 

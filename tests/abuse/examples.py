@@ -56,7 +56,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ("index",): Example(
         ("{in}", "-d", "mean", "--store", "usearch", "-o", "{out}", *PICO), "texts.jsonl", "new-index", column="text"
     ),
-    ("search",): Example(("indexed", "a guitar", "--hybrid", "--device", "cpu")),
+    ("search",): Example(("indexed", "a guitar", "--mode", "hybrid", "--device", "cpu")),
     ("serve",): Example(("pico", "-d", "mean,last", "--port", "0", "--check", *CPU)),
     ("ui",): Example(("--corpus", "{in}", "-d", "mean,last", "--check", *PICO), "texts.jsonl", column="text"),
     ("export",): Example(("pico", "-d", "mean", "--to", "sentence-transformers", "-o", "{out}", *CPU), output="exported"),
@@ -69,7 +69,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         "sums.jsonl", "learned.jsonl", ("tested.jsonl",), "instruction",
     ),
     ("specialise",): Example(
-        ("cooking.toml", "--seeds", "{in}", "-o", "{out}", "-n", "2", "--batch", "4", "--instruction-tokens", "16",
+        ("cooking.toml", "--seeds", "{in}", "-o", "{out}", "-n", "2", "--batch", "4", 
          "--response-tokens", "8", "-m", "writer", *CPU), "sums.jsonl", "written", column="instruction",
     ),
     ("expert",): Example(("{in}", "-m", "pico", "-o", "{out}", *SHORT), "sums.jsonl", "new-expert", column="instruction"),

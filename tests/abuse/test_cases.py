@@ -17,7 +17,6 @@ from tests.conftest import make_tokenizer
 from tests.encoding.test_encoder import CASES
 from tests.families import FAMILIES
 from tests.proofs import ALL
-from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 
@@ -102,24 +101,3 @@ def test_a_text_has_a_finite_vector_of_its_own_or_is_refused(
     for other, text in enumerate(texts):
         if text == texts[place]:
             assert np.abs(together[other] - together[place]).max() <= 2e-4 * scale
-
-
-@settings(max_examples=NUMBER // 10, suppress_health_check=list(HealthCheck), derandomize=not ALL, database=None)
-@given(
-    st.sampled_from(("causal", "bidirectional", "casual", "")),
-    st.one_of(
-        st.sampled_from([*PROMPTS, "chat:eol"]), st.text(max_size=12), st.text(max_size=8).map(lambda t: f'"{t}{{text}}{t}"')
-    ),
-    st.sampled_from(("mean", "last", "max", "last@2", "mean@all", "mean@99", "mean@0", "first@-1", "layer-attention", "")),
-    st.sampled_from(("", "/zscore", "/whiten:8", "/whiten:9999", "/routing", "/sum:0.5", "/sum:nan", "/concat", "//", "/x")),
-)
-def test_any_design_is_read_or_refused(attention: str, prompt: str, pooling: str, rest: str) -> None:
-    from unmask.designs.design import Design
-
-    name = f"{attention}/{prompt}/{pooling}{rest}"
-    try:
-        design = Design.parse(name)
-    except UnmaskError as error:
-        assert len(str(error)) < 1000
-        return
-    assert Design.parse(design.name) == design

@@ -1,7 +1,7 @@
 """The matrix of abuse: every command against bad input, bad outputs, a full disk and a second run.
 
 Allowed is the right answer, or exit code 2 with one sentence and nothing changed. Kills and power cuts are in test_power.py, outputs
-that are inputs in tests/cli/test_outputs.py.
+that are inputs in tests/cli/test_every_command.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.abuse.examples import ALIKE, EXAMPLES, WRITERS, Example
+from tests.abuse.examples import ALIKE, EXAMPLES, WRITERS
 from tests.abuse.forking import command, run, start, wait
 from tests.abuse.recovery import Case, case_of
 from tests.abuse.refusals import Wrong, faults, require_a_sentence, snapshot
@@ -27,7 +27,6 @@ Rows = list[dict[str, Any]]
 SLOW = set() if ALL else {*ALIKE, ("recommend",)}
 """Commands of which `make test` tries only what they refuse."""
 READERS = [path for path, example in EXAMPLES.items() if example.source and example.column]
-LONG = 50_000_000 if ALL else 200_000
 STRANGE = [
     "[bold]x[/bold] [/] [INST] {text} [link=file:///]y[/link]",
     "<script>alert(1)</script> <img src=x onerror=alert(1)> &amp; ]]>",
@@ -59,15 +58,6 @@ def strange_texts(file: Path, column: str) -> None:
     write(file, [as_text(row, column, STRANGE[n % len(STRANGE)]) for n, row in enumerate(rows)])
 
 
-def a_long_text(file: Path, column: str) -> None:
-    rows = read(file)
-    write(file, [as_text(rows[0], column, "word " * (LONG // 5)), *rows[1:]])
-
-
-def a_long_line(file: Path, _: str) -> None:
-    file.write_text("x" * LONG + "\n")
-
-
 def not_utf8(file: Path, column: str) -> None:
     first, value, rest = file.read_bytes().partition(f'"{column}": '.encode())
     file.write_bytes(first + value + rest.replace(b'"', b'"\xff\xfe', 1))
@@ -82,47 +72,14 @@ def wrong_type(file: Path, column: str) -> None:
     write(file, [*rows[:-1], {**rows[-1], column: {"a": [1]}}])
 
 
-def more_columns(file: Path, _: str) -> None:
-    write(file, [{**row, "surplus [x]": "<b>", "numbers": [1, None]} for row in read(file)])
-
-
-def a_long_text_and_more_columns(file: Path, column: str) -> None:
-    a_long_text(file, column)
-    more_columns(file, column)
-
-
-def empty(file: Path, _: str) -> None:
-    file.write_text("")
-
-
-def not_rows(file: Path, _: str) -> None:
-    file.write_text("[1, 2]\nnull\n")
-
-
-def deep(file: Path, _: str) -> None:
-    file.write_text("[" * 100_000 + "\n")
-
-
-def a_folder(file: Path, _: str) -> None:
-    file.unlink()
-    file.mkdir()
-
-
 def gone(file: Path, _: str) -> None:
     file.unlink()
 
 
-REFUSED: list[Callable[[Path, str], None]] = [
-    a_long_line, not_utf8, no_column, wrong_type, empty, not_rows, deep, a_folder, gone,
-]  # fmt: skip
-TAKEN: list[Callable[[Path, str], None]] = [
-    strange_texts,
-    *([a_long_text, more_columns] if ALL else [a_long_text_and_more_columns]),
-]
-"""`make test` puts what every command should take into one file. Strange texts may be refused, which would hide the rest."""
+REFUSED: list[Callable[[Path, str], None]] = [not_utf8, no_column, wrong_type, gone]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("path", READERS, ids=" ".join)
 def test_bad_input_is_refused_in_a_sentence(path: Command, here: Path, tmp_path: Path) -> None:
     example = EXAMPLES[path]
@@ -130,8 +87,6 @@ def test_bad_input_is_refused_in_a_sentence(path: Command, here: Path, tmp_path:
     content = source.read_bytes()
 
     def mend() -> None:
-        if source.is_dir():
-            source.rmdir()
         source.write_bytes(content)
 
     calls = [Wrong(abuse.__name__, words, partial(abuse, source, str(example.column)), mend) for abuse in REFUSED]
@@ -139,12 +94,11 @@ def test_bad_input_is_refused_in_a_sentence(path: Command, here: Path, tmp_path:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.sample(10)
-@pytest.mark.parametrize("abuse", TAKEN, ids=lambda abuse: abuse.__name__)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("path", [path for path in READERS if path not in SLOW], ids=" ".join)
-def test_strange_input_is_taken_or_refused(path: Command, abuse: Any, here: Path, tmp_path: Path) -> None:
+def test_strange_input_is_taken_or_refused(path: Command, here: Path, tmp_path: Path) -> None:
     example = EXAMPLES[path]
-    abuse(here / str(example.source), example.column)
+    strange_texts(here / str(example.source), str(example.column))
     before = snapshot(here)
     done = run(command(*example.line(path)), here, tmp_path / "notes")
     assert "Traceback" not in done.err, done.err[-1500:]
@@ -156,26 +110,6 @@ def test_strange_input_is_taken_or_refused(path: Command, abuse: Any, here: Path
     assert snapshot(here) == before, "something was written"
 
 
-def bad_outputs(example: Example, here: Path) -> list[str]:
-    """Names that cannot be written: below a file, in a place of the system's, where something else is, with a null byte."""
-    (here / "a-file").write_text("mine")
-    (here / "a-folder").mkdir()
-    (here / "a-folder" / "note").write_text("mine")
-    ending = Path(str(example.output)).suffix
-    (here / f"a-folder{ending}").mkdir(exist_ok=True)
-    wrong = f"a-folder{ending}" if ending else "a-file"
-    return [f"a-file/out{ending}", f"/proc/nowhere/out{ending}", wrong, f"nul\0{ending}", f"{'x' * 300}{ending}"]
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
-def test_an_output_that_cannot_be_written_is_refused(path: Command, here: Path, tmp_path: Path) -> None:
-    example = EXAMPLES[path]
-    calls = [Wrong(repr(output[:40]), example.line(path, output=output)) for output in bad_outputs(example, here)]
-    found = faults(calls, here, tmp_path / "notes")
-    assert not found, "\n".join(found)
-
-
 def measured_case(path: Command, furnished: Path, tmp_path: Path) -> Case:
     """A command that ran undisturbed."""
     case = case_of(path, furnished, tmp_path)
@@ -183,7 +117,7 @@ def measured_case(path: Command, furnished: Path, tmp_path: Path) -> Case:
     return case
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", [path for path in WRITERS if path not in SLOW], ids=" ".join)
 def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnished: Path, tmp_path: Path) -> None:
     case = measured_case(path, furnished, tmp_path)
@@ -206,7 +140,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnish
     assert case.difference("after a full disk") is None
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", [path for path in WRITERS if path not in SLOW], ids=" ".join)
 def test_two_at_once_do_not_disturb_each_other(path: Command, furnished: Path, tmp_path: Path) -> None:
     case = measured_case(path, furnished, tmp_path)

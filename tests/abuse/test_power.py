@@ -14,7 +14,6 @@ from tests.abuse.forking import run
 from tests.abuse.power import CUT, LOSSES, Disk, Loss
 from tests.abuse.recovery import Case, case_of, cuts
 from tests.proofs import ALL
-from tests.sketches import sketch_figures
 
 
 def after_cut(work: object, folder: Path, cut: int, loss: Loss) -> dict[str, bytes]:
@@ -44,23 +43,6 @@ def test_the_disk_loses_what_was_not_synced(folder: Path) -> None:
     assert {after_cut(work, folder, 3, "killed")["old"]} == {b"new content"}
 
 
-def test_the_disk_keeps_what_was_synced(folder: Path) -> None:
-    def work() -> None:
-        with Path("new").open("wb") as stream:  # 1
-            stream.write(b"new content")
-            stream.flush()
-            os.fsync(stream.fileno())  # 2
-        Path("new").rename("old")  # 3
-        here = os.open(".", os.O_RDONLY)
-        os.fsync(here)  # 4
-        Path("end").touch()  # 5
-
-    assert after_cut(work, folder, 4, "names") == {"old": b"old"}
-    assert after_cut(work, folder, 5, "names") == {"old": b"new content"}
-    for loss in LOSSES:
-        assert after_cut(work, folder, 5, loss)["old"] == b"new content"
-
-
 def test_a_careless_writer_does_not_pass(folder: Path) -> None:
     def careless() -> None:
         if Path("out").exists():
@@ -76,28 +58,6 @@ def test_a_careless_writer_does_not_pass(folder: Path) -> None:
     assert case.operations == 3
     assert [case.recovers(3, loss) is None for loss in ("killed", "names")] == [False, True]
     assert case.recovers(3, "content") is not None
-
-
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_a_sketch_is_written_as_a_figure_is(ending: str, folder: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figures = [Figure(), Figure()]
-    figures[1].add_subplot().plot([1, 2], label="a line")
-    operations = []
-    for sketched in (False, True):
-
-        def work(sketched: bool = sketched) -> None:
-            if sketched:
-                sketch_figures()
-            for place, figure in enumerate(figures):
-                figure.savefig(Path(f"{place}.{ending}"))
-
-        assert run(work, folder / "here", folder / "notes", Disk(folder / "here", folder / "notes" / "disk")).code == 0
-        operations.append(int((folder / "notes" / "disk").read_text()))
-    assert operations == [2, 2]
-    sketches = {(folder / "here" / f"{place}.{ending}").read_bytes() for place in range(2)}
-    assert len(sketches) == 2 and not any(one.startswith((b"\x89PNG", b"<?xml", b"%PDF")) for one in sketches)
 
 
 @pytest.mark.sample(2)

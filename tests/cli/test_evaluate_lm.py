@@ -58,8 +58,8 @@ def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> Non
     for name, some in texts.items():
         by_hand = text_likelihood(model, tokenizer, tokenizer(some)["input_ids"])
         assert said["models"][0]["domains"][name] == pytest.approx(by_hand.mean())
-    assert "Nats a token of text" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
-    for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names the domain 'snow' twice")):
+    assert "Nats per token of text" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
+    for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names 'snow' twice")):
         with pytest.raises(UnmaskError, match=why):
             CliRunner().invoke(app, [*given, "--texts", wrong], catch_exceptions=False)
 
@@ -78,17 +78,17 @@ def test_what_is_cut_is_said_once_before_a_model_is_measured(base: Path, tmp_pat
 
     found, said = run(*both)
     assert found["likelihood"]["cut"] == {"sums": 0} and found["text_likelihood"]["cut"] == {"cold": 0}
-    assert "are cut" not in said and "done" in said
+    assert "truncated" not in said and "done" in said
     longest = max(len(tokens.ids) for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
     number = sum(len(tokens.ids) == longest for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
     found, said = run(*both, "--max-length", str(longest - 1))
     assert found["likelihood"]["cut"] == {"sums": number}
-    assert f"sums: {number} of 12 lessons are cut to {longest - 1} tokens (--max-length)" in said
+    assert f"sums: {number} of 12 lessons are truncated to {longest - 1} tokens (--max-length)" in said
     short = len(tokenizer(texts[0])["input_ids"])
     shutil.copytree(base, tmp_path / "other")
     found, said = run(*given, "-m", str(tmp_path / "other"), "--max-length", str(short))
     assert found["text_likelihood"]["cut"] == {"cold": 1}, "a text of just that length is whole"
-    message = f"cold: 1 of 2 texts are cut to {short} tokens (--max-length)"
+    message = f"cold: 1 of 2 texts are truncated to {short} tokens (--max-length)"
     assert said.count(message) == 1 and said.index(message) < said.index("done")
 
 
@@ -102,7 +102,7 @@ def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
     assert found["items"] == {"some": 2, "all": 2}
     assert found["left_out"]["some"] == {"empty": 2, "repeated": 1, "shorter than two tokens": 1}
     assert found["left_out"]["all"] == {"shorter than two tokens": 0}
-    assert "some: 4 of 6 texts are left out (2 empty, 1 repeated, 1 shorter than two tokens)" in said
+    assert "some: 4 of 6 texts are skipped (2 empty, 1 repeated, 1 shorter than two tokens)" in said
     assert "all: " not in said
 
 

@@ -22,7 +22,7 @@ from unmask.errors import UnmaskError
 from unmask.probing.layers import layer_designs
 from unmask.saving.exports.export import export, find_target
 from unmask.training.trainee import Trainee
-from unmask.ui.routing_view import routes
+from unmask.ui.routing import routes
 
 if TYPE_CHECKING:
     from unmask.training.recipe import Recipe

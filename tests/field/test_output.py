@@ -50,6 +50,6 @@ def test_passages_of_a_search_are_written_in_any_encoding(run: Run) -> None:
     write_rows(Path("texts.jsonl"), [{"text": f"a guitar {NAME}"}, {"text": "a dog"}])
     run("utf-8", "index", "texts.jsonl", "-m", "pico", "-d", "mean", "-o", "index", "--device", "cpu", "--dtype", "float32")
     for encoding in ("ascii", "latin-1"):
-        assert rb"\u65e5" in run(encoding, "search", "index", "guitar", "--bm25")
-        [hit] = json.loads(run(encoding, "search", "index", "guitar", "--bm25", "--json").decode(encoding))[:1]
+        assert rb"\u65e5" in run(encoding, "search", "index", "guitar", "--mode", "bm25")
+        [hit] = json.loads(run(encoding, "search", "index", "guitar", "--mode", "bm25", "--json").decode(encoding))[:1]
         assert NAME in json.dumps(hit, ensure_ascii=False)

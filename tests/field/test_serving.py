@@ -18,8 +18,8 @@ from tests.in_process import run_program
 from tests.server.running import Client, running, until
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.server.keys import Keys
-from unmask.server.limits import Limits
+from unmask.server.access import ApiKeys
+from unmask.server.middleware import ServerSettings
 from unmask.server.served import ServedModels, load_models
 
 KEY = "a-key-of-sixteen-or-more"
@@ -58,7 +58,7 @@ def test_token_ids_are_refused_unless_the_server_was_told_that_they_are_its_own(
     error = client.embed(ids).error
     assert error["param"] == "input"
     assert "check_embedding_ctx_length=False" in error["message"] and "--allow-token-ids" in error["message"]
-    with running(models, limits=Limits(token_ids=True, request_tokens=99)) as allowing:
+    with running(models, settings=ServerSettings(allow_token_ids=True, max_tokens=99)) as allowing:
         assert allowing.embed([[10, 11]]).status == 200
         assert "--max-tokens" in allowing.embed([[10] * 50] * 2).error["message"], "ids are counted before they are decoded"
 
@@ -122,7 +122,7 @@ def test_head_is_answered_as_get_without_a_body(client: Client) -> None:
 def test_a_page_of_an_allowed_origin_can_use_the_server(
     origins: tuple[str, ...], key: str | None, models: ServedModels
 ) -> None:
-    with running(models, Keys([key] if key else []), Limits(origins=origins)) as client:
+    with running(models, ApiKeys([key] if key else []), ServerSettings(cors_origins=origins)) as client:
         preflight = client.ask("OPTIONS", "/v1/embeddings", **PREFLIGHT)
         assert preflight.status == 200
         assert preflight.headers["access-control-allow-origin"] in (PAGE, "*")
@@ -135,11 +135,11 @@ def test_a_page_of_an_allowed_origin_can_use_the_server(
 
 def test_a_page_of_another_origin_cannot(models: ServedModels, client: Client) -> None:
     other = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
-    with running(models, limits=Limits(origins=(PAGE,))) as allowing:
+    with running(models, settings=ServerSettings(cors_origins=(PAGE,))) as allowing:
         assert allowing.ask("OPTIONS", "/v1/embeddings", **PREFLIGHT | other).status == 400
         refused = allowing.ask("POST", "/v1/embeddings", {"model": "mean", "input": "x"}, **other)
         assert refused.status == 403 and "access-control-allow-origin" not in refused.headers
-    with running(models, Keys([KEY])) as keyed:
+    with running(models, ApiKeys([KEY])) as keyed:
         for server in (client, keyed):  # without the option, a developer is told about it and not about keys
             preflight = server.ask("OPTIONS", "/v1/embeddings", **PREFLIGHT)
             assert preflight.status == 403 and "--cors-origin" in preflight.error["message"]
@@ -163,10 +163,10 @@ def test_the_address_of_all_interfaces_includes_ipv4(models: ServedModels) -> No
 
 
 def test_a_wrong_key_is_told_from_a_missing_one(models: ServedModels) -> None:
-    with running(models, Keys([KEY])) as client:
+    with running(models, ApiKeys([KEY])) as client:
         for header in ({}, {"authorization": "Bearer "}, {"authorization": KEY}):
             error = client.ask("GET", "/v1/models", **header).error
-            assert "needs a key" in error["message"] and error["code"] is None, header
+            assert "requires an API key" in error["message"] and error["code"] is None, header
         for authorization in (f"Bearer {KEY[:-1]}", f"Basic {KEY}"):
             error = client.ask("GET", "/v1/models", authorization=authorization).error
             assert "is not a key of this server" in error["message"] and error["code"] == "invalid_api_key"
@@ -243,14 +243,14 @@ def test_large_texts_take_turns_and_are_abandoned_with_their_client(
 @pytest.mark.parametrize(
     ("limits", "texts", "option"),
     [
-        ({"body_bytes": 1100}, "x" * 2000, "--max-body"),
-        ({"items": 2}, ["x"] * 3, "--max-texts"),
-        ({"request_tokens": 9}, ["a man plays a guitar"] * 3, "--max-tokens"),
-        ({"request_tokens": 9, "token_ids": True}, [[10] * 4] * 3, "--max-tokens"),
+        ({"max_body": 1100}, "x" * 2000, "--max-body"),
+        ({"max_texts": 2}, ["x"] * 3, "limit of 2"),
+        ({"max_tokens": 9}, ["a man plays a guitar"] * 3, "--max-tokens"),
+        ({"max_tokens": 9, "allow_token_ids": True}, [[10] * 4] * 3, "--max-tokens"),
     ],
 )
 def test_a_refusal_for_size_names_the_option(limits: dict[str, Any], texts: Any, option: str, models: ServedModels) -> None:
-    with running(models, limits=replace(Limits(), **limits)) as client:
+    with running(models, settings=replace(ServerSettings(), **limits)) as client:
         answer = client.embed(texts)
         assert answer.status == 413 and option in answer.error["message"]
 
@@ -277,7 +277,9 @@ def test_every_request_has_a_line_in_the_access_log(
     for line, pattern in zip(caplog.messages, expected, strict=True):
         assert re.fullmatch(stamp + pattern, line), line
     caplog.clear()
-    with running(models, Keys([KEY]), Limits(origins=(PAGE,))) as keyed:  # refusals and preflights are requests too
+    with running(
+        models, ApiKeys([KEY]), ServerSettings(cors_origins=(PAGE,))
+    ) as keyed:  # refusals and preflights are requests too
         keyed.ask("OPTIONS", "/v1/embeddings", **PREFLIGHT)
         keyed.embed("x")
         until(lambda: len(caplog.messages) == 2)

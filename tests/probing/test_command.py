@@ -16,8 +16,8 @@ from tests.probing.conftest import Run
 from tests.probing.models import saved_language_model
 from tests.tiny import write_rows
 from unmask.cli import app
-from unmask.cli.probing.common import below, show
 from unmask.embedder import Embedder
+from unmask.reporting.probe_tables import ProbeTable, with_interval
 
 pytestmark = pytest.mark.usefixtures("sketched")  # test_prefix_stages.py draws
 COMMANDS = ["words", "prefix", "geometry", "masked"]
@@ -121,20 +121,16 @@ def test_options_of_words_reach_the_probe(run: Run, folder: Path) -> None:
         "--shift",
         "--layer",
         "1",
-        "--c",
-        "0.5",
-        "--limit-train",
+        "--limit",
         "12",
-        "--limit-test",
-        "7",
         "--seed",
         "3",
         "--tags",
         "ner",
     )
     found = json.loads(run(*base, *options)[1])
-    assert (found["shift"], found["layer"], found["c"], found["seed"]) == (True, 1, 0.5, 3)
-    assert (found["train_sentences"], found["test_sentences"], found["metric"]) == (12, 7, "entity_f1")
+    assert (found["shift"], found["layer"], found["seed"]) == (True, 1, 3)
+    assert (found["train_sentences"], found["test_sentences"], found["metric"]) == (12, 12, "entity_f1")
 
 
 def test_options_of_masked_and_geometry_reach_the_probe(run: Run, folder: Path) -> None:
@@ -190,8 +186,8 @@ def test_a_narrow_terminal_cuts_nothing_of_a_wide_table(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     head = ["layer", "cosine", "centred", *(f"starter-task-{name}" for name in "abcd")]
-    rows = [[str(layer), *(below(0.1 * layer, (0.25, 0.75)) for _ in head[1:])] for layer in (1, 2)]
-    show("Layers", object(), rows, [], False, head, prose=False)
+    rows = [[str(layer), *(with_interval(0.1 * layer, (0.25, 0.75)) for _ in head[1:])] for layer in (1, 2)]
+    ProbeTable("Layers", rows, [], head).print()
     shown = capsys.readouterr().out
     assert [word for line in shown.splitlines() for word in line.split()[:1] if word.isdigit()] == ["1", "2"]
     assert shown.count("25.0") == shown.count("75.0") == 12, "both ends of each interval"

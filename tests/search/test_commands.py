@@ -74,7 +74,7 @@ def test_an_index_is_made_updated_and_searched(here: Path) -> None:
 
 def test_a_table_fits_80_columns_and_shows_text_as_text(here: Path) -> None:
     made()
-    for options in ((), ("--hybrid",), ("--bm25",)):
+    for options in ((), ("--mode", "hybrid"), ("--mode", "bm25")):
         shown = found("songs market", *options)
         assert all(len(line) <= 80 for line in shown.splitlines())
         assert "\x1b" not in shown and "\u202e" not in shown
@@ -93,13 +93,13 @@ def test_json_holds_no_character_that_a_terminal_obeys(here: Path) -> None:
 
 def test_no_document_is_said(here: Path) -> None:
     made()
-    assert found("zebra", "--bm25") == "No document was found.\n"
+    assert found("zebra", "--mode", "bm25") == "No document was found.\n"
 
 
 def test_queries_come_from_a_file(here: Path) -> None:
     made()
     (here / "queries.jsonl").write_text('{"_id": "q1", "text": "market"}\n{"_id": "q2", "text": "dogs"}\n')
-    lines = [json.loads(line) for line in found("--queries", "queries.jsonl", "-k", "1", "--bm25").splitlines()]
+    lines = [json.loads(line) for line in found("--queries", "queries.jsonl", "-k", "1", "--mode", "bm25").splitlines()]
     assert [(line["id"], line["query"], line["hits"][0]["id"]) for line in lines] == [
         ("q1", "market", "d2"),
         ("q2", "dogs", "d3"),
@@ -118,11 +118,8 @@ def test_queries_come_from_a_file(here: Path) -> None:
         (("search", "docs.jsonl", "x"), "'docs.jsonl' is no index"),
         (("search", "index"), "Give one query, or a file of queries"),
         (("search", "index", "x", "--queries", "corpus.jsonl"), "Give one query, or a file of queries"),
-        (("search", "index", "x", "--hybrid", "--bm25"), "Give one of --hybrid, --bm25 and --lexical"),
-        (("search", "index", "x", "--lexical", "--bm25"), "Give one of --hybrid, --bm25 and --lexical"),
-        (("search", "index", "x", "--lexical"), "has no lexical vectors"),
-        (("search", "index", "x", "--bm25", "--exact"), "--exact would change nothing"),
-        (("search", "index", "x", "--lexical", "--exact"), "--exact would change nothing"),
+        (("search", "index", "x", "--mode", "lexical"), "has no lexical vectors"),
+        (("search", "index", "x", "--mode", "bm25", "--exact"), "--exact would change nothing"),
         (("search", "index", "x", "--filter", "yaer = 1"), "Did you mean 'year'"),
         (("index", "broken.jsonl", "-m", "pico", "-o", "new", "--lexical", "-d", "mean"), "pooling 'last', not"),
         (
@@ -150,7 +147,7 @@ def test_a_mistake_is_told_before_a_model_is_loaded(
 def test_words_are_searched_without_a_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made()
     monkeypatch.setattr("unmask.embedder.Embedder.from_pretrained", None)
-    assert "d3" in found("dogs", "--bm25")
+    assert "d3" in found("dogs", "--mode", "bm25")
 
 
 def test_instructions_and_a_fit_are_options(here: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.server.keys import Keys
-from unmask.server.limits import Limits
+from unmask.server.access import ApiKeys
+from unmask.server.middleware import ServerSettings
 from unmask.server.served import ServedModels
 from unmask.server.server import Server, listen
 
@@ -86,11 +86,11 @@ class Client:
 
 @contextmanager
 def running(
-    models: ServedModels, keys: Keys | None = None, limits: Limits | None = None, address: str = "127.0.0.1"
+    models: ServedModels, keys: ApiKeys | None = None, settings: ServerSettings | None = None, address: str = "127.0.0.1"
 ) -> Iterator[Client]:
     """Serve models while the block runs; then the server has stopped."""
     with listen(address, 0) as listening:
-        server = Server(models, keys or Keys([]), limits or Limits(), listening)
+        server = Server(models, keys or ApiKeys([]), settings or ServerSettings(), listening)
         thread = threading.Thread(target=server.run)
         thread.start()
         try:

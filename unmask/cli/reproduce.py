@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.lesson_options import showing
-from unmask.cli.options import ModelOptions, with_model_options
-from unmask.cli.outputs import Command, Group
-from unmask.cli.train import Data, Settings, root_of, show_settings
+from unmask.cli.command import Command, Group
+from unmask.cli.options import Data, ModelOptions, Models, OutputFolder, Settings, with_settings
+from unmask.cli.train import data_root, show_settings, training_progress
 from unmask.io.paths import expanded
 
 if TYPE_CHECKING:
@@ -26,22 +25,15 @@ reproduce = typer.Typer(
     epilog="Example: unmask reproduce moee --scale smoke -o moee",
     no_args_is_help=True,
 )
-Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study. Run the same command again to continue."),
-]
 Scale = Annotated[
     str,
     typer.Option(
         help="smoke (seconds), small (hours on a laptop) or paper (a GPU; --plan shows its differences from the paper)."
     ),
 ]
-Models = Annotated[
-    list[str] | None, typer.Option("--model", "-m", help="Base model. Repeat for several. Default: the models of the plan.")
-]
 ShowPlan = Annotated[
     bool,
-    typer.Option("--plan", help="Only print the plan, as JSON: its settings after --set, and the names that they may hold."),
+    typer.Option("--plan", help="Only print the plan as JSON: its settings after --set, and their allowed values."),
 ]
 
 
@@ -80,8 +72,8 @@ def _add(study: str, about: str, setting: str) -> None:
 
     def command(
         scale: Scale,
-        output: Output = Path(study),
-        model: Models = None,
+        output: OutputFolder = Path(study),
+        model: Models = [],  # noqa: B006 (typer copies it)
         settings: Settings = None,
         data: Data = None,
         show_plan: ShowPlan = False,
@@ -99,7 +91,7 @@ def _add(study: str, about: str, setting: str) -> None:
         def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
             part = load_plan(study, scale, settings or [], _called(name))
             words = _command(study, scale, name, settings, data, options.dtype)
-            study_run = StudyRun(study, scale, options.source(name), root_of(data), folder, words, callbacks)
+            study_run = StudyRun(study, scale, options.source(name), data_root(data), folder, words, callbacks)
             return study_run.measure(part).terminal_tables()
 
         _each(model or plan.models, output, run)
@@ -107,7 +99,7 @@ def _add(study: str, about: str, setting: str) -> None:
     help_of_set = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
     command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=help_of_set)]
     example = f"Example: unmask reproduce {study} --scale small -m smollm2 --data DATA -o {study}"
-    reproduce.command(study, cls=Command, help=about, epilog=example)(with_model_options(command))
+    reproduce.command(study, cls=Command, help=about, epilog=example)(with_settings(command))
 
 
 for _study in _STUDIES:
@@ -115,28 +107,28 @@ for _study in _STUDIES:
 
 
 def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:
-    """Run a study on each base model, in a folder of its own, and print its tables."""
+    """Run a study on each base model, in a subfolder, and print its tables."""
     from unmask.io.files import inside
     from unmask.io.terminal import console, tell_result
     from unmask.studies.results import REPORT, refuse_foreign_files
 
     folders = {name: inside(output, _called(name)) for name in models}
-    for folder in folders.values():  # hours may pass before the study of the last model begins
+    for folder in folders.values():  # before hours of work on the first model
         refuse_foreign_files(folder)
     results = []
     for name, folder in folders.items():
-        with showing() as callbacks:
+        with training_progress() as callbacks:
             tables = list(run(name, folder, callbacks))
         results.append({"model": name, "report": str(folder / REPORT), "tables": [asdict(sheet) for sheet in tables]})
         for sheet in tables:
             console().print(sheet.rich())
         print(f"Report: {folder / REPORT}")
-        print(f"Look at it next: unmask report {shlex.quote(str(folder))}")
+        print(f"Next: unmask report {shlex.quote(str(folder))}")
     tell_result(results)
 
 
 def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
-    """The command of a run, as a page shows it: without the places of one machine."""
+    """The command of a run as a page shows it, without local paths."""
     words = ["unmask", "reproduce", study, "--scale", scale, "-m", _shown(model)]
     words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
     words += [] if dtype == "auto" else ["--dtype", dtype]
@@ -145,13 +137,13 @@ def _command(study: str, scale: str, model: str, settings: list[str] | None, dat
 
 
 def _shown(model: str) -> str:
-    """A model as a command on a page names it: a folder below the current one as it is, of another folder its name alone."""
-    place = Path(model)
-    elsewhere = place.is_absolute() or ".." in place.parts or place == Path()
-    return _called(model) if elsewhere and place.exists() else model
+    """A model as a command on a page: only the name of a folder that is not below the current one."""
+    path = Path(model)
+    is_elsewhere = path.is_absolute() or ".." in path.parts or path == Path()
+    return _called(model) if is_elsewhere and path.exists() else model
 
 
 def _called(model: str) -> str:
-    """The last part of a model's name, or of its folder's, however that was given (`.`, `../x`)."""
-    place = expanded(model)
-    return place.resolve().name if place.exists() else place.name
+    """The last part of a model's name or path, which may be `.` or `../x`."""
+    path = expanded(model)
+    return path.resolve().name if path.exists() else path.name

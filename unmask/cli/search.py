@@ -1,115 +1,181 @@
-"""`unmask search`: the best documents of an index for a query."""
+"""`unmask index`: documents in, an index out. `unmask search`: the best documents of an index for a query."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from unmask.cli.options import AsJson, ModelOptions
-from unmask.io.terminal import say, tell_json
+from unmask.cli.options import (
+    ADVANCED,
+    AsJson,
+    Column,
+    Design,
+    FitOn,
+    IdColumn,
+    Instruction,
+    Model,
+    ModelOptions,
+    OutputFolder,
+    Precisions,
+)
+from unmask.errors import UnmaskError
+from unmask.io.terminal import counted, say, tell, tell_json
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+Mode = Literal["dense", "bm25", "lexical", "hybrid"]
+_BATCH = 64  # queries of a file that are embedded together
 
-    from unmask.search.documents import Document
-    from unmask.search.hits import Hit
-    from unmask.search.index import Mode
 
-_TOGETHER = 64
-"""Queries of a file that are embedded together."""
+def index(
+    texts: Annotated[
+        list[Path], typer.Argument(help="Files, folders or quoted patterns: txt, jsonl, json, csv, tsv, parquet, feather.")
+    ],
+    model: Model,
+    output: OutputFolder,
+    design: Design = None,
+    column: Column = "text",
+    title_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that holds a title, which is put before the text. Default: title, if it exists. '': no titles."
+        ),
+    ] = None,
+    id_column: IdColumn = None,
+    instruction: Instruction = None,
+    query_instruction: Annotated[
+        str | None, typer.Option(help="Text that replaces {instruction} in the prompt of queries.")
+    ] = None,
+    precision: Precisions = None,
+    lexical: Annotated[
+        bool,
+        typer.Option("--lexical", help="Also store lexical vectors, for `unmask search` with --mode lexical or hybrid."),
+    ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="lance (LanceDB) or usearch (plain files). Default: the first one that is installed.", rich_help_panel=ADVANCED
+        ),
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            help="Language of the texts, for BM25's word stems. Default: english. none: no stems.", rich_help_panel=ADVANCED
+        ),
+    ] = None,
+    approximate: Annotated[
+        bool,
+        typer.Option(
+            "--approximate",
+            help="Build an approximate index. More than 100,000 documents always get one.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = False,
+    keep_missing: Annotated[
+        bool,
+        typer.Option("--keep-missing", help="Keep documents that are no longer in the files.", rich_help_panel=ADVANCED),
+    ] = False,
+    fit_on: FitOn = None,
+    as_json: AsJson = False,
+    *,
+    options: ModelOptions,
+) -> None:
+    """Build a search index of documents, or update it. Only new and changed texts are embedded.
+
+    Documents that are no longer in the files are removed from the index. An update that is stopped leaves the index unchanged.
+    """
+    from unmask.bulk.job import EmbedderArguments
+    from unmask.saving.folder import read_saved
+    from unmask.search.build import build
+    from unmask.search.documents import Corpus
+    from unmask.search.job import Job
+
+    by_role = {"query": query_instruction, "document": instruction}
+    instructions = {name: text for name, text in by_role.items() if text is not None}
+    if instructions and (saved := read_saved(model, options.revision, options.adapter)):
+        instructions = {**saved.instructions, **instructions}
+    job = Job(
+        corpus=Corpus.found(texts, output, column, title_column, id_column),
+        output=output,
+        model=model,
+        revision=options.revision,
+        adapters=tuple(options.adapter or ()),
+        store=store,
+        precision=precision,
+        language=language,
+        approximate=approximate,
+        keep_missing=keep_missing,
+        fitted=fit_on is not None,
+        lexical=lexical,
+        design=design,
+    )
+    planned = job.check()
+    embedder = EmbedderArguments(model, design, asdict(options) | {"instructions": instructions or None}, fit_on).load()
+    result = build(embedder, planned)
+    if result.truncated:
+        say(f"{result.truncated} of {result.embedded} texts were truncated to {embedder.max_length} tokens (--max-length)")
+    if as_json:
+        print(json.dumps(asdict(result)))
+        return
+    tell(
+        f"{output}: {counted(result.documents, 'document')}; {result.added} added, {result.changed} changed, {result.removed} removed, "
+        f"{counted(result.embedded, 'text')} embedded."
+    )
+    if result.recall_told:
+        tell(result.recall_told)
 
 
 def search(
     folder: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of an index (see `unmask index`).")],
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
-    number: Annotated[int, typer.Option("-k", "--number", min=1, help="How many documents to show.")] = 10,
+    number: Annotated[int, typer.Option("-k", "--number", min=1, help="Documents to show.")] = 10,
     condition: Annotated[
         str | None,
         typer.Option(
             "--filter", metavar="FILTER", help="Search only documents with these properties: \"year >= 2020 and tag = 'a'\"."
         ),
     ] = None,
-    hybrid: Annotated[
-        bool,
+    mode: Annotated[
+        Mode,
         typer.Option(
-            "--hybrid", help="Combine the rankings of vectors, of BM25 and, if the index has them, of lexical vectors."
+            help="dense: vectors. bm25: shared words, without a model. lexical: lexical vectors. hybrid: all rankings of the index, fused."
         ),
-    ] = False,
-    bm25: Annotated[bool, typer.Option("--bm25", help="Rank by shared words only (BM25). No model is loaded.")] = False,
-    lexical: Annotated[
-        bool, typer.Option("--lexical", help="Rank by lexical vectors only. The index must have been made with --lexical.")
-    ] = False,
+    ] = "dense",
     exact: Annotated[bool, typer.Option("--exact", help="Compare all documents, even if the index is approximate.")] = False,
     queries: Annotated[
-        Path | None, typer.Option(help="File of queries (column text) instead of one query. Prints one line of JSON for each.")
+        Path | None, typer.Option(help="File of queries (column text) instead of one query. Prints a line of JSON for each.")
     ] = None,
     as_json: AsJson = False,
     *,
     options: Annotated[ModelOptions, "device", "trust_remote_code"],
 ) -> None:
     """Find the documents of an index that answer a query best."""
-    from unmask.errors import UnmaskError
-
     if (query is None) == (queries is None):
         raise UnmaskError("Give one query, or a file of queries with --queries.")
-    if hybrid + bm25 + lexical > 1:
-        raise UnmaskError("Give one of --hybrid, --bm25 and --lexical.")
-    if exact and (bm25 or lexical):
-        raise UnmaskError("--bm25 and --lexical compare all documents anyway, so --exact would change nothing.")
+    if exact and mode in ("bm25", "lexical"):
+        raise UnmaskError(f"--mode {mode} compares all documents anyway, so --exact would change nothing.")
     from unmask.search.documents import Corpus, read_documents
+    from unmask.search.hits import print_hits
     from unmask.search.index import Index
 
-    mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "lexical" if lexical else "dense"
-    if not bm25:
+    if mode != "bm25":
         say("loading the model of the index ...")
-    index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
+    opened = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
-        asked = Corpus((queries,))
-        if not sum(1 for _ in read_documents(asked)):  # a mistake in the last line is told before the first answer
+        file = Corpus((queries,))
+        if not sum(1 for _ in read_documents(file)):  # also reports a mistake in the last line before the first answer
             raise UnmaskError(f"'{queries}' holds no query.")
-        for block in _blocks(read_documents(asked)):
-            found = index.search_all([one.joined for one in block], number, mode=mode, where=condition, exact=exact)
-            for one, hits in zip(block, found, strict=True):
-                print(json.dumps({"id": one.id, "query": one.joined, "hits": [hit.as_json() for hit in hits]}))
+        documents = read_documents(file)
+        for batch in iter(lambda: list(islice(documents, _BATCH)), []):
+            answers = opened.search_all([row.joined for row in batch], number, mode=mode, where=condition, exact=exact)
+            for row, hits in zip(batch, answers, strict=True):
+                print(json.dumps({"id": row.id, "query": row.joined, "hits": [hit.as_json() for hit in hits]}))
         return
-    hits = index.search(str(query), number, mode=mode, where=condition, exact=exact)
+    hits = opened.search(str(query), number, mode=mode, where=condition, exact=exact)
     if as_json:
         tell_json([hit.as_json() for hit in hits])
-        return
-    _print(hits, mode)
-
-
-def _blocks(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    while block := list(islice(documents, _TOGETHER)):
-        yield block
-
-
-def _passage(hit: Hit) -> RenderableType:
-    """The title on a line of its own, and the passage without it."""
-    from rich.text import Text
-
-    from unmask.io.terminal import visible
-
-    passage = Text(visible(hit.snippet.removeprefix(hit.title).strip()))
-    return Text().append(visible(hit.title), style="bold").append("\n").append(passage) if hit.title else passage
-
-
-def _print(hits: Sequence[Hit], mode: Mode) -> None:
-    from unmask.io import terminal
-
-    if not hits:
-        terminal.tell("No document was found.")
-        return
-    table = terminal.table("")
-    table.add_column("", justify="right")
-    table.add_column({"dense": "cosine", "bm25": "BM25", "lexical": "lexical", "hybrid": "fused"}[mode], justify="right")
-    table.add_column("id", overflow="fold", max_width=20)
-    table.add_column("passage", overflow="fold")
-    for hit in hits:
-        table.add_row(str(hit.rank), f"{hit.score:.4f}", hit.id, _passage(hit))
-    terminal.console().print(table)
+    else:
+        print_hits(hits, mode)

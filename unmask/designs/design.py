@@ -21,7 +21,7 @@ Each design has a readable name, and each name gives the design back: `Design.pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast, get_args
 
@@ -300,11 +300,13 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     return {label: designs[label] for label in by_name.values()}
 
 
-def two_designs(designs: Sequence[Design]) -> tuple[Design, Design]:
-    """Exactly two designs, for a command that compares two. Raises UnmaskError for any other number."""
+def labelled_pair(names: str) -> tuple[dict[str, str], tuple[Design, Design]]:
+    """The two designs of a command that compares two, and their labels by readable name."""
+    designs = parse_designs(names)
     if len(designs) != 2:
         raise UnmaskError(f"This command compares two designs, such as 'prompteol,routing'; {len(designs)} were given.")
-    return designs[0], designs[1]
+    first, second = designs.values()
+    return {design.name: label for label, design in designs.items()}, (first, second)
 
 
 def _labelled(name: str) -> tuple[str, Design]:

@@ -16,7 +16,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, cause_of
-from unmask.io.files import atomic_folder
+from unmask.io.files import atomic_folder, only_writer_of
 from unmask.io.seals import seal
 from unmask.models.decoder import body_of
-from unmask.models.loading import HeadMissing, Source, load_base_language_model, load_decoder
+from unmask.models.loading import HeadMissing, Source, dtype_name, load_base_language_model, load_decoder, places_of
 from unmask.models.provenance import versions
 from unmask.models.routers import find_routers
 
@@ -457,6 +457,50 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(training)
+
+
+def upcycle_to_folder(
+    source: Source,
+    branches: Mapping[str, str],
+    folder: Path,
+    *,
+    experts: int | None = None,
+    noise: float | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Upcycle a model to a new folder; returns sizes and the proof of equality as JSON.
+
+    branches: trained copies by name, whose MLPs become the experts. experts: default 8 copies. noise: default 0.01 for copies, 0 for
+    branches. options: further fields of UpcycleOptions.
+    """
+    if len(branches) == 1:
+        raise UnmaskError("One branch makes one expert, but a mixture needs two or more: repeat --branch NAME=MODEL.")
+    if branches and experts not in (None, len(branches)):
+        raise UnmaskError(f"{len(branches)} branches make {len(branches)} experts: leave --experts out.")
+    noise = noise if noise is not None else 0.0 if branches else 0.01
+    settings = UpcycleOptions(experts=len(branches) or experts or 8, noise=noise, **options)
+    check_free(folder)
+    # the revision is the model's
+    sources = {name: replace(source, model=model, revision=None) for name, model in branches.items()}
+    for branch in sources.values():  # a wrong path is reported before anything is loaded
+        places_of(branch)
+    with only_writer_of(folder):
+        dense, tokenizer = load_base_language_model(source)
+        dense_parameters = sum(parameter.numel() for parameter in dense.parameters())
+        loaded = [load_branch(name, branch, dense, tokenizer) for name, branch in sources.items()]
+        result = upcycle(dense, settings, loaded)
+        save_upcycled(result, tokenizer, folder, source.model, settings)
+    total, active = sizes(result.model, settings.top_k)
+    return {
+        "folder": str(folder),
+        "architecture": result.target.model_type,
+        "dtype": dtype_name(result.model),
+        "dense_parameters": dense_parameters,
+        "parameters": total,
+        "active_parameters": active,
+        "difference": result.difference,
+        "branches": result.branches,
+    }
 
 
 def save_upcycled(

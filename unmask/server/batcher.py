@@ -1,4 +1,4 @@
-"""Batcher: the threads that own the model compute the texts of all requests, batch by batch, in the order of the text queue."""
+"""Threads that own the model compute the texts of all requests, batch by batch, in the order of the text queue."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from unmask.encoding.batching import share
 from unmask.server.text_queue import TextQueue, WaitingText
 
 Compute = Callable[[int, Hashable, Sequence[Any]], Sequence[Any]]
-"""Takes the number of the worker, and the group and the values of a batch. Returns one result for each value."""
+"""(worker, group, values of a batch) -> one result per value."""
 
-_FORGET = 0.2  # weight of the newest batch in the mean speed
+_SMOOTHING = 0.2  # weight of the newest batch in the moving average of the speed
 
 
 class Full(Exception):
-    """The queue has no room. seconds: after which a new try may succeed."""
+    """The queue is full. seconds: after which a retry may succeed."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the queue is full for {seconds:.0f} seconds")
@@ -28,12 +28,12 @@ class Full(Exception):
 
 
 class Closed(Exception):
-    """The batcher takes no more texts."""
+    """The batcher accepts no more texts."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch that was computed: its group, texts and tokens, and the seconds that it took."""
+    """Statistics of a computed batch."""
 
     group: Hashable
     texts: int
@@ -43,8 +43,6 @@ class Batch:
 
 @dataclass(eq=False)
 class _Request:
-    """A request whose texts wait or are computed."""
-
     future: Future[list[Any]]
     results: list[Any]
     missing: int = field(init=False)
@@ -52,18 +50,22 @@ class _Request:
     def __post_init__(self) -> None:
         self.missing, self._lock = len(self.results), threading.Lock()
 
-    def done_with_one(self) -> bool:
-        """Count a result. Returns whether it was the last one."""
+    def count_result(self) -> bool:
+        """Return whether this was the last result."""
         with self._lock:
             self.missing -= 1
             return not self.missing
 
 
 class Batcher:
-    """Computes texts of many requests together. All methods may be called from any thread.
+    """Computes texts of many requests together. Thread-safe.
 
-    budget: most tokens of a batch with its padding. capacity: most tokens that may wait. workers: batches that are computed at the
-    same time. observe: called after each batch.
+    Args:
+        compute: Computes a batch.
+        budget: Maximum tokens of a batch, padding included.
+        capacity: Maximum tokens in the queue.
+        workers: Number of batches computed in parallel.
+        observe: Called after each batch.
     """
 
     def __init__(
@@ -75,7 +77,6 @@ class Batcher:
         workers: int = 1,
         observe: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Start the threads."""
         self._compute, self._budget, self._capacity, self._observe = compute, budget, capacity, observe
         self._queue, self._changed = TextQueue(), threading.Condition()
         self._closed = False
@@ -89,36 +90,36 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Whether all threads run."""
+        """Whether all threads are running."""
         return all(thread.is_alive() for thread in self._threads)
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Number of texts that wait, and their tokens."""
+        """Number of waiting texts, and their tokens."""
         with self._changed:
             return len(self._queue), self._queue.tokens
 
     def submit(self, group: Hashable, texts: Sequence[tuple[int, Any]]) -> Future[list[Any]]:
-        """The future results of the texts of one request, in their order. texts: number of tokens and value of each.
+        """Queue the texts of a request, as (tokens, value) pairs; the future holds their results in the same order.
 
-        Cancel the future to drop those texts that still wait. Raises Full, and Closed after `close`.
+        Cancel the future to drop texts that are still waiting. Raises Full, or Closed after `close`.
         """
         request = _Request(Future(), [None] * len(texts))
         with self._changed:
             if self._closed:
                 raise Closed
-            # an empty queue takes any request, so that none is refused for ever
+            # an empty queue accepts any request, so that large ones are not refused forever
             if len(self._queue) and self._queue.tokens + sum(tokens for tokens, _ in texts) > self._capacity:
                 raise Full(self._queue.tokens / self._speed / len(self._threads) if self._speed else 1.0)
             self._queue.add(request, group, texts)
             self._changed.notify(len(texts))
-        request.future.add_done_callback(lambda _: self._forget(request))
+        request.future.add_done_callback(lambda _: self._drop(request))
         if not texts:
             request.future.set_result([])
         return request.future
 
     def close(self, timeout: float | None = None) -> None:
-        """Refuse new texts, and wait until all others are computed. What is not computed in time raises Closed."""
+        """Refuse new texts and wait for the others; requests not computed within the timeout fail with Closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -130,30 +131,29 @@ class Batcher:
         for request in abandoned:
             _settle(request.future, Closed())
 
-    def _forget(self, request: _Request) -> None:
-        """Drop the texts of a request that was cancelled or has failed."""
+    def _drop(self, request: _Request) -> None:
         if request.missing:
             with self._changed:
                 self._queue.remove(request)
 
     def _work(self, worker: int) -> None:
         while batch := self._next():
-            begin = time.perf_counter()
+            start = time.perf_counter()
             results = self._computed(worker, batch)
-            # before the answers: who has one would else find it missing in the metrics
-            self._note(batch, time.perf_counter() - begin)
+            # before the answers, so that a client finds its batch in the metrics
+            self._record(batch, time.perf_counter() - start)
             for text, result in zip(batch, results, strict=True):
-                _hand_over(text, result)
+                _deliver(text, result)
 
     def _next(self) -> list[WaitingText]:
-        """The next batch; empty if there will be none."""
+        """The next batch, or nothing after `close`."""
         with self._changed:
             while not len(self._queue) and not self._closed:
                 self._changed.wait()
             return self._queue.take(share(self._budget, self._queue.tokens, len(self._threads)))
 
     def _computed(self, worker: int, batch: list[WaitingText]) -> list[Any]:
-        """The result or the error of each text. If a batch fails, its halves are computed, so that only the text that cannot be fails."""
+        """The result or the error of each text. A batch that fails is halved, so that only the offending text fails."""
         try:
             return list(self._compute(worker, batch[0].group, [text.value for text in batch]))
         except Exception as error:
@@ -162,28 +162,26 @@ class Batcher:
             middle = len(batch) // 2
             return [*self._computed(worker, batch[:middle]), *self._computed(worker, batch[middle:])]
 
-    def _note(self, batch: list[WaitingText], seconds: float) -> None:
+    def _record(self, batch: list[WaitingText], seconds: float) -> None:
         tokens = sum(text.tokens for text in batch)
         speed = tokens / max(seconds, 1e-6)
         with self._changed:
-            self._speed += (speed - self._speed) * (_FORGET if self._speed else 1.0)
+            self._speed += (speed - self._speed) * (_SMOOTHING if self._speed else 1.0)
         self._observe(Batch(batch[0].group, len(batch), tokens, seconds))
 
 
-def _hand_over(text: WaitingText, result: Any) -> None:
-    """Give a request the result of one of its texts, or the error that ends it."""
+def _deliver(text: WaitingText, result: Any) -> None:
     request = text.request
     if isinstance(result, Exception):
         _settle(request.future, result)
         return
-    request.results[text.place] = result
-    if request.done_with_one():
+    request.results[text.position] = result
+    if request.count_result():
         _settle(request.future, request.results)
 
 
 def _settle(future: Future[list[Any]], result: list[Any] | Exception) -> None:
-    """Give a future its result, unless it was cancelled."""
-    with suppress(InvalidStateError):
+    with suppress(InvalidStateError):  # it was cancelled
         if isinstance(result, Exception):
             future.set_exception(result)
         else:

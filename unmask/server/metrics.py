@@ -1,4 +1,4 @@
-"""Metrics: what a server counts, for Prometheus. Labels are names of ours, never anything that a request holds."""
+"""Prometheus metrics. Labels are our own names, never anything from a request."""
 
 from __future__ import annotations
 
@@ -17,41 +17,37 @@ class Metrics:
     """The counters of one server."""
 
     def __init__(self) -> None:
-        """Make counters that stand at zero."""
         self._registry = registry = CollectorRegistry()
-        self.requests = Counter("unmask_requests_total", "Answers, by path and status.", ["path", "status"], registry=registry)
-        self.seconds = Histogram(
-            "unmask_request_seconds", "From the first byte of a request to the end of its answer.", ["path"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self.texts = Counter("unmask_texts_total", "Texts of requests that were answered.", ["model"], registry=registry)
-        self.tokens = Counter("unmask_tokens_total", "Tokens of these texts, with their prompts.", ["model"], registry=registry)
-        self.cut = Counter(
-            "unmask_truncated_texts_total", "Texts that were cut to the model's limit.", ["model"], registry=registry
-        )
-        self.gone = Counter(
-            "unmask_gone_clients_total", "Requests whose client did not wait for the answer.", registry=registry
-        )
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        self.requests = counter("unmask_requests_total", "Requests, by path and status.", ("path", "status"))
+        self.seconds = Histogram("unmask_request_seconds", "Time of a request.", ["path"], buckets=_SECONDS, registry=registry)
+        self.texts = counter("unmask_texts_total", "Texts of answered requests.", ("model",))
+        self.tokens = counter("unmask_tokens_total", "Tokens of these texts, prompts included.", ("model",))
+        self.truncated = counter("unmask_truncated_texts_total", "Texts truncated to the model's limit.", ("model",))
+        self.disconnects = counter("unmask_gone_clients_total", "Requests whose client disconnected before the answer.")
         self.batch_texts = Histogram("unmask_batch_texts", "Texts of a batch.", buckets=_TEXTS, registry=registry)
-        self.batch_tokens = Counter("unmask_batch_tokens_total", "Tokens of all batches.", registry=registry)
+        self.batch_tokens = counter("unmask_batch_tokens_total", "Tokens of all batches.")
         self.batch_seconds = Histogram("unmask_batch_seconds", "Time of a batch.", buckets=_SECONDS, registry=registry)
 
-    def note_batch(self, batch: Batch) -> None:
-        """Count a batch that was computed."""
+    def count_batch(self, batch: Batch) -> None:
+        """Count a computed batch."""
         self.batch_texts.observe(batch.texts)
         self.batch_tokens.inc(batch.tokens)
         self.batch_seconds.observe(batch.seconds)
 
-    def note_answer(self, model: str, texts: int, tokens: int, cut: int) -> None:
-        """Count the texts of a request that was answered."""
+    def count_answer(self, model: str, texts: int, tokens: int, truncated: int) -> None:
+        """Count the texts of an answered request."""
         self.texts.labels(model).inc(texts)
         self.tokens.labels(model).inc(tokens)
-        self.cut.labels(model).inc(cut)
+        self.truncated.labels(model).inc(truncated)
 
-    def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """Show a number that is asked for whenever somebody looks."""
-        Gauge(name, about, registry=self._registry).set_function(value)
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Add a gauge that is read when the metrics are."""
+        Gauge(name, text, registry=self._registry).set_function(value)
 
-    def page(self) -> bytes:
-        """All counters, in Prometheus' text format."""
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format."""
         return bytes(generate_latest(self._registry))

@@ -1,4 +1,4 @@
-"""Protocol: requests and answers in the form of OpenAI's embeddings API, with a few fields more."""
+"""Requests and responses of OpenAI's embeddings API, with a few additional fields."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import base64
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from pydantic_core import from_json
+from starlette.responses import Response
 
 from unmask.errors import unknown
 
 INSTRUCTION_CHARACTERS = 20_000
-"""Most characters of an instruction. Each text of a request repeats it, before any limit of tokens can hold."""
+"""Every text of a request repeats the instruction, so its length is limited before tokens are counted."""
 
-SHOWN = 100  # characters of a request that an error repeats to its sender
+MAX_ECHO = 100  # characters of a request that an error repeats
 _Item = TypeVar("_Item")
-_List = Annotated[list[_Item], Field(fail_fast=True)]  # else a body of millions of mistakes would become millions of errors
+_List = Annotated[list[_Item], Field(fail_fast=True)]  # a body may contain millions of mistakes
 _ESCAPES = re.compile(
     rb"\\\\|\\u[dD][89abAB]%(hex)b{2}\\u[dD][c-fC-F]%(hex)b{2}|(?P<half>\\u[dD][89a-fA-F]%(hex)b{2})" % {b"hex": b"[0-9a-fA-F]"}
 )
@@ -29,7 +30,7 @@ _INPUT = "input should be a string, a list of strings, a list of token ids, or a
 
 
 class ApiError(Exception):
-    """A refused or failed request: an HTTP status, one sentence, and what else OpenAI's errors hold."""
+    """A refused or failed request, with the fields of OpenAI's errors."""
 
     def __init__(
         self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry_after: float | None = None
@@ -38,28 +39,24 @@ class ApiError(Exception):
         self.status, self.message, self.code, self.param = status, message, code, param
         self.retry_after = None if retry_after is None else min(max(1, round(retry_after)), 60)
 
-    @property
-    def body(self) -> bytes:
-        """The answer, as JSON."""
+    def response(self) -> Response:
+        """The error as a JSON response."""
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
             self.status, "invalid_request_error" if self.status < 500 else "server_error"
         )
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}).encode()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that belong to the status."""
-        headers = {"content-type": "application/json"}
+        headers = {}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
+        if self.status == 413:
+            headers["connection"] = "close"  # the rest of the body is not read
         if self.retry_after is not None:
             headers["retry-after"] = str(self.retry_after)
-        return headers
+        return Response(json.dumps({"error": error}), self.status, headers, "application/json")
 
 
 class EmbeddingRequest(BaseModel):
-    """The body of POST /v1/embeddings. The last four fields are unmask's own. An optional field that is null has its default."""
+    """The body of POST /v1/embeddings. The last four fields are extensions. Null stands for the default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,62 +64,60 @@ class EmbeddingRequest(BaseModel):
     input: StrictStr | _List[StrictStr] | _List[StrictInt] | _List[_List[StrictInt]] = Field(
         description="A text, texts, the token ids of a text, or those of several texts."
     )
-    encoding_format: Literal["float", "base64"] = Field(
-        "float", description="base64: of the vector's numbers as little-endian float32."
-    )
-    dimensions: Annotated[StrictInt, Field(ge=1)] | None = Field(None, description="Keep so many first dimensions only.")
-    user: StrictStr | None = Field(None, description="Taken and ignored.")
+    encoding_format: Literal["float", "base64"] = Field("float", description="base64 encodes little-endian float32.")
+    dimensions: Annotated[StrictInt, Field(ge=1)] | None = Field(None, description="Keep only the first dimensions.")
+    user: StrictStr | None = Field(None, description="Ignored.")
     input_type: Literal["query", "document"] | None = Field(
-        None, description="Use the instruction that a saved embedder has for queries or documents, if it has one."
+        None, description="Use the saved embedder's instruction for queries or documents, if it has one."
     )
     instruction: Annotated[StrictStr, Field(max_length=INSTRUCTION_CHARACTERS)] | None = Field(
-        None, description=f"What the prompt's {{instruction}} says: at most {INSTRUCTION_CHARACTERS} characters."
+        None, description=f"Replaces {{instruction}} in the prompt; at most {INSTRUCTION_CHARACTERS} characters."
     )
     truncate: StrictBool = Field(
-        True, description="Cut texts to the model's limit, and report them in `truncated`. False: refuse the request instead."
+        True, description="Truncate texts to the model's limit and list them in `truncated`. False: refuse the request instead."
     )
-    normalize: StrictBool = Field(True, description="Scale vectors to length 1.")
+    normalize: StrictBool = Field(True, description="Scale vectors to unit length.")
 
     @property
     def ids(self) -> list[list[int]] | None:
-        """The token ids of each text, or None if the input is text."""
+        """Token ids of each text, or None if the input is text."""
         if isinstance(self.input, str) or not self.input or isinstance(self.input[0], str):
             return None
         return [self.input] if isinstance(self.input[0], int) else self.input  # type: ignore[list-item, return-value]
 
     @property
     def texts(self) -> list[str]:
-        """The texts, where the input is text."""
+        """The texts, if the input is text."""
         return [self.input] if isinstance(self.input, str) else self.input  # type: ignore[return-value]
 
 
 class Embedding(BaseModel):
-    """One vector of an answer."""
+    """One vector."""
 
     object: Literal["embedding"] = "embedding"
     index: int
-    embedding: list[float] | str = Field(description="Numbers, or their base64.")
+    embedding: list[float] | str = Field(description="Numbers or base64.")
 
 
 class Usage(BaseModel):
-    """Tokens of the texts with their prompts."""
+    """Tokens, prompts included."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingResponse(BaseModel):
-    """The answer to POST /v1/embeddings."""
+    """The response of POST /v1/embeddings."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]
     model: str
     usage: Usage
-    truncated: list[int] = Field(description="The places of the texts that were cut, counted from 0.")
+    truncated: list[int] = Field(description="Indices of truncated texts, from 0.")
 
 
 class Error(BaseModel):
-    """What is wrong with a request, in one sentence."""
+    """What is wrong with a request."""
 
     message: str
     type: str
@@ -131,67 +126,48 @@ class Error(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """The answer to a request that was refused or failed."""
+    """The response to a request that was refused or failed."""
 
     error: Error
 
 
-def parse_request(body: bytes, items: int) -> EmbeddingRequest:
-    """The request of a body, of at most so many texts.
-
-    Raises ApiError with status 413 for more texts. Raises it with status 400 for another mistake, and names the field that is wrong.
-    """
-    fields = _fields(body)
-    _require_items(fields.get("input"), items)
-    try:
-        return EmbeddingRequest.model_validate({name: value for name, value in fields.items() if value is not None})
-    except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    problem = ""
+def parse_request(body: bytes, max_texts: int) -> EmbeddingRequest:
+    """Parse a body. Raises ApiError with status 413 for too many texts, and 400 for other mistakes, naming the field."""
     try:
         fields = from_json(_without_half_surrogates(body))
     except ValueError as error:
-        problem = f": {error}"
-    if problem or not isinstance(fields, dict):
-        raise ApiError(400, f"The body is not the JSON object that it should be{problem}.")
+        raise ApiError(400, f"The body is not valid JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise ApiError(400, "The body is not a JSON object.")
     for name in fields:
         if name not in EmbeddingRequest.model_fields:
-            name = name[:SHOWN]
+            name = name[:MAX_ECHO]
             raise ApiError(400, str(unknown("field", name, EmbeddingRequest.model_fields)), param=name)
-    return fields
+    texts = fields.get("input")
+    if texts == []:
+        raise ApiError(400, "input is empty: give at least one text.", param="input")
+    count = len(texts) if isinstance(texts, list) and not isinstance(texts[0], int) else 1
+    if count > max_texts:
+        message = f"{count} texts exceed the limit of {max_texts}: send fewer at once."
+        raise ApiError(413, message, param="input")
+    try:
+        return EmbeddingRequest.model_validate({name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    name = str(problem["loc"][0])
+    if problem["type"] == "missing":
+        raise ApiError(400, f"The field '{name}' is missing.", param=name)
+    rule = problem["msg"].partition(" ")[2]  # of "Input should be a valid string"
+    raise ApiError(400, _INPUT if name == "input" else f"{name} {rule}.", param=name)
 
 
 def _without_half_surrogates(body: bytes) -> bytes:
-    """JSON in which each lone half of a surrogate pair is U+FFFD, as `Embedder.encode` reads it. JSON parsers in Rust refuse them."""
+    """Replace lone surrogates with U+FFFD, as `Embedder.encode` does; JSON parsers in Rust refuse them."""
     return _ESCAPES.sub(lambda match: rb"\ufffd" if match["half"] else match[0], body) if rb"\u" in body else body
 
 
-def _require_items(given: Any, items: int) -> None:
-    if given == []:
-        raise ApiError(400, "input is empty: give at least one text.", param="input")
-    texts = len(given) if isinstance(given, list) and not isinstance(given[0], int) else 1
-    if texts > items:
-        message = (
-            f"{texts} texts are more than the {items} of one request: send fewer at once, or raise the server's --max-texts."
-        )
-        raise ApiError(413, message, param="input")
-
-
-def _refusal(error: ValidationError) -> ApiError:
-    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    name = str(problem["loc"][0])
-    if problem["type"] == "missing":
-        return ApiError(400, f"The field '{name}' is missing.", param=name)
-    said = problem["msg"].partition(" ")[2]  # "Input should be a valid string": the field is a better subject
-    message = _INPUT if name == "input" else f"{name} {said}."
-    return ApiError(400, message, param=name)
-
-
 def render(model: str, vectors: NDArray[np.float32], encoding: str, tokens: int, truncated: Sequence[int]) -> bytes:
-    """The answer with these vectors, in their order, as JSON."""
+    """The response body for vectors, as JSON."""
     encode = _base64 if encoding == "base64" else _numbers
     data = b",".join(
         b'{"object":"embedding","index":%d,"embedding":%b}' % (index, encode(vector)) for index, vector in enumerate(vectors)
@@ -206,5 +182,5 @@ def _base64(vector: NDArray[np.float32]) -> bytes:
 
 
 def _numbers(vector: NDArray[np.float32]) -> bytes:
-    # one vector at a time: other threads may run in between
+    # per vector, so that other threads can run in between
     return json.dumps(vector.tolist(), separators=(",", ":")).encode()

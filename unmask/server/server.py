@@ -1,94 +1,80 @@
-"""Server: the socket, the HTTP library, and the way from the first signal to the stop, which leaves accepted requests time."""
+"""The HTTP server: a socket, uvicorn, and a graceful stop."""
 
 from __future__ import annotations
 
 import logging
 import socket
-import time
 from typing import Any
 
 import uvicorn
 
 from unmask.errors import UnmaskError
+from unmask.server.access import ApiKeys, local_hosts
 from unmask.server.app import Service, create_api
-from unmask.server.bodies import Traffic
-from unmask.server.browsers import local_names
-from unmask.server.connection import Connection
-from unmask.server.gate import Gate
-from unmask.server.keys import Keys
-from unmask.server.limits import Limits
 from unmask.server.metrics import Metrics
+from unmask.server.middleware import App, Middleware, ServerSettings
 from unmask.server.served import ServedModels
 
-_FLUSH_SECONDS = 5  # for the last bytes of answers, after all requests were answered
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without logs, which would show what clients send, and which returns after a signal instead of raising it again."""
+
+    def __init__(self, app: App, *, max_connections: int, shutdown_seconds: float) -> None:
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=max_connections,
+                timeout_graceful_shutdown=round(shutdown_seconds),
+            )
+        )
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop gracefully on the first signal, at once on the second."""
+        self.should_exit, self.force_exit = True, self.should_exit
 
 
 class Server:
     """Served models on a socket."""
 
-    def __init__(self, models: ServedModels, keys: Keys, limits: Limits, listening: socket.socket) -> None:
-        """Start the threads that compute; nothing is answered yet. Without keys, a loopback address answers no web page of others."""
-        # its messages would show what a client sent; the gate and the metrics tell what happens
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
-        self._listening, metrics, self.traffic = listening, Metrics(), Traffic()
-        names = () if keys else local_names(listening.getsockname()[0])
-        self.service = Service(models, limits, metrics, self.traffic)
-        gate = Gate(create_api(self.service), keys, limits, metrics, self.traffic, names)
-        config = uvicorn.Config(
-            gate,
-            http=Connection.under(limits),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=max(1, int(limits.idle_seconds)),
-            timeout_graceful_shutdown=_FLUSH_SECONDS,
+    def __init__(self, models: ServedModels, keys: ApiKeys, settings: ServerSettings, listening: socket.socket) -> None:
+        """Start the threads that compute. Without keys on a loopback address, requests from web pages are refused."""
+        metrics = Metrics()
+        self.service = Service(models, settings, metrics)
+        hosts = () if keys else local_hosts(listening.getsockname()[0])
+        self.middleware = Middleware(create_api(self.service), keys, settings, metrics, hosts)
+        self._listening = listening
+        self._http = HttpServer(
+            self.middleware, max_connections=settings.max_connections, shutdown_seconds=settings.shutdown_seconds
         )
-        self._http = _HttpServer(config, self.traffic, limits.drain_seconds)
 
     def run(self) -> None:
-        """Serve until a signal (SIGTERM, Ctrl-C) or `stop`, and then until accepted requests are answered, or their time is over."""
+        """Serve until a signal (SIGTERM, Ctrl-C) or `stop`, then finish accepted requests."""
         try:
             self._http.run([self._listening])
         finally:
             self.service.close()
 
     def stop(self) -> None:
-        """Refuse new requests, answer those that were accepted, and end `run`. May be called from any thread."""
-        self.traffic.draining = True
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn, with a first signal that refuses new requests while it answers others, and a second one that stops at once."""
-
-    def __init__(self, config: Any, traffic: Traffic, patience: float) -> None:
-        super().__init__(config)
-        self._traffic, self._patience, self._since = traffic, patience, 0.0
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Take a signal."""
-        self.should_exit = self.force_exit = self._traffic.draining
-        self._traffic.draining = True
-
-    async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: has everything been answered?"""
-        if self._traffic.draining:
-            self._since = self._since or time.monotonic()
-            self.should_exit |= not self._traffic.requests or time.monotonic() - self._since > self._patience
-        return bool(await super().on_tick(counter))
+        """End `run` as a signal does. Can be called from any thread."""
+        self._http.should_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; on `::`, for IPv4 too. Port 0 takes any free port. Raises UnmaskError if the port is taken or not allowed."""
+    """Open a listening socket; port 0 takes any free port, and `::` also accepts IPv4."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)  # localhost: where every client looks
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=both)
+        family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)  # clients try IPv4 for localhost
+        dualstack = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=dualstack)
     except (OSError, UnicodeError) as error:
-        raise UnmaskError(f"Nothing can listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}.") from error
+        raise UnmaskError(f"Cannot listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def address_of(listening: socket.socket) -> str:

@@ -1,8 +1,8 @@
-"""Text queue: which of the texts that wait are computed next, and together.
+"""Fair queue of texts: which texts are computed next, and together.
 
-Every text has a turn, on a clock that counts computed tokens. The turn of a text is the clock at its arrival, plus AGEING times the tokens
-of its request up to this text, shorter texts first. So short texts go before long ones, and small requests before large ones. Nothing waits
-for ever: once the clock has reached the turn of a text, texts that arrive go behind it.
+Priorities are virtual deadlines on a clock that counts computed tokens: the clock at arrival, plus AGEING times the tokens of the request
+up to this text, shortest text first. Short texts overtake long ones, and small requests large ones, but nothing starves: once the clock
+has passed the deadline of a text, new texts queue behind it.
 """
 
 from __future__ import annotations
@@ -15,121 +15,113 @@ from typing import Any, NamedTuple
 from unmask.encoding.batching import BATCH_OVERHEAD, may_share
 
 AGEING = 4
-"""How long a text lets later, shorter texts go first: until so many times the tokens of its request up to this text were computed."""
+"""How long later, shorter texts may overtake: a multiple of the tokens of the request up to this text."""
 
-_CANDIDATES = 512  # texts that are looked at for one batch, so that choosing stays cheap
+_CANDIDATES = 512  # texts considered for a batch
 
 
 class WaitingText(NamedTuple):
-    """A text that waits. Earlier turns come first; of equal turns, earlier arrivals.
+    """A text in the queue, ordered by deadline, then by arrival. Only texts of one group share a batch."""
 
-    request: whose it is; place: its place there; group: only texts of one group share a batch.
-    """
-
-    turn: int
+    deadline: int
     arrival: int
     request: Any
-    place: int
+    position: int
     group: Hashable
     tokens: int
     value: Any
 
 
 class TextQueue:
-    """Texts that wait, in the order of their turns. One thread at a time may use it.
+    """Waiting texts in a heap; removed texts stay in it until they come up. Not thread-safe.
 
-    tokens: of all texts that wait. clock: tokens of all texts that were taken. Work for one request hardly depends on how many texts of
-    others wait: the texts are a heap, and a text that is removed stays there until it comes up.
+    tokens: of all waiting texts. clock: tokens of all texts taken so far.
     """
 
     def __init__(self) -> None:
-        """Make an empty queue."""
         self.tokens = self.clock = 0
         self._arrivals = self._number = 0
         self._waiting: list[WaitingText] = []
-        self._of: dict[Any, dict[int, int]] = {}  # request -> arrival of each text that waits -> its tokens
+        self._lengths: dict[Any, dict[int, int]] = {}  # request -> arrival of each waiting text -> its tokens
 
     def __len__(self) -> int:
-        """Number of texts that wait."""
+        """Number of waiting texts."""
         return self._number
 
     def add(self, request: Any, group: Hashable, texts: Sequence[tuple[int, Any]]) -> None:
-        """Let the texts of a request wait. texts: number of tokens and value of each."""
+        """Add the texts of a request, as (tokens, value) pairs."""
         before = 0
-        for place in sorted(range(len(texts)), key=lambda place: texts[place][0]):
-            tokens, value = texts[place]
+        for position in sorted(range(len(texts)), key=lambda position: texts[position][0]):
+            tokens, value = texts[position]
             before += tokens
             self._arrivals += 1
-            self._of.setdefault(request, {})[self._arrivals] = tokens
-            text = WaitingText(self.clock + AGEING * before, self._arrivals, request, place, group, tokens, value)
+            self._lengths.setdefault(request, {})[self._arrivals] = tokens
+            text = WaitingText(
+                deadline=self.clock + AGEING * before, arrival=self._arrivals, request=request, position=position, group=group,
+                tokens=tokens, value=value,
+            )  # fmt: skip
             heappush(self._waiting, text)
         self.tokens += before
         self._number += len(texts)
 
     def remove(self, request: Any) -> None:
-        """Forget the texts of a request that nobody waits for any more."""
-        removed = self._of.pop(request, {})
+        """Remove the texts of a request."""
+        removed = self._lengths.pop(request, {})
         self.tokens -= sum(removed.values())
         self._number -= len(removed)
-        if len(self._waiting) > 2 * self._number + _CANDIDATES:  # most were removed, so that looking at all is rare
-            self._waiting = [text for text in self._waiting if self._waits(text)]
+        if len(self._waiting) > 2 * self._number + _CANDIDATES:  # most of the heap is stale
+            self._waiting = [text for text in self._waiting if self._is_waiting(text)]
             heapify(self._waiting)
 
     def take(self, budget: int) -> list[WaitingText]:
-        """The text whose turn it is, and others that share its batch: at most `budget` tokens with padding, or one longer text.
-
-        Empty if no text waits. A text joins only if that is cheaper than a batch of its own.
-        """
-        texts = self._first(_CANDIDATES)
+        """Take the first text and those that share its batch: at most `budget` tokens with padding, or one longer text."""
+        texts = self._pop(_CANDIDATES)
         if not texts:
             return []
         first = texts[0]
         candidates = [text for text in texts if text.group == first.group]
-        candidates.sort(key=lambda text: text.tokens)  # stable: of equal lengths, the earlier turn comes first
+        candidates.sort(key=lambda text: text.tokens)  # stable: earlier deadlines first
         start, stop = share_batch([text.tokens for text in candidates], candidates.index(first), budget)
         batch = candidates[start:stop]
         for text in batch:
-            self._leave(text)
+            self._take(text)
         for text in texts:
-            if self._waits(text):
+            if self._is_waiting(text):
                 heappush(self._waiting, text)
         self.clock += sum(text.tokens for text in batch)
         return batch
 
     def take_all(self) -> list[WaitingText]:
-        """Every text that waits; then the queue is empty."""
-        texts = self._first(len(self))
+        """Empty the queue."""
+        texts = self._pop(len(self))
         for text in texts:
-            self._leave(text)
+            self._take(text)
         return texts
 
-    def _first(self, number: int) -> list[WaitingText]:
-        """Take up to so many texts that wait out of the heap, in order."""
+    def _pop(self, number: int) -> list[WaitingText]:
         texts: list[WaitingText] = []
         while self._waiting and len(texts) < number:
             text = heappop(self._waiting)
-            if self._waits(text):
+            if self._is_waiting(text):
                 texts.append(text)
         return texts
 
-    def _waits(self, text: WaitingText) -> bool:
-        """Whether a text in the heap was neither taken nor removed."""
-        return text.arrival in self._of.get(text.request, ())
+    def _is_waiting(self, text: WaitingText) -> bool:
+        return text.arrival in self._lengths.get(text.request, ())
 
-    def _leave(self, text: WaitingText) -> None:
-        """Count a text as taken."""
-        of_request = self._of[text.request]
+    def _take(self, text: WaitingText) -> None:
+        of_request = self._lengths[text.request]
         self.tokens -= of_request.pop(text.arrival)
         self._number -= 1
         if not of_request:
-            del self._of[text.request]
+            del self._lengths[text.request]
 
 
 def share_batch(lengths: Sequence[int], first: int, budget: int) -> tuple[int, int]:
-    """The range of texts around `first` that makes the best batch. lengths: ascending.
+    """The best batch around text `first`, as a range of texts sorted by length.
 
-    The next shorter or the next longer text joins, whichever leaves the larger share of the cost to real tokens. It joins only if
-    that share grows, if its padding costs less than a batch of its own, and if the batch stays within the budget.
+    Greedily adds the next shorter or longer text, whichever leaves the larger share of the cost to real tokens, as long as that share
+    grows, the padding costs less than a separate batch, and the budget holds.
     """
     before = list(accumulate(lengths, initial=0))
 

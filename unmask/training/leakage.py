@@ -6,14 +6,19 @@ import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import combinations
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from unmask.errors import UnmaskError
+from unmask.io.paths import expanded
+from unmask.io.terminal import say
+from unmask.tasks.find import resolve_tasks
 from unmask.tasks.kinds.kind import Forms
-from unmask.training.data import DataSet, content_hash
+from unmask.tasks.task import LocalTask
+from unmask.training.data import DataSet, DataSource, content_hash, read_whole
 from unmask.training.text_keys import fold
 
 SHINGLE: Final = 5  # letters: a changed word touches few of them, and two texts on one subject share few
@@ -68,6 +73,37 @@ class LeakReport:
     examples: int
     threshold: float
     tasks: tuple[TaskLeaks, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """All leaks, with counts."""
+        tasks = [{**asdict(task), "exact": task.exact, "near": task.near} for task in self.tasks]
+        return {**asdict(self), "tasks": tasks}
+
+
+def search_leaks(train: Sequence[str], tasks: Sequence[str], threshold: float = 0.8) -> list[LeakReport]:
+    """`find_leaks` for training data and task folders by name."""
+    scored: dict[str, Any] = {}
+    for task in resolve_tasks(tasks):
+        if not isinstance(task, LocalTask):
+            raise UnmaskError(f"Leaks are searched in task folders, but '{task.name}' is a task of mteb.")
+        scored[task.name] = task.texts_and_pairs
+    texts = {name: task_texts for name, (task_texts, _) in scored.items()}
+    pairs = {name: task_pairs for name, (_, task_pairs) in scored.items()}
+    reports = []
+    for path in train:
+        data = read_whole(_label(path), DataSource(path=path), Path())
+        if data.unread:
+            say(f"{data.name}: columns not searched: {', '.join(data.unread)}")
+        reports.append(find_leaks(data, texts, threshold, pairs))
+    return reports
+
+
+def _label(path: str) -> str:
+    """Many files are named train.jsonl, so their folder is part of the label."""
+    if path.startswith(("hub:", "starter:")):
+        return path
+    file = expanded(path).resolve()
+    return file.name if file.is_dir() else f"{file.parent.name}/{file.stem}"
 
 
 def find_leaks(

@@ -7,6 +7,7 @@ tests/training/test_mining.py holds ours to its result where the two must agree.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +16,23 @@ from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float32
+from pydantic import ValidationError
 
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
-from unmask.errors import UnmaskError
+from unmask.encoding.words import without_surrogates
+from unmask.errors import UnmaskError, first_problem
 from unmask.io.array_types import NDArray
+from unmask.io.files import atomic, only_writer_of
 from unmask.io.paths import expanded
 from unmask.io.rows import field
-from unmask.training.data import DataSet, DataSource, Example, content_hash, read_table, sentences_of
+from unmask.saving.folder import read_saved
+from unmask.training.data import DataSet, DataSource, Example, content_hash, read_pairs, read_table, sentences_of
+from unmask.training.recipe import parse_setting
 from unmask.training.sources import titled
 from unmask.training.text_keys import other_forms, positives_of, text_key
 
+DEFAULT_DESIGN: Final = "prompteol-z"  # a ratio of cosines means little if all vectors point in one direction
 _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
 
 
@@ -85,6 +92,45 @@ def read_corpus(path: str, pairs: DataSource) -> Corpus:
     if expanded(pairs.path).is_dir() and "text" in table[0][1]:
         return Corpus([titled(row) for line, row in table if field(file, line, row, "text").strip()], joined)
     return Corpus([example.texts[0] for example in sentences_of("corpus", source, file, table, seed=0).examples], joined)
+
+
+def mine_file(
+    pairs: str,
+    model: str,
+    output: Path,
+    settings: Mining,
+    *,
+    corpus: str | None = None,
+    where: Sequence[str] = (),
+    limit: int | None = None,
+    seed: int = 0,
+    instruction: str | None = None,
+    design: str | None = None,
+    **options: Any,
+) -> tuple[DataSet, Mined]:
+    """Mine negatives for a file of pairs and write triples as jsonl. Returns the pairs and the result.
+
+    where: conditions COLUMN=VALUE. design: default a saved embedder's design, else DEFAULT_DESIGN. options: of
+    `Embedder.from_pretrained`.
+    """
+    if output.suffix != ".jsonl":
+        raise UnmaskError(f"Triples are written as jsonl: '{output}' needs the suffix .jsonl.")
+    try:
+        conditions = {column: value for condition in where for column, value in parse_setting(condition).items()}
+        source = DataSource(path=pairs, instruction=instruction, limit=limit, where=conditions, negatives=0)
+    except ValidationError as error:
+        raise UnmaskError(f"--where: {first_problem(error)}.") from error
+    data = read_pairs(Path(pairs).stem, source, Path(), seed)
+    more = read_corpus(corpus, source) if corpus else Corpus([], {})
+    if not design and not read_saved(model, options.get("revision"), options.get("adapter"), names_design=False):
+        design = DEFAULT_DESIGN
+    embedder = Embedder.from_pretrained(model, design, **options)
+    mined = mine(embedder, data, settings, more.texts, more.plain)
+    with only_writer_of(output), atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
+        for example in mined.dataset.examples:
+            row = dict(zip(mined.dataset.columns, example.texts, strict=True))
+            lines.write(without_surrogates(json.dumps(row, ensure_ascii=False)) + "\n")
+    return data, mined
 
 
 def mine(

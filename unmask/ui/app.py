@@ -1,4 +1,4 @@
-"""App: the paths of the page and what they answer."""
+"""The application behind the page: its routes and the bodies of requests."""
 
 from __future__ import annotations
 
@@ -8,60 +8,124 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from unmask import __version__
 from unmask.designs.design import Attention
 from unmask.designs.prompts import Prompts
-from unmask.errors import UnmaskError
-from unmask.server.gate import note
+from unmask.errors import UnmaskError, first_problem
+from unmask.server.app import add_error_handlers
 from unmask.server.protocol import ApiError
 from unmask.ui import reports as report_pages
-from unmask.ui import requests, routing_view, similarities, tokens
-from unmask.ui.corpus import read_corpus
-from unmask.ui.corpus_map import CorpusMap
-from unmask.ui.door import FAILED, UPLOADS
-from unmask.ui.reports import Report
-from unmask.ui.requests import (
-    Body,
-    CompareRequest,
-    CorpusRequest,
-    MapRequest,
-    NearestRequest,
-    NeighboursRequest,
-    SearchRequest,
-    TextRequest,
-    parse,
-)
-from unmask.ui.uploads import Uploads
-from unmask.ui.work import Stop, Value, Worker
-from unmask.ui.workbench import Workbench
+from unmask.ui import routing, views
+from unmask.ui.access import MAX_UPLOAD
+from unmask.ui.corpus_map import CorpusMap, read_corpus
+from unmask.ui.embedders import Embedders
+from unmask.ui.reports import Report, Uploads
+from unmask.ui.worker import Stop, Value, Worker
 
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+MAX_TEXTS, MAX_CHARACTERS = 30, 20_000
+MEDIA_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+_NO_CORPUS = "There is no corpus. Open a file in the Map tab, or start the page with one: `unmask ui -m MODEL --corpus FILE`."
+
+Name = Annotated[StrictStr, Field(min_length=1, max_length=2000)]
+Designs = Annotated[list[Name], Field(min_length=1, max_length=2)]
+Text = Annotated[StrictStr, Field(min_length=1, max_length=MAX_CHARACTERS)]
+
+
+class Body(BaseModel):
+    """The body of a request."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CompareRequest(Body):
+    """Texts under one or two designs."""
+
+    designs: Designs
+    texts: Annotated[list[Text], Field(min_length=2, max_length=MAX_TEXTS)]
+
+
+class TextRequest(Body):
+    """A text under one or two designs."""
+
+    designs: Designs
+    text: Text
+
+
+class CorpusRequest(Body):
+    """A request about the corpus with this number."""
+
+    corpus: StrictInt
+
+
+class MapRequest(CorpusRequest):
+    """The map of the corpus under a design."""
+
+    design: Name
+    layout: Literal["pca", "t-sne"] = "pca"
+
+
+class NeighboursRequest(CorpusRequest):
+    """The neighbours of a text under a design."""
+
+    design: Name
+    place: StrictInt
+
+
+class SearchRequest(CorpusRequest):
+    """Texts that contain a string."""
+
+    query: Annotated[StrictStr, Field(max_length=1000)]
+
+
+class NearestRequest(CorpusRequest):
+    """Texts that are most similar to a query under a design."""
+
+    design: Name
+    query: Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+
+
+BodyType = TypeVar("BodyType", bound=Body)
+_MESSAGES: dict[tuple[int | str, ...], str] = {
+    ("texts",): f"Give 2 to {MAX_TEXTS} texts, one on each line, of at most {MAX_CHARACTERS} characters each.",
+    ("text",): f"Give a text of 1 to {MAX_CHARACTERS} characters.",
+    ("designs",): "Name one design or two.",
+}
+
+
+def parse(body_type: type[BodyType], body: bytes) -> BodyType:
+    """Parse a body. Raises ApiError with status 400."""
+    try:
+        return body_type.model_validate_json(body)
+    except ValidationError as error:
+        raise ApiError(400, _MESSAGES.get(error.errors()[0]["loc"][:1], "") or f"{first_problem(error)}.") from None
 
 
 class Page:
-    """What the page shows: a workbench, perhaps the map of a corpus, and reports."""
+    """The state of the page: embedders, perhaps the map of a corpus, and reports."""
 
-    def __init__(self, workbench: Workbench, corpus_map: CorpusMap | None = None, reports: Sequence[Report] = ()) -> None:
-        """Read the files of the page. Nothing computes yet."""
-        self.workbench, self.corpus_map, self.reports = workbench, corpus_map, list(reports)
+    def __init__(self, embedders: Embedders, corpus_map: CorpusMap | None = None, reports: Sequence[Report] = ()) -> None:
+        self.embedders, self.corpus_map, self.reports = embedders, corpus_map, list(reports)
         self.worker, self.key, self.uploads = Worker(), secrets.token_urlsafe(24), Uploads()
-        self._files = _page_files()
+        page, colours = files("unmask.ui") / "page", files("unmask.reporting") / "page" / "colours.css"
+        sources = [(file, "." + file.name.rpartition(".")[2]) for file in (*page.iterdir(), colours)]
+        self._files = {file.name: (file.read_bytes(), MEDIA_TYPES[kind]) for file, kind in sources if kind in MEDIA_TYPES}
 
     def close(self) -> None:
-        """End all work at its next step."""
+        """Stop all work at its next step."""
         self.worker.close()
         if self.corpus_map:
             self.corpus_map.close()
         self.uploads.close()
 
     def api(self) -> FastAPI:
-        """The application without its door."""
+        """The FastAPI application, without access control."""
         api = FastAPI(title="unmask ui", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
         for path, route in (
             ("/api/state", self.state),
@@ -70,41 +134,44 @@ class Page:
             ("/{name:path}", self.file),
         ):
             api.add_api_route(path, route, methods=["GET"], response_model=None)
+        embedders = self.embedders
         posts: dict[str, Callable[..., Any]] = {
-            "/api/similarities": self._computed(CompareRequest, self._similarities),
-            "/api/tokens": self._computed(TextRequest, self._tokens),
-            "/api/routing": self._computed(TextRequest, self._routing),
-            "/api/map": _looked_up(MapRequest, lambda given: self._map(given).get(given.design, given.layout)),
-            "/api/neighbours": _looked_up(
-                NeighboursRequest, lambda given: self._map(given).neighbours(given.design, given.place)
+            "/api/similarities": self._on_worker(
+                CompareRequest, lambda body, stop: views.similarities(embedders.embed(body.designs, body.texts, stop))
             ),
-            "/api/search": _looked_up(SearchRequest, lambda given: self._map(given).search(given.query)),
-            "/api/nearest": self._computed(
-                NearestRequest, lambda given, stop: self._map(given).nearest(given.design, given.query, stop)
+            "/api/tokens": self._on_worker(
+                TextRequest, lambda body, stop: views.token_effects(embedders, body.designs, body.text, stop)
             ),
+            "/api/routing": self._on_worker(TextRequest, self._routing),
+            "/api/nearest": self._on_worker(
+                NearestRequest, lambda body, stop: self._map(body).nearest(body.design, body.query, stop)
+            ),
+            "/api/map": _in_pool(MapRequest, lambda body: self._map(body).get(body.design, body.layout)),
+            "/api/neighbours": _in_pool(NeighboursRequest, lambda body: self._map(body).neighbours(body.design, body.place)),
+            "/api/search": _in_pool(SearchRequest, lambda body: self._map(body).search(body.query)),
             "/api/corpus": self.open_corpus,
             "/api/reports": self.open_report,
         }
-        for path, answer in posts.items():
-            api.add_api_route(path, answer, methods=["POST"], response_model=None)
-        api.add_exception_handler(ApiError, _told)
-        api.add_exception_handler(HTTPException, _no_such_path)
-        api.add_exception_handler(Exception, _failed)
+        for path, route in posts.items():
+            api.add_api_route(path, route, methods=["POST"], response_model=None)
+        add_error_handlers(api, "There is no such path.", "The page failed on this request.")
+        api.add_exception_handler(ClientDisconnect, lambda *_: Response(status_code=499))
         return api
 
     async def state(self) -> Response:
-        """The model, its designs, the limits, and what there is to look at."""
+        """The model, its designs, limits, corpus and reports."""
+        backbone = self.embedders.base.backbone
         return _json(
-            self.workbench.about
+            self.embedders.about
             | {
                 "limits": {
-                    "texts": requests.MOST_TEXTS,
-                    "tokens": tokens.MOST_TOKENS,
-                    "routed": routing_view.MOST_TOKENS,
-                    "upload": UPLOADS.body_bytes,
+                    "texts": MAX_TEXTS,
+                    "tokens": views.MAX_TOKENS,
+                    "routed": routing.MAX_TOKENS,
+                    "upload": MAX_UPLOAD,
                 },
-                "dense": routing_view.is_dense(self.workbench.base.backbone),
-                "no_routing": routing_view.why_no_routing(self.workbench.base.backbone),
+                "dense": routing.is_dense(backbone),
+                "no_routing": routing.why_no_routing(backbone),
                 "corpus": self.corpus_map.summary if self.corpus_map else None,
                 "reports": report_pages.as_json(self.reports, self.key),
                 "version": __version__,
@@ -112,138 +179,105 @@ class Page:
         )
 
     async def corpus(self) -> Response:
-        """Beginnings and labels of the texts of the corpus."""
+        """Snippets and labels of the corpus."""
         if self.corpus_map is None:
             raise ApiError(404, _NO_CORPUS)
         return _json(self.corpus_map.about())
 
     async def open_corpus(self, request: Request) -> Response:
-        """Show the map of a file that the browser sent. The query names the file, the column of its texts and perhaps that of labels."""
+        """Show the map of an uploaded file; the query string has its name, its text column and perhaps its label column."""
         query, body = request.query_params, await request.body()
 
         def read() -> CorpusMap:
             name = query.get("name", "")
-            with self.uploads.saved(name, body) as file:
+            with self.uploads.temporary_file(name, body) as file:
                 corpus = read_corpus(file, query.get("column") or "text", query.get("label") or None)
             number = self.corpus_map.number + 1 if self.corpus_map else 1
-            return CorpusMap(self.workbench, replace(corpus, name=name), number)
+            return CorpusMap(self.embedders, replace(corpus, name=name), number)
 
-        opened, before = await _in_thread(read), self.corpus_map
-        self.corpus_map = opened
-        if before:
-            before.close()
-        return _json(opened.summary)
+        corpus_map, previous = await _run_in_pool(read), self.corpus_map
+        self.corpus_map = corpus_map
+        if previous:
+            previous.close()
+        return _json(corpus_map.summary)
 
     async def open_report(self, request: Request) -> Response:
-        """List a report that the browser sent. The query names its file."""
+        """List an uploaded report; the query string has its name."""
         name, body = request.query_params.get("name", ""), await request.body()
-        if len(self.reports) >= report_pages.MOST_REPORTS:
-            raise ApiError(400, f"The page lists {report_pages.MOST_REPORTS} reports already, which is the most it can.")
-        self.reports.append(await _in_thread(lambda: self.uploads.add_report(name, body)))
+        if len(self.reports) >= report_pages.MAX_REPORTS:
+            raise ApiError(400, f"The page already lists {report_pages.MAX_REPORTS} reports, which is the maximum.")
+        self.reports.append(await _run_in_pool(lambda: self.uploads.add_report(name, body)))
         return _json(report_pages.as_json(self.reports, self.key))
 
     async def file(self, name: str) -> Response:
-        """A file of the page."""
+        """A static file."""
         if (name or "index.html") not in self._files:
             raise ApiError(404, "There is no such path.")
-        content, kind = self._files[name or "index.html"]
-        return Response(content, media_type=kind)
+        content, media_type = self._files[name or "index.html"]
+        return Response(content, media_type=media_type)
 
     async def report(self, key: str, number: str, name: str) -> Response:
-        """A report by its number, or a file beside it by its name."""
-        listed = {str(place): report for place, report in enumerate(self.reports)}
+        """A report by its number, or a file that it links to."""
         if not hmac.compare_digest(key.encode(), self.key.encode()):
             raise ApiError(401, "Open this report from the page that lists it.")
-        files = {"": listed[number].file, **listed[number].files} if number in listed else {}
-        if name not in files:
+        reports = {str(index): report for index, report in enumerate(self.reports)}
+        linked = {"": reports[number].file, **reports[number].files} if number in reports else {}
+        if name not in linked:
             raise ApiError(404, "There is no such report.")
         try:
-            content = files[name].read_bytes()
+            content = linked[name].read_bytes()
         except OSError:
-            raise ApiError(404, "This report is gone.") from None
+            raise ApiError(404, "This report has been removed.") from None
         headers = {"content-security-policy": report_pages.POLICY, "cross-origin-resource-policy": "cross-origin"}
-        kind = report_pages.KINDS.get(files[name].suffix, TYPES[".html"])
-        if kind.startswith(("text/csv", "text/plain", "application/json")):
+        media_type = report_pages.MEDIA_TYPES.get(linked[name].suffix, MEDIA_TYPES[".html"])
+        if media_type.startswith(("text/csv", "text/plain", "application/json")):
             headers["content-disposition"] = "attachment"
-        return Response(content, media_type=kind, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
 
-    def _computed(self, kind: type[Body], work: Callable[[Any, Stop], Any]) -> Callable[..., Any]:
+    def _on_worker(self, body_type: type[Body], work: Callable[[Any, Stop], Any]) -> Callable[..., Any]:
         async def route(request: Request) -> Response:
-            given = parse(kind, await request.body())
-            return _json(await self.worker.run(request.receive, lambda stop: work(given, stop)))
+            body = parse(body_type, await request.body())
+            return _json(await self.worker.run(request.receive, lambda stop: work(body, stop)))
 
         return route
 
-    def _similarities(self, given: CompareRequest, stop: Stop) -> Any:
-        return similarities.as_json(self.workbench.embed(given.designs, given.texts, stop))
-
-    def _tokens(self, given: TextRequest, stop: Stop) -> Any:
-        return tokens.as_json(given.text, *tokens.leave_one_out(self.workbench, given.designs, given.text, stop))
-
-    def _routing(self, given: TextRequest, stop: Stop) -> Any:
-        found: dict[tuple[Attention, Prompts], tuple[list[str], routing_view.Routes]] = {}
-        for name in dict.fromkeys(given.designs):
+    def _routing(self, body: TextRequest, stop: Stop) -> Any:
+        groups: dict[tuple[Attention, Prompts], tuple[list[str], routing.Routes]] = {}
+        for name in dict.fromkeys(body.designs):
             stop()
-            embedder = self.workbench.embedder(name)
-            alike = embedder.design.attention, embedder.design.prompt  # these decide the routing, and nothing else of a design
-            if alike in found:
-                found[alike][0].append(name)
+            embedder = self.embedders.embedder(name)
+            key = embedder.design.attention, embedder.design.prompt  # routing depends on nothing else of a design
+            if key in groups:
+                groups[key][0].append(name)
             else:
-                found[alike] = [name], routing_view.routes(embedder, given.text)
-        return routing_view.as_json(self.workbench.base.backbone, list(found.values()))
+                groups[key] = [name], routing.routes(embedder, body.text)
+        return routing.as_json(self.embedders.base.backbone, list(groups.values()))
 
-    def _map(self, given: CorpusRequest) -> CorpusMap:
+    def _map(self, body: CorpusRequest) -> CorpusMap:
         if self.corpus_map is None:
             raise ApiError(404, _NO_CORPUS)
-        if given.corpus != self.corpus_map.number:  # a place in one corpus is another text in the other
+        if body.corpus != self.corpus_map.number:  # indices of texts refer to one corpus
             raise ApiError(409, "Another file was opened in another tab. Reload the page.")
         return self.corpus_map
 
 
-_NO_CORPUS = "There is no corpus. Open a file in the Map tab, or start the page with one: `unmask ui -m MODEL --corpus FILE`."
-
-
-def _looked_up(kind: type[Body], work: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A route that runs no model, and so waits for nobody."""
+def _in_pool(body_type: type[Body], work: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A route that does not run the model, so it need not wait for the worker."""
 
     async def route(request: Request) -> Response:
-        given = parse(kind, await request.body())
-        return _json(await _in_thread(lambda: work(given)))
+        body = parse(body_type, await request.body())
+        return _json(await _run_in_pool(lambda: work(body)))
 
     return route
 
 
-async def _in_thread(work: Callable[[], Value]) -> Value:
+async def _run_in_pool(work: Callable[[], Value]) -> Value:
     try:
-        result: Value = await run_in_threadpool(work)
-        return result
+        return await run_in_threadpool(work)  # type: ignore[no-any-return]
     except UnmaskError as error:
         raise ApiError(400, str(error)) from None
 
 
-def _page_files() -> dict[str, tuple[bytes, str]]:
-    """Content and type of each file of the page, by name. The colours are those of reports."""
-    folders = (files("unmask.ui") / "page", files("unmask.reporting") / "page")
-    own = [file for file in folders[0].iterdir() if "." + file.name.rpartition(".")[2] in TYPES]
-    return {
-        file.name: (file.read_bytes(), TYPES["." + file.name.rpartition(".")[2]]) for file in (*own, folders[1] / "colours.css")
-    }
-
-
 def _json(value: Any) -> Response:
-    # escaped beyond ASCII: a text may hold half of a character, which no encoding can
+    # ASCII escapes: a text may contain a lone surrogate, which UTF-8 cannot encode
     return Response(json.dumps(value, separators=(",", ":")), media_type="application/json")
-
-
-async def _told(_: Request, error: Any) -> Response:
-    return Response(error.body, error.status, error.headers)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    note(error)
-    return await _told(request, ApiError(500, FAILED))
-
-
-async def _no_such_path(request: Request, error: Any) -> Response:
-    message = "This path takes another method." if error.status_code == 405 else "There is no such path."
-    return await _told(request, ApiError(error.status_code, message))

@@ -1,30 +1,30 @@
-"""Reports: the HTML pages of this program in the folders that the user named, found once, when the page starts.
+"""HTML reports that the page lists, and files that the browser uploads.
 
-A request names a report by its number, and a file beside it by its name in a table that is made here. No path of a request reaches the
-file system. A report has scripts inside, so it is served into a sandbox: an origin of its own, which sees no token and fetches nothing.
+Reports are found when the page starts. A request names a report by its number, and a file next to it by its name in a table; no path of a
+request reaches the file system. A report contains scripts, so it is served in a sandbox: a separate origin, without token and network.
 """
 
 from __future__ import annotations
 
 import html
-import os
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.io.terminal import say
 
-MOST_REPORTS = 200
-_DEEP = 3  # folders below one that was named
-_MOST_LOOKED_AT = 20_000  # folders and pages
-_BEGINNING = 8192  # bytes that hold a title
+MAX_REPORTS = 200
+_PATTERNS = ("*.html", "*/*.html", "*/*/*.html", "*/*/*/*.html")
 _TITLE = re.compile(rb"<title>\s*(unmask [^<]{0,300}?)\s*</title>")
-KINDS = {
+_TITLE_BYTES = 8192
+MEDIA_TYPES = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
     ".pdf": "application/pdf",
@@ -32,111 +32,120 @@ KINDS = {
     ".json": "application/json",
     ".tex": "text/plain; charset=utf-8",
 }
-"""Endings of the files beside a report that it links to, and their types."""
+"""Files that a report links to, by suffix."""
 POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_SUFFIXES = re.compile(r"((?:\.[A-Za-z0-9]{1,10}){0,2})$")
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page. files: what may be asked for below it, by name. shown: what the list says of where it is."""
+    """An HTML report. files: those that it links to, by relative name."""
 
     file: Path
     title: str
     changed: datetime
     files: dict[str, Path] = field(default_factory=dict)
-    shown: str = ""
+    label: str = ""
+    """Shown in place of the path."""
 
 
 def find_reports(folders: Sequence[Path]) -> list[Report]:
-    """The reports in folders and below them, in the order of the folders. Links are not followed, and what cannot be read is passed over.
-
-    Raises UnmaskError for a folder that does not exist, or in which there is no report.
-    """
-    found: dict[Path, Report] = {}
+    """The reports in folders and up to three levels below. Raises UnmaskError for a folder without a report."""
+    reports: dict[Path, Report] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UnmaskError(f"There is no folder '{folder}'.")
-        pages, whole = _pages(folder)
-        titled = [(page, title) for page in sorted(pages) if (title := _title(page))]
-        searched = f"'{folder}'" if whole else f"the first {_MOST_LOOKED_AT} folders and pages of '{folder}'"
-        if not titled:
-            raise UnmaskError(
-                f"There is no report that can be read in {searched}. `unmask report FOLDER` writes one for a folder of results."
-            )
-        if not whole:
-            say(f"reports: only {searched} were searched")
-        for page, title in titled[: MOST_REPORTS - len(found)]:
+        root = folder.resolve()  # links that lead out of the folder are ignored
+        pages = sorted(page for pattern in _PATTERNS for page in folder.glob(pattern) if page.resolve().is_relative_to(root))
+        titles = {page: title for page in pages if (title := _title(page))}
+        if not titles:
+            raise UnmaskError(f"There is no report in '{folder}'. `unmask report FOLDER` writes one for a folder of results.")
+        for page, title in titles.items():
             changed = datetime.fromtimestamp(page.stat().st_mtime, UTC)
-            found.setdefault(page.resolve(), Report(page, title, changed, _beside(page)))
-    return list(found.values())
+            reports.setdefault(page.resolve(), Report(page, title, changed, _linked_files(page)))
+    return list(reports.values())[:MAX_REPORTS]
+
+
+def read_report(page: Path, label: str) -> Report:
+    """A single report, without the files that it links to."""
+    title = _title(page)
+    if title is None:
+        raise UnmaskError(f"'{label}' is not a report of unmask. Choose the HTML file that `unmask report` wrote.")
+    return Report(page, title, datetime.now(UTC), label=label)
 
 
 def as_json(reports: Iterable[Report], key: str) -> list[dict[str, Any]]:
-    """What the page lists."""
+    """The list of reports on the page."""
     return [
         {
             "address": f"/reports/{key}/{number}/",
             "title": report.title,
-            "file": report.shown or str(report.file),
+            "file": report.label or str(report.file),
             "changed": report.changed.isoformat(timespec="minutes"),
         }
         for number, report in enumerate(reports)
     ]
 
 
-def _pages(folder: Path) -> tuple[list[Path], bool]:
-    """The HTML files in a folder and below it, and whether they are all of them. A report near the top is found first."""
-    pages: list[Path] = []
-    level, looked_at = [folder], 0
-    for _ in range(_DEEP + 1):
-        below: list[Path] = []
-        for at in level:
-            if looked_at >= _MOST_LOOKED_AT:
-                return pages, False
-            folders, files = _children(at)
-            looked_at += 1 + len(files)
-            pages += files
-            below += folders
-        level = below
-    return pages, True
-
-
-def _children(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The folders and the HTML files in a folder; none if it cannot be read."""
-    folders, files = [], []
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(Path(entry.path))
-            elif entry.name.endswith(".html") and entry.is_file(follow_symlinks=False):
-                files.append(Path(entry.path))
-    return sorted(folders), files
-
-
-def read_report(page: Path, shown: str) -> Report:
-    """A single report without the files beside it. Raises UnmaskError for a file that this program has not written."""
-    title = _title(page)
-    if title is None:
-        raise UnmaskError(f"'{shown}' is not a report of unmask. Choose the HTML file that `unmask report` wrote.")
-    return Report(page, title, datetime.now(UTC), shown=shown)
-
-
 def _title(page: Path) -> str | None:
-    named = None
+    match = None
     with suppress(OSError), page.open("rb") as stream:
-        named = _TITLE.search(stream.read(_BEGINNING))
-    return html.unescape(named[1].decode("utf-8", "replace")) if named else None
+        match = _TITLE.search(stream.read(_TITLE_BYTES))
+    return html.unescape(match[1].decode("utf-8", "replace")) if match else None
 
 
-def _beside(page: Path) -> dict[str, Path]:
-    """The figures and data of a report, by the names under which it links to them."""
+def _linked_files(page: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder in (page.parent / "figures", page.parent / "data"):
-        with suppress(OSError):
-            if folder.is_dir() and not folder.is_symlink():
-                own = (file for file in sorted(folder.iterdir()) if file.suffix in KINDS)
-                files |= {f"{folder.name}/{file.name}": file for file in own if file.is_file() and not file.is_symlink()}
+        if folder.is_dir() and not folder.is_symlink():
+            files |= {
+                f"{folder.name}/{file.name}": file
+                for file in sorted(folder.iterdir())
+                if file.suffix in MEDIA_TYPES and file.is_file() and not file.is_symlink()
+            }
     return files
+
+
+class Uploads:
+    """Uploaded files in a private temporary folder. Only the suffixes of a name from the browser reach the file system."""
+
+    def __init__(self) -> None:
+        self._folder: TemporaryDirectory[str] | None = None
+        self._numbers, self._lock = count(), threading.Lock()
+
+    @contextmanager
+    def temporary_file(self, name: str, content: bytes) -> Iterator[Path]:
+        """A file with this content; errors in the block show the name that the user knows."""
+        file = self._write(name, content)
+        try:
+            yield file
+        except UnmaskError as error:
+            raise UnmaskError(str(error).replace(str(file), name)) from None
+        finally:
+            file.unlink(missing_ok=True)
+
+    def add_report(self, name: str, content: bytes) -> Report:
+        """Store a report; other files are refused."""
+        file = self._write(".html", content)
+        try:
+            return read_report(file, name)
+        except UnmaskError:
+            file.unlink()
+            raise
+
+    def close(self) -> None:
+        """Remove all files."""
+        with self._lock:
+            if self._folder:
+                self._folder.cleanup()
+
+    def _write(self, name: str, content: bytes) -> Path:
+        with self._lock:
+            self._folder = self._folder or TemporaryDirectory(prefix="unmask-")
+            suffixes = _SUFFIXES.search(name)
+            file = Path(self._folder.name) / f"{next(self._numbers)}{suffixes[1] if suffixes else ''}"
+        file.write_bytes(content)
+        return file

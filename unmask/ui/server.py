@@ -1,39 +1,83 @@
-"""Server: the page on a socket of this machine."""
+"""`unmask ui` as a server on this machine: reads the inputs, loads the model, serves the page."""
 
 from __future__ import annotations
 
-import logging
+import html
 import secrets
 import socket
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import uvicorn
-
-from unmask.server.connection import Connection
+from unmask.designs.design import Design, parse_designs
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.saving.folder import read_saved
+from unmask.server.server import HttpServer
+from unmask.ui.access import AccessMiddleware
 from unmask.ui.app import Page
-from unmask.ui.door import LIMITS, Door
+from unmask.ui.corpus_map import Corpus, CorpusMap, read_corpus
+from unmask.ui.embedders import Embedders
+from unmask.ui.reports import Report, find_reports
+
+DEFAULT_DESIGNS = "prompteol,mean"
+_MAX_CONNECTIONS = 64
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a page shows besides a model. Without designs, it shows the model's."""
+
+    reports: list[Report]
+    corpus: Corpus | None
+    designs: dict[str, Design]
+
+    @property
+    def summary(self) -> list[str]:
+        """Lines to print."""
+        lines = [f"reports: {len(self.reports)}"] if self.reports else []
+        if corpus := self.corpus:
+            sample = f"{len(corpus.texts)} of {corpus.rows} texts, sampled at random"
+            lines.append(f"{corpus.name}: {sample if corpus.rows > len(corpus.texts) else f'{corpus.rows} texts'}")
+        return lines
+
+
+def read_inputs(
+    folders: Sequence[Path], corpus: Path | None = None, column: str = "text", label: str | None = None, designs: str = ""
+) -> Inputs:
+    """Find the reports, read the corpus and parse the designs, before a model is loaded."""
+    if label and not corpus:
+        raise UnmaskError("--label names a column of the corpus: give --corpus FILE, too.")
+    parsed = parse_designs(designs) if designs else {}
+    if len(parsed) > 2:
+        raise UnmaskError(
+            f"The page shows two designs side by side; {len(parsed)} were given. You can change them on the page."
+        )
+    return Inputs(find_reports(folders), read_corpus(corpus, column, label) if corpus else None, parsed)
+
+
+def load_page(model: str, inputs: Inputs, **options: Any) -> Page:
+    """Load a model for a page. options: those of `Embedder.from_pretrained`."""
+    saved, designs = read_saved(model, options.get("revision"), options.get("adapter")), inputs.designs
+    if not designs:
+        designs = {saved.design: Design.parse(saved.design)} if saved else parse_designs(DEFAULT_DESIGNS)
+    embedder = Embedder.from_pretrained(model, None if saved else next(iter(designs.values())), **options)
+    embedders = Embedders(embedder, designs)
+    return Page(embedders, CorpusMap(embedders, inputs.corpus) if inputs.corpus else None, inputs.reports)
 
 
 class PageServer:
-    """A page that only a browser of this machine with its token can open."""
+    """A page on a loopback socket, for browsers that have its token."""
 
     def __init__(self, page: Page, listening: socket.socket) -> None:
-        """Draw a token; nothing is answered yet. listening: a socket on a loopback address."""
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)  # its messages would show what a client sent
         self.page, self._listening, self.token = page, listening, secrets.token_urlsafe(24)
         self.port = int(listening.getsockname()[1])
-        config = uvicorn.Config(
-            Door(page.api(), self.token, self.port),
-            http=Connection.under(LIMITS),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
-        self._http = _HttpServer(config)
+        app = AccessMiddleware(page.api(), self.token, self.port)
+        self._http = HttpServer(app, max_connections=_MAX_CONNECTIONS, shutdown_seconds=1)
 
     @property
     def address(self) -> str:
@@ -41,24 +85,32 @@ class PageServer:
         return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     def run(self) -> None:
-        """Answer until a signal (SIGTERM, Ctrl-C) or `stop`."""
+        """Serve until a signal (SIGTERM, Ctrl-C) or `stop`."""
         try:
             self._http.run([self._listening])
         finally:
             self.page.close()
 
     def stop(self) -> None:
-        """End `run`. May be called from any thread."""
+        """End `run`. Can be called from any thread."""
         self.page.close()
         self._http.should_exit = True
 
 
-class _HttpServer(uvicorn.Server):
-    """uvicorn, except that a signal only ends it: uvicorn would raise it again afterwards."""
+@contextmanager
+def open_in_browser(address: str) -> Iterator[None]:
+    """Open an address with a token in the browser.
 
-    _signals = 0
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Take a signal. A second one does not wait for open requests."""
-        self._signals += 1
-        self.should_exit, self.force_exit = True, self._signals > 1
+    Other users can see the command line of a browser, so it gets a private file that redirects to the address.
+    """
+    with TemporaryDirectory(prefix="unmask-") as folder:
+        file = Path(folder) / "open.html"
+        file.touch(mode=0o600)
+        target = html.escape(address)
+        file.write_text(
+            f'<!doctype html><meta charset="utf-8"><title>unmask</title><meta http-equiv="refresh" content="0; url={target}">'
+            f'<p><a href="{target}">Open the page</a></p>\n',
+            encoding="utf-8",
+        )
+        webbrowser.open(file.as_uri())
+        yield

@@ -61,6 +61,8 @@ def train_expert(
     theta_spec = theta_0 + B A with r 8, alpha 16 on all linear maps (Self-MoE, arXiv 2406.12034, section 2.1). Plain peft loads the
     folder on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
     """
+    if not learning.steps:
+        raise UnmaskError("An expert needs at least one step of training.")
     learning.require_first_gpu(source.device)
     settings = ExpertSettings(
         dtype=precision_of(source),

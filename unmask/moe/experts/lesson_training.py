@@ -53,6 +53,20 @@ class Learning:
         if not 0 <= self.seed < 2**32:
             raise UnmaskError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}.")
 
+    def override(self, options: Any) -> Learning:
+        """These settings with the options of a command; None keeps the default."""
+        steps = self.steps if options.steps is None else options.steps
+        return Learning(
+            steps=steps,
+            lr=self.lr if options.lr is None else options.lr,
+            batch=options.batch,
+            accumulate=options.accumulate,
+            warmup=max(0, min(self.warmup, steps - 1)),
+            max_length=options.max_length,
+            average=options.average,
+            seed=options.seed,
+        )
+
     def require_first_gpu(self, device: str) -> None:
         """Raise UnmaskError for another GPU than the first one: the Trainer of transformers would move the model there."""
         kind, _, number = device.partition(":")

@@ -162,6 +162,32 @@ def mix_jointly(
     return _trained(build, source, settings, domains, folder, callbacks, lora)
 
 
+def mix_or_train(
+    ingredients: Ingredients,
+    domains: Mapping[str, Sequence[Lesson]],
+    folder: Path,
+    routing: Routing,
+    source: Source,
+    *,
+    lora: LoraOptions,
+    learning: Any,
+    options: RouterOptions,
+    callbacks: Sequence[Any] = (),
+) -> Mixed:
+    """`mix` or, for joint training, `mix_jointly`. learning: options of a command, see `Learning.override`."""
+    if not options.joint:
+        if not ingredients.experts:
+            raise UnmaskError("Name the folders of the experts, or train new ones with --joint.")
+        settings = LEARNING.override(learning)
+        return mix(ingredients, domains, folder, routing, source, learning=settings, options=options, callbacks=callbacks)
+    if ingredients != Ingredients(()) or not source.model:
+        raise UnmaskError("--joint trains new experts: name the base model (--base) and lessons, but no other experts.")
+    if options.lr is None:  # at the rate of experts, a router hardly moves
+        options = replace(options, lr=LEARNING.lr)
+    settings = JOINT.override(learning)
+    return mix_jointly(domains, folder, routing, source, lora=lora, learning=settings, options=options, callbacks=callbacks)
+
+
 def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
     """Copy the router's rows of the experts that a saved mixture has as well. Returns the names of these experts.
 

@@ -21,12 +21,41 @@ import torch
 from torch import Tensor
 
 from unmask.errors import UnmaskError
+from unmask.io.files import atomic_folder, only_writer_of
+from unmask.io.seals import seal
 from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
 from unmask.moe.mixture.expert_folder import Expert, linear_of, read_expert, require_stackable
+from unmask.moe.mixture.mixture_folder import base_of_experts
 from unmask.moe.names import Method
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def merge_to_folder(
+    folders: Sequence[Path],
+    base: Source,
+    output: Path,
+    method: Method,
+    *,
+    weights: Sequence[float] | None = None,
+    density: float | None = None,
+    seed: int = 0,
+) -> None:
+    """Merge experts into a new folder of their base model. base: its model may be empty if the experts name it."""
+    check_merge(len(folders), method, weights, density)
+    experts = [read_expert(folder) for folder in folders]
+    require_stackable(experts)
+    source = base_of_experts(experts, base)
+    with only_writer_of(output):
+        if output.exists():
+            raise UnmaskError(f"'{output}' exists: give a new folder.")
+        model, tokenizer = load_base_language_model(source)
+        merge_experts(model, experts, method, weights=weights, density=density, seed=seed)
+        with atomic_folder(output) as scratch:
+            model.save_pretrained(scratch)
+            tokenizer.save_pretrained(scratch)
+            seal(scratch)
 
 
 def merge_experts(

@@ -371,6 +371,10 @@ def measure_experts(
     Labels of words are left out: a loss belongs to a text. Raises UnmaskError for a dense model, for a folder with foreign files, and if no
     text has two tokens.
     """
+    if labelled.token_labels:
+        warnings.warn(
+            f"Labels of words are ignored, since losses are per text: {', '.join(labelled.token_labels)}.", stacklevel=2
+        )
     weights = str(encoder.provenance["weights"])
     check_experts_folder(folder, weights)
     texts, tokens = _with_loss(encoder, labelled.texts)

@@ -34,7 +34,7 @@ class WriterPool:
         if required > free:  # Ray would wait for them forever
             raise UnmaskError(
                 f"{writers} writers need {required:g} GPUs, and the Ray cluster has {free:g} free of "
-                f"{ray.cluster_resources().get('GPU', 0):g}: ask for fewer --writers, or use --device cpu."
+                f"{ray.cluster_resources().get('GPU', 0):g}: ask for fewer --workers, or use --device cpu."
             )
         actor: Any = ray.remote(num_gpus=gpus, max_restarts=2, max_task_retries=2)(_Member)
         self._members = [actor.remote(source) for _ in range(writers)]

@@ -18,6 +18,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from unmask.encoding.words import composed, keyword_spans, without_surrogates
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic
+from unmask.io.files import atomic, only_writer_of
 from unmask.io.rows import Row, field, read_rows
 
 if TYPE_CHECKING:
@@ -177,6 +178,22 @@ def read_seeds(file: Path) -> list[Lesson]:
             return [convert(file, line, row) for line, row in table]
     layouts = "; ".join(", ".join(needed) for needed in [("instruction", "output"), *_LAYOUTS])
     raise UnmaskError(f"{file} has the columns {', '.join(columns)}; lessons are made of: {layouts}.")
+
+
+def sample_seeds(
+    source: Path, output: Path, number: int, held_out: Path | None = None, held_out_number: int = 0, *, seed: int = 0
+) -> dict[Path, int]:
+    """Sample lessons of a file into `output`, and others to test on into `held_out`. Returns the number of lessons by file."""
+    by_file = {source.stem: read_seeds(source)}
+    [(train, test)] = split_apart(by_file, number, held_out_number if held_out else 0, seed).values()
+    # held-out lessons first: if the output exists, so does the other file
+    files = [(file, lessons) for file, lessons in ((held_out, test), (output, train)) if file is not None]
+    with ExitStack() as locks:
+        for file, _ in files:
+            locks.enter_context(only_writer_of(file))
+        for file, lessons in files:
+            write_lessons(lessons, file)
+    return {file: len(lessons) for file, lessons in files}
 
 
 def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[list[Lesson], list[Lesson]]:

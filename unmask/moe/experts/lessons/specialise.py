@@ -21,14 +21,24 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from unmask.errors import UnmaskError, first_problem
-from unmask.io.files import append_line, atomic, only_run_in, refuse_foreign, write_json
+from unmask.errors import UnmaskError, first_problem, unknown
+from unmask.io.files import append_line, atomic, check_output, only_run_in, refuse_foreign, write_json
 from unmask.io.records import Record
 from unmask.io.seals import CHECKSUM, Damaged, open_line, sealed_line
 from unmask.io.terminal import progress_lines
-from unmask.moe.experts.lessons.domain import BLANK, STOP, Domain, parse_instruction, refuse_instruction, refuse_response
+from unmask.models.identity import identity_of
+from unmask.models.source import Source
+from unmask.moe.experts.lessons.domain import (
+    BLANK,
+    STOP,
+    Domain,
+    load_domain,
+    parse_instruction,
+    refuse_instruction,
+    refuse_response,
+)
 from unmask.moe.experts.lessons.generation import GenerationJob, Sampling, Text, Writers
-from unmask.moe.experts.lessons.lessons import Lesson, Novelty, write_lessons
+from unmask.moe.experts.lessons.lessons import Lesson, Novelty, read_seeds, write_lessons
 from unmask.moe.experts.records import LessonsRecord, RunRecord, another_run
 
 INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
@@ -113,6 +123,58 @@ class Yield:
     def as_json(self) -> dict[str, Any]:
         """For the report."""
         return asdict(self)
+
+    def require_lessons(self, folder: Path) -> None:
+        """Raise UnmaskError if no lesson was kept."""
+        if not self.kept:
+            raise UnmaskError(
+                f"No lesson was kept, so there is nothing to learn in {folder}. See above why texts were dropped. Try another model, or, "
+                "in a new folder, other --seeds or longer texts (--response-tokens)."
+            )
+
+
+def specialise_files(
+    source: Source,
+    domain: str,
+    seeds: Path,
+    output: Path,
+    plan: SpecialisePlan,
+    *,
+    avoid: Sequence[Path] = (),
+    engine: str = "transformers",
+    workers: int = 1,
+    ray_address: str | None = None,
+) -> Yield:
+    """`specialise` from files, with a writer for the engine. The run is checked before the model is loaded."""
+    for name in FILES:
+        check_output(output / name, [seeds, *avoid])
+    seed_lessons, parsed_domain = read_seeds(seeds), load_domain(domain)
+    forbidden = [lesson.question for file in avoid for lesson in read_seeds(file)]
+    weights = identity_of(source).revision
+    check_run(output, record_of(source.model, engine, parsed_domain, seed_lessons, plan, forbidden, weights))
+    writer = open_writer(source, engine, workers, ray_address)
+    return specialise(writer, source.model, parsed_domain, seed_lessons, output, plan, forbidden=forbidden, weights=weights)
+
+
+def open_writer(source: Source, engine: str, workers: int, ray_address: str | None) -> Writers:
+    """The model that writes: in this process, in several processes with Ray, or in vLLM."""
+    if engine not in ("transformers", "vllm"):
+        raise unknown("engine", engine, ["transformers", "vllm"])
+    is_parallel = workers > 1 or ray_address is not None
+    if engine == "vllm":
+        from unmask.moe.experts.lessons.engines import Engine
+
+        if is_parallel:
+            raise UnmaskError("vLLM batches texts by itself: leave --workers and --ray out.")
+        return Engine(source)
+    if is_parallel:
+        from unmask.moe.experts.lessons.engines import WriterPool
+
+        return WriterPool(source, workers, ray_address or "local", gpus=1 if source.device.startswith("cuda") else 0)
+    from unmask.models.loading import load_language_model
+    from unmask.moe.experts.lessons.generation import Writer
+
+    return Writer(*load_language_model(source))
 
 
 def specialise(

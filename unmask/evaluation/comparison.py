@@ -1,0 +1,172 @@
+"""Runs of `unmask compare` and `unmask recommend`: from settings to results in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.designs.design import parse_designs
+from unmask.errors import UnmaskError, unknown
+from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors, unscored
+from unmask.evaluation.recommend import Recommendation, recommend
+from unmask.evaluation.reference_rows import compare_reference, require_runnable, unscored_reference
+from unmask.evaluation.results import Failure, Result, ResultStore
+from unmask.evaluation.seed_means import mean_over_seeds
+from unmask.evaluation.verdict import Comparison, comparisons
+from unmask.evaluation.word_level import split_word_level
+from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
+from unmask.io.rows import field, read_rows
+from unmask.io.terminal import say
+from unmask.models.bundled import resolve
+from unmask.models.loading import Source
+from unmask.saving.folder import read_saved
+from unmask.starter import reference_texts
+from unmask.tasks.find import resolve_tasks
+from unmask.tasks.kinds import is_of_words
+
+DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidirectional-mean"
+
+RECOMMENDED_FROM = (
+    "last,mean,weighted-mean,max,causal/plain/mean/zscore,prompteol,prompteol-z,echo,causal/echo/weighted-mean,"
+    "bidirectional-mean,bidirectional/plain/mean/zscore"
+)
+
+
+@dataclass(frozen=True)
+class ComparisonSettings:
+    """What to compare. Without designs: a saved embedder's design, or eight common ones."""
+
+    sources: tuple[Source, ...]
+    tasks: tuple[str, ...]
+    output: Path
+    designs: str = ""
+    references: tuple[str, ...] = ()
+    """sentence-transformers models."""
+    baseline: str | None = None
+    """The design that all others are tested against; None tests all pairs."""
+    fit_on: Path | None = None
+    max_length: int | None = None
+    batch_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class ComparisonRun:
+    """A finished comparison."""
+
+    results: list[Result]
+    parts: list[tuple[list[Result], list[Comparison]]]
+    """Results on texts and results on words, each with its paired tests."""
+    failures: list[Failure]
+    baseline: str | None
+    store: ResultStore
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of comparison.json."""
+        return {
+            "results": [result.model_dump(mode="json", exclude={"conditions"}) for result in self.results],
+            "comparisons": [test.as_json() for _, tests in self.parts for test in tests],
+            "failures": [failure.model_dump(mode="json", exclude={"conditions"}) for failure in self.failures],
+        }
+
+
+def run_comparison(settings: ComparisonSettings) -> ComparisonRun:
+    """Compare designs on tasks; only what the folder lacks is computed. Raises UnmaskError if nothing has a score."""
+    output, references = settings.output, settings.references
+    check_output(output, folder=True)
+    refuse_foreign(output / "comparison.json", ('"results"', '"comparisons"', '"failures"'))
+    tasks = resolve_tasks(settings.tasks)
+    texts = reference_texts() if settings.fit_on is None else _texts(settings.fit_on)
+    plans = [_plan(source, tasks, texts, settings) for source in dict.fromkeys(settings.sources)]
+    baseline = _baseline_label(settings, plans)
+    if baseline is not None and all(is_of_words(task.kind) for task in tasks):
+        raise UnmaskError("A baseline is a design on texts, and all these tasks are on words: leave --baseline out.")
+    for source in settings.sources:
+        resolve(source.model)
+    trusted = settings.sources[0].trust_remote_code
+    for name in references:
+        require_runnable(name, trusted)
+    with only_run_in(output):
+        store = ResultStore(output)
+        results = [result for plan in plans for result in compare(plan, store)]
+        results += [result for name in references for result in compare_reference(name, tasks, store, trusted)]
+        forget_vectors(store)
+        failures = [failure for plan in plans for failure in unscored(plan, store)]
+        for name in references:
+            failures += unscored_reference(name, tasks, store, trusted)
+        if failures and not results:
+            raise UnmaskError(failures[0].error)
+        _print_failures(failures)
+        results = mean_over_seeds(results)
+        run = ComparisonRun(results, _tested(results, store, baseline), failures, baseline, store)
+        write_json(output / "comparison.json", run.as_json())
+    return run
+
+
+def _texts(file: Path) -> list[str]:
+    return [field(file, line, row, "text") for line, row in read_rows(file)]
+
+
+def _plan(source: Source, tasks: Sequence[Any], texts: list[str], settings: ComparisonSettings) -> ComparisonPlan:
+    saved = read_saved(source.model, source.revision, source.adapters)
+    designs = parse_designs(settings.designs or (saved.design if saved else DEFAULT_DESIGNS))
+    plan = ComparisonPlan(source, designs, list(tasks), settings.max_length, texts, settings.batch_tokens)
+    fitted = [design for design in designs.values() if design.needs_fit]
+    if settings.fit_on is not None and not fitted:
+        raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
+    if settings.fit_on is not None and all(plan.is_fitted(design) for design in fitted):
+        raise UnmaskError(f"'{source.model}' keeps the fit that was saved with it, so --fit-on would change nothing.")
+    return plan
+
+
+def _baseline_label(settings: ComparisonSettings, plans: Sequence[ComparisonPlan]) -> str | None:
+    """The label of the baseline, which may be given as a label, a design's readable name, or a reference."""
+    if settings.baseline is None:
+        return None
+    designs = {label: design.name for plan in plans for label, design in plan.designs.items()}
+    labels = [*designs, *settings.references]
+    matches = [label for label in labels if settings.baseline in (label, designs.get(label))]
+    if not matches:
+        raise unknown("design among those compared", settings.baseline, dict.fromkeys(labels))
+    return matches[0]
+
+
+def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> list[tuple[list[Result], list[Comparison]]]:
+    texts, words = split_word_level(results)
+    against = next((result.system for result in texts if result.label == baseline), None)
+    is_lost = baseline is not None and against is None
+    if is_lost:
+        say(f"'{baseline}' has no score, so nothing is tested against it")
+    parts = [(texts, [] if is_lost else comparisons(texts, store, against)), (words, comparisons(words, store))]
+    return [(part, tests) for part, tests in parts if part]
+
+
+def _print_failures(failures: Sequence[Failure]) -> None:
+    labels: dict[tuple[str, str], list[str]] = {}
+    for failure in failures:
+        labels.setdefault((failure.task, failure.error), []).append(failure.label)
+    for (task, error), of_error in labels.items():
+        more = f" and {len(of_error) - 1} more" if len(of_error) > 1 else ""
+        say(f"no score on {task} for {of_error[0]}{more}: {error}")
+
+
+def recommend_design(
+    source: Source,
+    tasks: Sequence[str],
+    output: Path,
+    *,
+    designs: str = "",
+    layers: bool = True,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+) -> Recommendation:
+    """Race designs on tasks and write recommendation.json."""
+    check_output(output, folder=True)
+    refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
+    candidates = parse_designs(designs or RECOMMENDED_FROM)
+    plan = ComparisonPlan(source, candidates, resolve_tasks(tasks), max_length, reference_texts(), batch_tokens)
+    with only_run_in(output):
+        choice = recommend(plan, ResultStore(output), layers=layers)
+        write_json(output / "recommendation.json", choice.as_json())
+    return choice

@@ -1,0 +1,167 @@
+"""Routing view: the experts of each token of a text, at every routing point of a mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from unmask.embedder import Embedder
+from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
+from unmask.encoding.batching import collate
+from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
+from unmask.models.decoder import model_lock
+from unmask.models.routers import expert_blocks, why_no_routers
+from unmask.moe.mixture.gating import gates
+from unmask.moe.mixture.model import MixtureModel
+
+MAX_TOKENS = 200
+_TOP_EXPERTS = 10
+Weights = Float[NDArray[np.float32], "token point expert"]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The routing of one text."""
+
+    tokens: tuple[str, ...]
+    start: int
+    """Index of the first embedded token."""
+    points: tuple[str, ...]
+    """Names of the routing points."""
+    experts: Int[NDArray[np.int64], "token point choice"]
+    """Selected experts, best first."""
+    weights: Float[NDArray[np.float32], "token point choice"]
+    applied: bool
+    """Whether the model selected these experts. If it does not expose its selection, they are the two most probable ones."""
+    mean: Float[NDArray[np.float32], "point expert"]
+    """Mean weight over the embedded tokens."""
+
+
+def is_dense(backbone: Backbone) -> bool:
+    """Whether a model has no experts, as opposed to experts whose router cannot be read."""
+    return not backbone.routers and not any(expert_blocks(backbone.model))
+
+
+def why_no_routing(backbone: Backbone) -> str | None:
+    """Why there is no routing to show and what to do, or None."""
+    if backbone.routers:
+        return None
+    return (
+        f"This model {why_no_routers(backbone.model)}, so there is no routing to show. "
+        "Load a mixture of experts, or make one with `unmask upcycle` or `unmask mix`."
+    )
+
+
+def routes(embedder: Embedder, text: str) -> Routes:
+    """The routing of a text in its prompt. Raises UnmaskError for a dense model or a long text."""
+    backbone = embedder.backbone
+    if missing := why_no_routing(backbone):
+        raise UnmaskError(missing)
+    embedder.design.require_one_prompt("The view of routing")
+    tokenized = next(embedder.prompt.tokenize([text]))
+    if len(tokenized.ids) > MAX_TOKENS:
+        raise UnmaskError(f"The text has {len(tokenized.ids)} tokens with its prompt; this view shows at most {MAX_TOKENS}.")
+    weights, points, applied = _weights(backbone, collate([tokenized], embedder.prompt.pad_id))
+    choices = max(1, int((weights > 0).sum(axis=-1).max())) if applied else min(2, weights.shape[-1])
+    order = np.argsort(-weights, axis=-1, kind="stable")[..., :choices]
+    return Routes(
+        tokens=tuple(embedder.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in tokenized.ids),
+        start=tokenized.start,
+        points=_names(backbone, points),
+        experts=order,
+        weights=np.take_along_axis(weights, order, axis=-1),
+        applied=applied,
+        mean=weights[tokenized.start :].mean(axis=0),
+    )
+
+
+def _weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[nn.Module], bool]:
+    """The weights that the model applies, if it exposes them, else the probabilities of all experts; and the routing points."""
+    mixture = _mixture(backbone)
+    if mixture is not None:
+        points = set(mixture.points.values())  # the base may be a mixture of experts, too
+        logits = [(module, logits) for module, logits in _read(backbone, batch, "logits") if module in points]
+        return (*_stacked([(module, gates(values, mixture.routing)) for module, values in logits]), True)
+    with suppress(UnmaskError):
+        return (*_stacked(_read(backbone, batch, "topk")), True)
+    return (*_stacked(_read(backbone, batch, "softmax")), False)
+
+
+def _stacked(outputs: Sequence[tuple[nn.Module, Tensor]]) -> tuple[Weights, list[nn.Module]]:
+    weights = torch.stack([weights for _, weights in outputs], dim=1)
+    return np.asarray(weights.numpy(), np.float32), [module for module, _ in outputs]
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _read(backbone: Backbone, batch: TokenBatch, kind: str) -> list[tuple[nn.Module, Tensor]]:
+    """Each routing point in order, and what its router outputs for the tokens of the single text."""
+    points: list[nn.Module] = []
+    outputs: list[Tensor] = []
+
+    def record(weights: Tensor, _: Tensor) -> Tensor:
+        outputs.append(weights[0].float().cpu())
+        return weights[:, 0]
+
+    with model_lock(backbone.model), ExitStack() as hooks:
+        for router in backbone.routers:
+            hooks.callback(router.module.register_forward_hook(lambda module, *_: points.append(module)).remove)
+        backbone.read(batch, [RoutingRead(kind, record)])
+    return list(zip(points, outputs, strict=True))
+
+
+def _names(backbone: Backbone, points: Sequence[nn.Module]) -> tuple[str, ...]:
+    """The layer of each routing point, with a second number if a layer has several."""
+    inside = {module: number for number, layer in enumerate(backbone.layers, 1) for module in layer.modules()}
+    layers = [inside.get(point, 0) for point in points]
+    return tuple(
+        f"{layer}" if layers.count(layer) == 1 else f"{layer}.{layers[: index + 1].count(layer)}"
+        for index, layer in enumerate(layers)
+    )
+
+
+def _mixture(backbone: Backbone) -> MixtureModel | None:
+    mixture = getattr(backbone.model, "mixture", None)
+    return mixture if isinstance(mixture, MixtureModel) else None
+
+
+def as_json(backbone: Backbone, groups: Sequence[tuple[Sequence[str], Routes]]) -> dict[str, Any]:
+    """Routes, each with the names of the designs that share them. Experts have names only in a mixture made by unmask."""
+    mixture = _mixture(backbone)
+    return {
+        "expert_names": [expert.name for expert in mixture.experts] if mixture else [],
+        "routes": [
+            {
+                "names": list(names),
+                "tokens": route.tokens,
+                "start": route.start,
+                "points": route.points,
+                "number": route.mean.shape[1],
+                "applied": route.applied,
+                "experts": route.experts.tolist(),
+                "weights": route.weights.astype(float).round(4).tolist(),
+                "top": _most_used(route),
+            }
+            for names, route in groups
+        ],
+    }
+
+
+def _most_used(route: Routes) -> list[dict[str, Any]]:
+    """The experts with the highest mean weight."""
+    order = np.argsort(-route.mean, axis=None, kind="stable")[:_TOP_EXPERTS]
+    return [
+        {
+            "point": int(index // route.mean.shape[1]),
+            "expert": int(index % route.mean.shape[1]),
+            "weight": round(float(route.mean.flat[index]), 4),
+        }
+        for index in order
+    ]
