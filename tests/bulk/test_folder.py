@@ -240,11 +240,11 @@ def test_a_kill_while_shards_are_removed_leaves_a_manifest_that_is_not_complete(
 
 def test_vectors_of_a_run_that_ended_meanwhile_are_not_removed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def after_another_run(folder: Path) -> Any:
-        monkeypatch.setattr("unmask.bulk.folder.only_run_in", only_run_in)
+        monkeypatch.setattr("unmask.runs.runs.only_run_in", only_run_in)
         run(job_of(here))
         return only_run_in(folder)
 
-    monkeypatch.setattr("unmask.bulk.folder.only_run_in", after_another_run)
+    monkeypatch.setattr("unmask.runs.runs.only_run_in", after_another_run)
     with pytest.raises(UnmaskError, match="holds vectors of 2 files not given"):
         run(job_of(here, inputs=(here / "corpus" / "a.jsonl",)))
     assert len(rows_of(here / "out")) == 3 * ROWS - 3
@@ -255,14 +255,14 @@ def test_vectors_of_a_run_that_ended_meanwhile_are_not_removed(here: Path, monke
     ("options", "arguments", "message"),
     [
         ({"dim": 4}, PICO, "options.dim was not set and is 4"),
-        ({"keep": ("year",)}, PICO, r"options.keep was \[\] and is \['year'\]"),
+        ({"keep": ("year",)}, PICO, r'options.keep was \[\] and is \["year"\]'),
         ({"shard_rows": 17}, PICO, "options.shard_rows was 16 and is 17"),
-        ({}, EmbedderArguments("pico", "last", PICO.options), "design was 'causal/plain/mean' and is 'causal/plain/last'"),
+        ({}, EmbedderArguments("pico", "last", PICO.options), 'design was "causal/plain/mean" and is "causal/plain/last"'),
         ({}, EmbedderArguments("pico", "mean", {**PICO.options, "max_length": 9}), "max_length was 512 and is 9"),
         (
             {},
             EmbedderArguments("pico", "mean", {"device": "cpu", "dtype": "bfloat16"}),
-            "dtype was 'float32' and is 'bfloat16'",
+            'dtype was "float32" and is "bfloat16"',
         ),
     ],
 )
@@ -271,9 +271,7 @@ def test_another_model_design_or_option_is_refused_by_name(
 ) -> None:
     run(job_of(here))
     before = content(here / "out")
-    with pytest.raises(
-        UnmaskError, match=rf"'out' holds vectors that were made in another way: .*{message}. Give another folder"
-    ):
+    with pytest.raises(UnmaskError, match=rf"'out' holds a run with other settings: .*{message} now.*Choose another folder"):
         run(job_of(here, **options), arguments)
     assert content(here / "out") == before
 
@@ -301,7 +299,7 @@ def test_a_fit_is_made_once_and_every_member_and_later_run_reads_it(
     computed.clear()
     run(job, EmbedderArguments("pico", FITTED.design, {**PICO.options, "batch_tokens": 99}))
     assert (computed, shifted) == ([], [])
-    assert {name for name, whole in content(here / "out").items() if whole != before[name]} <= {"manifest.json"}
+    assert {name for name, whole in content(here / "out").items() if whole != before[name]} <= {"manifest.json", "run.json"}
 
 
 @pytest.mark.parametrize("design", ["causal/plain/mean/zscore", "causal/plain/mean/whiten"])
@@ -324,7 +322,7 @@ def test_a_fit_on_other_texts_is_refused_and_leaves_nothing_behind(here: Path) -
     run(job_of(here), FITTED)
     before = content(here / "out")
     write_rows(here / "fit.jsonl", [{"text": f"{text} {number}"} for number, text in enumerate(TEXTS * 30)])
-    with pytest.raises(UnmaskError, match=r"made in another way: fit was '.*' and is"):
+    with pytest.raises(UnmaskError, match=r'other settings: fit was ".*" and is'):
         run(job_of(here), EmbedderArguments("pico", FITTED.design, PICO.options, here / "fit.jsonl"))
     assert content(here / "out") == before
 

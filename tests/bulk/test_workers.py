@@ -135,7 +135,7 @@ def test_a_worker_with_another_embedder_ends_the_run(here: Path) -> None:
     team = Mixed(job, PICO, 2)
     with (
         closing(team),
-        pytest.raises(UnmaskError, match=r"Two workers loaded different embedders: dtype was '\w+' and is '\w+'"),
+        pytest.raises(UnmaskError, match=r'Two workers loaded different embedders: dtype was "\w+" and is "\w+"'),
     ):
         while any(worker.description is None for worker in team._workers):
             for worker in team._ready(team._workers):

@@ -91,7 +91,7 @@ def test_endings_may_be_in_capitals(corpus: Path) -> None:
 def test_the_output_is_left_out(corpus: Path) -> None:
     assert [file.name for file in find_files(["."], corpus / "below")] == ["a.txt", "b.jsonl"]
     assert [file.name for file in find_files(["."], corpus / "b.jsonl")] == ["a.txt", "c.csv.gz", "e.parquet"]
-    with pytest.raises(UnmaskError, match="no file of rows but those of the output"):
+    with pytest.raises(UnmaskError, match="The only files of rows are in the output"):
         find_files(["below"], Path("below"))
 
 

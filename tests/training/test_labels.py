@@ -156,7 +156,7 @@ def test_labels_are_known_by_their_columns_or_named(read: Read) -> None:
 def test_labels_of_a_pair_are_no_classes(read: Read) -> None:
     """The first column of a pair, named as the text, must not turn entailment into a class."""
     inference = [{"premise": row["text"], "hypothesis": "b", "label": row["label"]} for row in ROWS]
-    with pytest.raises(UnmaskError, match=r'not that of labels.*columns = \{text = "premise", label = "label"\}'):
+    with pytest.raises(UnmaskError, match=r'but none of labels.*columns = \{text = "premise", label = "label"\}'):
         read(inference, columns={"text": "premise"})
     assert read(inference, columns={"text": "premise", "label": "label"}).examples[0].classes
     with pytest.raises(UnmaskError, match=r"the column 'label' of .* may say that a pair does not match"):

@@ -83,7 +83,7 @@ def test_weights_that_a_result_would_not_hold_do_not_train(model: Path, tmp_path
     base, _ = load_base_language_model(Source(str(model), dtype="float32"))
     Mixture(base, saved_experts(tmp_path, base), source=Source(str(model))).save_pretrained(experts)
     for train in ("lora", "full", ["q_proj"]):
-        with pytest.raises(UnmaskError, match="is an adapter beside its base model"):
+        with pytest.raises(UnmaskError, match="is an adapter on its base model"):
             loaded(recipe(adapter, "contrastive", train=train))
         with pytest.raises(UnmaskError, match="is a mixture of LoRA experts"):
             loaded(recipe(experts, "contrastive", train=train))

@@ -6,10 +6,9 @@ description: a run with another model, design or option is refused.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,19 @@ from unmask.bulk.document_encoder import Counts
 from unmask.bulk.embed_shard import Places, ShardRecord, finished
 from unmask.bulk.job import Job
 from unmask.bulk.kept_fit import remove_fits
-from unmask.bulk.manifest import difference, key_of
+from unmask.bulk.manifest import VectorSettings, key_of, settings_of
 from unmask.bulk.repeated_ids import count_repeated
 from unmask.bulk.report import Report, shown
 from unmask.bulk.shards import Shard, Sources, read_sources, require_any_row, require_columns
 from unmask.bulk.team import Listener, Team
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
-from unmask.io.files import is_own, make_own, only_run_in, remove
+from unmask.io.files import remove
 from unmask.io.records import Record
 from unmask.io.rows import has_no_columns
 from unmask.io.terminal import complain, counted, progress_bar, say
+from unmask.runs import runs
+from unmask.runs.runs import Run
 
 _SAVED_EVERY = 60.0  # seconds, while files are read
 
@@ -91,7 +92,7 @@ def check_folder(job: Job, *, prune: bool = False) -> list[Path]:
             f"{counted(len(texts), '.txt file')} without columns, such as {texts[0]}: ids are FILE:NUMBER there, and columns to keep are "
             "empty."
         )
-    _require_ours(job.output)
+    runs.require_own(job.output)
     _require_given(files, job, prune)
     require_any_row(files, job)  # before the folder is made: a run with nothing to embed leaves none
     return files
@@ -103,19 +104,26 @@ def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> 
     Raises UnmaskError for a mistake in the job, for a folder that holds something else, and if another run holds it.
     """
     files = check_folder(job, prune=prune)
-    with only_run_in(job.output):
-        _require_given(files, job, prune)  # again: another run may have ended since the first check
-        with closing(_started(team, job.output)) as members:
-            return _embed_files(files, job, members)
+    with ExitStack() as stack:
+        members: list[Team] = []
+
+        def settings() -> VectorSettings:
+            _require_given(files, job, prune)  # again: another run may have ended since the first check
+            members.append(stack.enter_context(closing(team())))
+            return settings_of(members[0].describe())
+
+        try:
+            run = stack.enter_context(runs.open(job.output, settings))
+        except UnmaskError:
+            if (before := Manifest.read(job.manifest)) is not None:
+                remove_fits(job.output, before.description.get("fit_file"))
+            raise
+        return _embed_files(files, job, members[0], run)
 
 
-def _embed_files(files: Sequence[Path], job: Job, members: Team) -> Manifest:
+def _embed_files(files: Sequence[Path], job: Job, members: Team, run: Run) -> Manifest:
     """Embed files into a folder that this run holds."""
     places, description = Places(job.output), members.describe()
-    before = Manifest.read(places.manifest)
-    if before is not None and (found := difference(before.description, description)):
-        remove_fits(job.output, before.description.get("fit_file"))
-        raise UnmaskError(f"'{job.output}' holds vectors that were made in another way: {found}. Give another folder.")
     remove_fits(job.output, description["fit_file"])
     sources = _read(files, job, places)
     manifest = Manifest(
@@ -130,25 +138,11 @@ def _embed_files(files: Sequence[Path], job: Job, members: Team) -> Manifest:
     key = key_of(description)
     records = _kept(sources.shards, key, places)
     left = [shard for shard in sources.shards if shard.name not in records]
+    run.start()
     if left:
         manifest.write(places.manifest)
     failed = _embed(left, key, members, records)
     return _finish(manifest, places, job, records, failed)
-
-
-def _started(team: Callable[[], Team], folder: Path) -> Team:
-    """A team. Its folder carries our marker before it writes there."""
-    make_own(folder)
-    return team()
-
-
-def _require_ours(folder: Path) -> None:
-    """Raise UnmaskError for a folder with other files than ours. One without our marker is ours if a record in it is."""
-    others = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
-    places = Places(folder)
-    known = _has_keys(places.manifest, Manifest) or _has_keys(places.sources, Sources)
-    if others and not known and not is_own(folder):
-        raise UnmaskError(f"'{folder}' holds other files, such as '{min(others)}': give a folder that is new or empty.")
 
 
 def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
@@ -159,15 +153,6 @@ def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
             f"'{job.output}' holds vectors of {counted(len(gone), 'file')} not given, such as '{gone[0]}'. Give them too, or --prune to "
             "remove their vectors, or another folder."
         )
-
-
-def _has_keys(file: Path, kind: type[Record]) -> bool:
-    """Whether a file holds a JSON object with all that a record must have."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and all(name in content for name, one in kind.model_fields.items() if one.is_required())
 
 
 def _read(files: Sequence[Path], job: Job, places: Places) -> Sources:

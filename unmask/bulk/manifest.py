@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from unmask.bulk.job import Job
+from unmask.io.records import Record
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import versions
@@ -17,8 +18,20 @@ if TYPE_CHECKING:
     from unmask.embedder import Embedder
     from unmask.encoding.features import Fit
 
-_SHARED = ("model.fingerprint", "design", "prompt", "max_length", "alpha", "fit", "dtype", "options", "dim")
-"""What all vectors of one folder have to share. Device, batches and versions change their rounding only; those of the last run are kept."""
+
+class VectorSettings(Record):
+    """What all vectors of a folder have to share. Device, batches and versions change their rounding only; the last run's are kept."""
+
+    fingerprint: str
+    """Of the model's weights."""
+    design: str
+    prompt: str
+    max_length: int
+    alpha: float | None
+    fit: str | None
+    dtype: str
+    options: dict[str, Any]
+    dim: int
 
 
 def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
@@ -42,37 +55,16 @@ def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
     }
 
 
-def shared_part(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What two runs have to share, so that their vectors may lie in one folder: plain values by dotted name."""
-    flat = dict(_flat(description))
-    return {name: value for name, value in flat.items() if any(name == part or name.startswith(f"{part}.") for part in _SHARED)}
+def settings_of(description: Mapping[str, Any]) -> VectorSettings:
+    """The part of a description that two runs have to share."""
+    values = {name: description[name] for name in VectorSettings.model_fields if name != "fingerprint"}
+    return VectorSettings(fingerprint=description["model"]["fingerprint"], **values)
 
 
 def key_of(description: Mapping[str, Any]) -> str:
-    """A short name of what two runs have to share."""
-    plain = json.dumps(shared_part(description), sort_keys=True, ensure_ascii=False)
+    """A short name of the settings in a description."""
+    plain = json.dumps(settings_of(description).as_json(), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first thing that two runs do not share, in words; None if they share all."""
-    old, new = shared_part(before), shared_part(now)
-    for name in [*new, *(name for name in old if name not in new)]:
-        if old.get(name) != new.get(name):
-            return f"{name} was {_shown(old.get(name))} and is {_shown(new.get(name))}"
-    return None
-
-
-def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else f"'{value}'" if isinstance(value, str) else str(value)
 
 
 def _standardisation(fit: Fit) -> str | None:

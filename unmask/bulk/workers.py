@@ -21,12 +21,13 @@ from typing import Any
 
 from unmask.bulk.document_encoder import Counts
 from unmask.bulk.job import EmbedderArguments, Job
-from unmask.bulk.manifest import difference
+from unmask.bulk.manifest import settings_of
 from unmask.bulk.shards import Shard
 from unmask.bulk.team import Listener, Member
 from unmask.errors import UnmaskError
 from unmask.io.terminal import complain
 from unmask.models.loading import pick_device
+from unmask.runs.runs import differences
 
 _TRIES = 2
 _TOLD_EVERY = 0.5  # seconds between two reports of a worker
@@ -200,8 +201,8 @@ class Workers:
     def _require_same(self, description: dict[str, Any]) -> None:
         """Raise UnmaskError if a worker that is ready has another embedder than the first one had."""
         self._described = self._described or description
-        if found := difference(self._described, description):
-            raise UnmaskError(f"Two workers loaded different embedders: {found}. Give --dtype, and the same model to all.")
+        if changes := differences(settings_of(self._described).as_json(), settings_of(description).as_json()):
+            raise UnmaskError(f"Two workers loaded different embedders: {changes[0]}. Give --dtype, and the same model to all.")
 
     def _bury(self, worker: _Worker, queue: _Queue, listener: Listener) -> None:
         """Replace a worker that died, and try its shard once more. One that died before it had loaded the model is not replaced."""

@@ -37,7 +37,7 @@ def load_arrays(file: Path) -> dict[str, NDArray[Any]]:
 
 def _load(content: bytes) -> dict[str, NDArray[Any]]:
     with zipfile.ZipFile(io.BytesIO(content)) as members:
-        # numpy may read less than a member holds, and then nobody compares its checksum
+        # numpy may read less than a member holds, and then its checksum is not compared
         if (bad := members.testzip()) is not None:
             raise ValueError(f"the checksum of {bad} does not fit")
     with np.load(io.BytesIO(content), allow_pickle=False) as saved:

@@ -18,7 +18,7 @@ def join(address: str) -> Any:
 
     Without an address, Ray would join the cluster that anyone started last on this machine, and end with it.
 
-    Raises UnmaskError without Ray, and ConnectionError or an error of Ray if there is no cluster at the address.
+    Raises UnmaskError without Ray, and ConnectionError or an error of Ray if the address does not answer as a cluster.
     """
     require_package("ray")
     import ray

@@ -144,7 +144,7 @@ def is_own(folder: Path) -> bool:
 
 
 def remove_own(folder: Path) -> None:
-    """Remove a folder that `make_own` created; leave any other as it is."""
+    """Remove a folder that `make_own` created; leave any other folder alone."""
     if (folder / _MARKER).is_file():
         remove(folder)
 
@@ -152,7 +152,7 @@ def remove_own(folder: Path) -> None:
 def refuse_foreign(file: Path, marks: Iterable[str], give: str = "folder") -> None:
     """Raise UnmaskError if a file that is about to be replaced has content without any of the marks that ours has.
 
-    give: what the user chose and may choose anew.
+    give: the user's choice that causes the conflict.
     """
     if file.is_dir():
         raise UnmaskError(f"'{file}' is a folder, and a file of that name is written there: give another {give}.")
@@ -256,7 +256,7 @@ def _refuse_unwritable(output: Path, target: Path, folder: bool) -> None:
     if not existing.is_dir():
         raise UnmaskError(f"'{output}' cannot be written: '{existing}' is a file, not a folder.")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise UnmaskError(f"'{output}' cannot be written: there is no permission to write in '{existing}'.")
+        raise UnmaskError(f"'{output}' cannot be written: missing permission to write in '{existing}'.")
 
 
 def _is_replaced(folder: Path, replaces: Callable[[Path], bool] | None) -> bool:
@@ -282,9 +282,9 @@ def _lock_of(scratch: Path) -> Path:
 
 @contextmanager
 def _claimed(scratch: Path, timeout: float = -1) -> Iterator[None]:
-    """Hold scratch, so that no other run takes it for what a kill has left. Raises OSError if another run holds it until the timeout.
+    """Hold scratch, so that no other run takes it for the leftover of a killed run. Raises OSError if another run still holds it then.
 
-    The lock is a file beside the scratch, since some writers put another file in the place of the scratch itself.
+    The lock is a separate file, since some writers put another file in the place of the scratch itself.
     """
     from filelock import FileLock
 
@@ -315,7 +315,7 @@ def _delete(path: Path) -> None:
 
 
 def _usual_modes(folder: Path) -> None:
-    """Give everything in a folder the mode that the umask gives to new files; some writers let nobody else read."""
+    """Give everything in a folder the mode that the umask gives to new files; some writers remove the permissions of other users."""
     mode = stat.S_IMODE(folder.stat().st_mode)
     for path in folder.rglob("*"):
         if not path.is_symlink():

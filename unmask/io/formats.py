@@ -292,7 +292,9 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
             yield lines.number, Fault(reason, lines.delimiter.join(cells))
 
 
-_QUOTED_TSV = "Fields of a .tsv are not quoted. If those of this file are, rename it to .csv (tabs are recognised there)."
+_QUOTED_TSV = (
+    "Fields of a .tsv are not quoted. If the fields of this file are quoted, rename it to .csv (tabs are recognised there)."
+)
 
 
 def _is_quoted(cell: str) -> bool:

@@ -97,7 +97,7 @@ class Lines(Iterator[str]):
 
 
 class UnlimitedLines(Lines):
-    """Lines of any length: an array of JSON is often one line, and its rows have limits of their own."""
+    """Lines of any length: an array of JSON is often one line, and its rows are limited separately."""
 
     def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
         super().__init__(stream)

@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with the home folder in place of `~`. A name such as `~draft`, of no user, stays as it is: pathlib fails on it."""
+    """A path with the home folder in place of `~`. A name such as `~draft`, of no user, is kept: pathlib fails on it."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser fails on ~nobody)

@@ -27,7 +27,7 @@ _BEGINNING = Start()
 def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Row]]:
     """Yield (line number, row) of a file by its ending; in a .txt each line is a row {"text": line}.
 
-    Rows are read as they are asked for. All but COLUMNAR formats may be compressed (`a.jsonl.gz`). columns: those that are needed; a
+    Rows are read lazily. All but COLUMNAR formats may be compressed (`a.jsonl.gz`). columns: those that are needed; a
     columnar file that has them all yields no others. Raises UnmaskError with file and line for a row that does not parse, and for an
     ending that is not known.
     """
@@ -53,7 +53,7 @@ def find_starts(file: Path, every: int, *, longest: int | None = None) -> tuple[
 
 
 def has_rows(file: Path) -> bool:
-    """Whether the ending of a file is that of a file of rows."""
+    """Whether a file has the ending of a file of rows."""
     ending = row_ending(file)
     return ending in READERS and not (ending in COLUMNAR and file.suffix.lower() in COMPRESSIONS)
 
@@ -64,7 +64,7 @@ def has_no_columns(file: Path) -> bool:
 
 
 def require_rows(file: Path) -> None:
-    """Raise UnmaskError for a file whose ending is not that of a file of rows."""
+    """Raise UnmaskError for a file that does not end like a file of rows."""
     if has_rows(file):
         return
     if (ending := row_ending(file)) in COLUMNAR:

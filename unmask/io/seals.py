@@ -1,6 +1,6 @@
-"""Seals: checksums in what this program writes, so that a file which was damaged later is noticed and never believed.
+"""Seals: checksums in the files that this program writes, so that a file which was damaged later is noticed and never believed.
 
-A file without a checksum was written by an older version, and is read as it is.
+A file without a checksum was written by an older version, and is read without a check.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 def _to_seal(folder: Path, name: str) -> list[Path]:
     files = (path for path in folder.rglob("*") if path.is_file() and path != folder / name and path.name != ".lock")
-    # in a folder below, such as that of an expert in a mixture, a card and a seal are content like any other
+    # in a folder below, such as the folder of an expert in a mixture, a card and a seal are content like any other
     return sorted(path for path in files if path.suffix not in _NOT_SEALED or path.parent != folder)
 
 

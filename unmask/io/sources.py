@@ -16,9 +16,9 @@ from unmask.io.terminal import counted, say
 
 
 def find_files(names: Sequence[str | Path], output: Path | None = None) -> list[Path]:
-    """The files that names, folders and patterns (`data/*.jsonl`, `data/**/*.parquet`) stand for, sorted, none of them twice.
+    """The files that names, folders and patterns (`data/*.jsonl`, `data/**/*.parquet`) match, sorted, none of them twice.
 
-    A folder, named or matched, stands for all files of rows below it. Links, hidden files and .json files in it are left out (many .json
+    A folder, named or matched, means all files of rows below it. Links, hidden files and .json files in it are left out (many .json
     files hold settings); a link or .json file that is itself named or matched is read.
     output: a file or folder that the command writes; it is left out, with everything below it. Raises UnmaskError for a name or pattern
     that nothing matches, for a named folder without a file of rows, for a folder that cannot be read, and for a file with another ending.
@@ -31,7 +31,7 @@ def find_files(names: Sequence[str | Path], output: Path | None = None) -> list[
             if target is None or (real != target and not real.startswith(f"{target}{os.sep}")):
                 files.setdefault(real, file)
     if not files:
-        raise UnmaskError(f"There is no file of rows but those of the output '{output}'.")
+        raise UnmaskError(f"The only files of rows are in the output '{output}'.")
     return sorted(files.values())
 
 
@@ -53,7 +53,7 @@ def _below(name: str | Path) -> Iterable[Path]:
 
 
 def _matched(path: Path) -> list[Path]:
-    """The files that a match of a pattern stands for, as if it were named. Only an empty folder is no mistake here."""
+    """The files that a match of a pattern means, as if it were named. Here, an empty folder is not a mistake."""
     if path.is_dir():
         return _files_and_links(path)[0]
     if not path.is_file():
@@ -81,7 +81,7 @@ def _scan(folder: str) -> None:
 
 
 def _refuse(error: OSError) -> NoReturn:
-    """Raise UnmaskError for a folder that cannot be read: what is in it would be missing without a word."""
+    """Raise UnmaskError for a folder that cannot be read: its files would be missing silently."""
     raise UnmaskError(
         f"'{error.filename}' cannot be read: {error.strerror}. Allow it, or give only what can be read."
     ) from error
@@ -95,7 +95,9 @@ def _in_folder(folder: Path) -> list[Path]:
             pattern = f"{folder}/**/*{links[0].suffix}"
             hint = f" It holds links to files, which are not followed. Give them by name, or by a quoted pattern: '{pattern}'."
         elif any(folder.rglob("*.json")):
-            hint = f" Its .json files may be settings. Give those of rows by name, or by a quoted pattern: '{folder}/*.json'."
+            hint = (
+                f" Its .json files may be settings. Name the files that hold rows, or by a quoted pattern: '{folder}/*.json'."
+            )
         raise UnmaskError(
             f"'{folder}' holds no file of rows. Such files end with {', '.join(READERS)}; all but {', '.join(COLUMNAR)} may be compressed "
             f"({', '.join(COMPRESSIONS)}).{hint}"

@@ -49,7 +49,7 @@ _MODE = _Mode()
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Text in which nothing is hidden: control and invisible characters are shown escaped (`\n`, `\x1b`), all others as they are.
+    r"""Text in which nothing is hidden: control and invisible characters are shown escaped (`\n`, `\x1b`), all others unchanged.
 
     keep: characters that stay whatever they are, such as the line breaks of a message of our own.
     """
@@ -123,7 +123,7 @@ def enumeration(words: Sequence[str], separator: str = ", ", last: str = " and "
 
 
 def say(message: str) -> None:
-    """Tell how long work gets on, in one line: an INFO message of the logger `unmask`, which nobody sees by default."""
+    """Tell how long work gets on, in one line: an INFO message of the logger `unmask`, hidden by default."""
     _MODE.last_line = time.monotonic()
     _LOG.info(message)
 
@@ -274,7 +274,7 @@ def _console() -> Any:
     from rich.segment import Segment
 
     class PlainConsole(Console):
-        """A console whose segments hold no control character but those of rich itself."""
+        """A console whose segments hold no control character except rich's."""
 
         def render(self, *args: Any, **options: Any) -> Any:
             """Segments, made visible."""

@@ -89,7 +89,7 @@ class _OneProcess:
 class Run:
     """An open run.
 
-    result: of an earlier run that was finished and is intact, else None. inputs: digests by name, those of earlier runs included.
+    result: of an earlier run that was finished and is intact, else None. inputs: digests by name, also from earlier runs.
     """
 
     result: dict[str, Any] | None = None
@@ -125,7 +125,7 @@ class Run:
         return self._record is not None
 
     def check(self, inputs: Mapping[str, str | None]) -> None:
-        """Compare digests of more inputs with those of the record, and record those that are new. None: not available, not compared.
+        """Compare digests of more inputs with the record, and record those that are new. None: not available, not compared.
 
         Raises UnmaskError.
         """
@@ -237,7 +237,7 @@ class Run:
 @contextmanager
 def open(
     folder: Path,
-    settings: BaseModel,
+    settings: BaseModel | Callable[[], BaseModel],
     *,
     inputs: Mapping[str, str | None] | None = None,
     output: str | None = None,
@@ -247,16 +247,20 @@ def open(
 ) -> Iterator[Run]:
     """Open a run in a folder that grows in place, and hold it until the block ends.
 
-    inputs: digests by name; None for an input that is not available any more, which is not compared. output: the sealed subfolder that is
-    the result, if there is one. may_grow: names of settings whose tables may get new keys in a later run. record: name of the record's
-    file. Raises UnmaskError if another run holds the folder, if it holds files of another program, and for other settings or inputs.
+    settings: or a function that returns them, called while the folder is held. inputs: digests by name; None for an input that is not
+    available any more, which is not compared. output: the sealed subfolder that is the result, if there is one. may_grow: names of
+    settings whose tables may get new keys in a later run. record: name of the record's file. Raises UnmaskError if another run holds the
+    folder, if it holds files of another program, and for other settings or inputs.
     """
     is_first = processes is None or processes.is_first()
     with only_run_in(folder) if is_first else nullcontext():
         if is_first:
-            _claim(folder, record)
+            require_own(folder, record)
+            make_own(folder)
         if processes is not None:
             processes.wait()
+        if not isinstance(settings, BaseModel):
+            settings = settings()
         run = Run(folder, settings, inputs or {}, work=folder, record=record, may_grow=may_grow, processes=processes)
         if run._record is not None and run._record.result is not None:
             run.result = run._record.result
@@ -317,12 +321,11 @@ def amend_result(folder: Path, result: BaseModel, record: str = RECORD) -> None:
         saved.model_copy(update={"result": result.model_dump(mode="json", by_alias=True)}).write(folder / record)
 
 
-def _claim(folder: Path, record: str) -> None:
-    """Mark a folder as ours. Raises UnmaskError if it holds files of another program."""
-    foreign = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+def require_own(folder: Path, record: str = RECORD) -> None:
+    """Raise UnmaskError if a folder holds files of another program."""
+    foreign = sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")) if folder.is_dir() else []
     if foreign and not is_own(folder) and read_record(folder / record) is None:
         raise UnmaskError(f"'{folder}' holds other files, such as '{foreign[0]}'. Choose a folder that is new or empty.")
-    make_own(folder)
 
 
 def _is_intact(folder: Path) -> bool:
@@ -359,18 +362,20 @@ def _compared_settings(folder: Path, record: RunRecord, now: dict[str, Any], may
     merged = {**now}
     for name in may_grow:
         merged[name] = {**before.get(name, {}), **now[name]}
-    old, new = dict(_flat(before)), dict(_flat(merged))
-    grown = {name for name in new if name not in old and name.split(".")[0] in may_grow}
-    changed = [name for name in dict.fromkeys((*new, *old)) if name not in grown and old.get(name) != new.get(name)]
-    if changed:
-        differences = "; ".join(
-            f"{name} was {_shown(old.get(name))} and is {_shown(new.get(name))} now" for name in changed[:3]
-        )
-        more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
+    if changes := differences(before, merged, may_grow):
+        others = f" (and {len(changes) - 3} others)" if len(changes) > 3 else ""
         raise UnmaskError(
-            f"'{folder}' holds a run with other settings: {differences}{more}. Choose another folder, or delete this one."
+            f"'{folder}' holds a run with other settings: {'; '.join(changes[:3])}{others}. Choose another folder, or delete this one."
         )
     return merged
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], may_grow: Sequence[str] = ()) -> list[str]:
+    """What differs between settings (see `open`), in words and by dotted names."""
+    old, new = dict(_flat(before)), dict(_flat(now))
+    grown = {name for name in new if name not in old and name.split(".")[0] in may_grow}
+    changed = [name for name in dict.fromkeys((*new, *old)) if name not in grown and old.get(name) != new.get(name)]
+    return [f"{name} was {_shown(old.get(name))} and is {_shown(new.get(name))} now" for name in changed]
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -19,9 +19,9 @@ _ROWS = 12  # of a curve
 
 
 def write_card(recipe: Recipe, run: TrainingRun) -> None:
-    """Write README.md (and the curves as a picture) into a trained embedder's folder, from what the run recorded.
+    """Write README.md (and the curves as a picture) into a trained embedder's folder, from the record of the run.
 
-    A card that somebody has edited since stays as it is.
+    A card that was edited since is kept.
     """
     record = runs.read_result(run.folder, TrainingResult)
     if record is None:
@@ -38,7 +38,7 @@ def write_card(recipe: Recipe, run: TrainingRun) -> None:
         if record.card == digest:
             return
         if record.card != hashlib.sha256(file.read_bytes()).hexdigest():
-            say(f"'{file}' was edited, so it stays as it is, without what is new.")
+            say(f"'{file}' was edited, so it is kept without the changes.")
             return
     runs.amend_result(run.folder, record.model_copy(update={"card": digest}))
     with atomic(file) as scratch:
@@ -65,7 +65,7 @@ def _log(file: Path) -> list[dict[str, Any]]:
 
 
 def stage_folders(folder: Path) -> list[Path]:
-    """Folders of a run's finished stages, in order. None if somebody removed them: a finished run does not need them."""
+    """Folders of a run's finished stages, in order. None if they were removed: a finished run does not need them."""
     return [file.parent for file in sorted((folder / "stages").glob("*/log.json"))]
 
 

@@ -29,7 +29,7 @@ class PairCollator:
 
     All columns are tokenized as in inference, each under its instruction, sorted by length together, and cut into chunks of at most
     `budget` tokens. `order[c, b]` is the row, in the chunks' outputs one after the other, of column c of example b. Where an anchor may
-    have positives beside its own, `_known_positives` tells which candidates they are.
+    have several positives, `_known_positives` tells which candidates they are.
     """
 
     def __init__(self, tokenizer: PromptTokenizer, budget: int) -> None:
@@ -54,7 +54,7 @@ class PairCollator:
         }
 
     def instruction(self, row: ScheduledExample, column: int) -> str | None:
-        """The instruction of a column: that of the data set for anchors, that of documents for all others."""
+        """The instruction of a column: of the data set for anchors, of documents for all others."""
         return row.data.source.document_instruction if column else row.data.source.instruction
 
     def cut(self, rows: Sequence[ScheduledExample]) -> tuple[int, int]:
@@ -151,7 +151,7 @@ def chunk_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_l
 
 
 class NextTokenCollator:
-    """Chunks as they are: every token is a label of the model's own shifted loss."""
+    """Unmasked chunks: every token is a label of the model's own shifted loss."""
 
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id

@@ -106,7 +106,7 @@ class DataSource(BaseModel):
     """One [data.NAME] table of a recipe: where rows come from, which rows to use, and what their columns mean.
 
     path: a file (jsonl, json, parquet, feather, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG],
-    starter:reference, starter:pairs or starter:labels. columns: from our name of a column to that of the file. split: of the hub, or of
+    starter:reference, starter:pairs or starter:labels. columns: from our name of a column to the file's name. split: of the hub, or of
     a folder's judgements. where: use only rows in which these columns have a value, one of several values, or at least a number.
     negatives: most negatives of an example; if not given, all columns, or one of a list or of other labels.
     """
@@ -138,7 +138,7 @@ class DataSource(BaseModel):
 class Example:
     """One sentence (1 text) or one pair (anchor, positive, negatives).
 
-    row: its line in the file. classes: the class of each text, by its number; empty if there are no labels.
+    row: its line in the file. classes: the class of each text, by its number; empty without labels.
     """
 
     row: int

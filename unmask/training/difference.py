@@ -8,7 +8,7 @@ from unmask.training.stages.stage import Table
 
 
 class Difference(Table):
-    """A row of what the scale `paper` does in another way than the paper. what: the setting; paper, here: its values; why: the reason."""
+    """A row: a difference between the scale `paper` and the paper. what: the setting; paper, here: its values; why: the reason."""
 
     what: str = Field(min_length=1)
     paper: str = Field(min_length=1)

@@ -23,7 +23,7 @@ Acted = Counter[str]  # how often dropout was applied, by the class of the modul
 
 @contextmanager
 def layer_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[Acted]:
-    """Drop from what each layer adds to the residual stream while the model trains: h + dropout(layer(h) - h)."""
+    """Drop from each layer's contribution to the residual stream while the model trains: h + dropout(layer(h) - h)."""
     acted: Acted = Counter()
 
     def drop(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -67,7 +67,7 @@ DROPOUTS = {"layer": layer_dropout, "attention": attention_dropout}
 def require_two_views(embed: Callable[[], Tensor], acted: Acted) -> None:
     """Raise UnmaskError if dropout was not applied, or if embedding the same text twice gives the same vector.
 
-    There would be nothing to learn. Vectors alone do not show it: a model may have a little dropout of its own.
+    There would be nothing to learn. Vectors alone do not show it: a model may have a little dropout itself.
     """
     first, second = embed(), embed()
     if not acted.total() or bool((first == second).all()):

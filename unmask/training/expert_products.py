@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 _IMPLEMENTATION: Final = "unmask_rounded"
 _MULTIPLE: Final = 128
-"""Each expert gets a multiple of so many tokens: few sizes, and few tokens that are nothing."""
+"""Each expert gets a multiple of this number of tokens: few sizes, and few tokens that are nothing."""
 
 
 def speed_up_experts(model: nn.Module) -> None:
     """Have the experts of a mixture computed in bfloat16 under autocast on a CPU, each with a rounded number of tokens.
 
-    A model that lets nobody choose how its experts are computed stays as it is, and so does a model on another device.
+    A model with a fixed computation of its experts is left unchanged, and so does a model on another device.
     """
     if _choice(model) == "grouped_mm" and next(model.parameters()).device.type == "cpu":
         _register()

@@ -58,7 +58,7 @@ def _has_labels(source: DataSource, file: Path, row: Row) -> bool:
     if "text" in source.columns:  # the label beside it may be one of a pair, such as entailment
         text = source.columns["text"]
         raise UnmaskError(
-            f"{file}: the recipe names the column of texts and not that of labels. If '{text}' belongs to a class in the column 'label', "
+            f"{file}: the recipe names a column of texts but none of labels. If '{text}' belongs to a class in the column 'label', "
             f'name both: columns = {{text = "{text}", label = "label"}}.'
         )
     return pair_columns(dict.fromkeys(source.columns.get(column, column) for column in row)) is None

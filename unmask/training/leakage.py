@@ -60,7 +60,7 @@ class TaskLeaks:
 
 @dataclass(frozen=True)
 class LeakReport:
-    """Leaks of one data set into every task. texts: its distinct texts; revision: that of the data set."""
+    """Leaks of one data set into every task. texts: its distinct texts; revision: of the data set."""
 
     data: str
     revision: str
@@ -154,7 +154,7 @@ def _task(name: str, texts: Sequence[Forms], pairs: Iterable[tuple[int, int]]) -
 
 
 def _forms(key: str, dataset: DataSet) -> list[str]:
-    """The key of a training text, and that of the document without its title if it is one."""
+    """The key of a training text, and the key of the document without its title if it is one."""
     return [key, dataset.plain[key]] if key in dataset.plain else [key]
 
 
@@ -192,7 +192,7 @@ def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task
 
 @lru_cache(maxsize=4)  # a study trains many models on the same rows, and this takes as long as a short training
 def _matches(trained: tuple[str, ...], scored: tuple[str, ...], threshold: float) -> _Matches:
-    """Training text -> {scored text: Jaccard of their shingles}, for all that reach the threshold; 1 stands for equal texts only.
+    """Training text -> {scored text: Jaccard of their shingles}, for all that reach the threshold; 1 means equal texts only.
 
     Exact, and fast by prefixes (Bayardo et al. 2007): two sets with a Jaccard of t share one of the rarest n - ceil(t n) + 1
     elements of each, so only texts with a rare shingle in common are compared.

@@ -1,6 +1,6 @@
 """The loop: transformers' Trainer, for every stage.
 
-What it adds: the schedule decides what a step sees; a loss that is no number or explodes stops the run and says where; checkpoints
+What it adds: the schedule decides what a step sees; a loss that is NaN or explodes stops the run and says where; checkpoints
 hold what trains and nothing else; scores of an embedder serve as evaluation.
 """
 
@@ -141,7 +141,7 @@ class Loop(Trainer):  # type: ignore[misc]
         return f"Last good checkpoint: {good or 'none yet'}. A lower learning rate may help."
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Scores of the model as it is. Training goes on as if nobody had looked; the first process's scores count for all."""
+        """Scores of the current model. Evaluation does not affect training; the first process's scores count for all."""
         if self.evaluate_with is None:
             return {}
         training = self.model.training

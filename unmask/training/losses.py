@@ -35,7 +35,7 @@ def info_nce(
     """Mean cross-entropy of anchor i choosing candidate first + i among all candidates, by cosine over temperature.
 
     false_negative_margin: candidates whose cosine exceeds the positive's by more than this are left out of the sum: they are
-    probably positives that nobody marked (NV-Retriever, arXiv 2407.15831). positives: candidates that are known to be positives: texts
+    probably unmarked positives (NV-Retriever, arXiv 2407.15831). positives: candidates that are known to be positives: texts
     of the anchor's class, or its positives in other rows. They are left out too. Formula: LLM2Vec (arXiv 2404.05961), section 2.3.
     """
     cosines = normalize(anchors, dim=1) @ normalize(candidates, dim=1).T
@@ -56,7 +56,7 @@ def neighbour_divergence(
     first: int,
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """How far the neighbours that a student gives each text are from those of its teacher, in nats, averaged over texts.
+    """How far the neighbours that a student gives each text are from the teacher's, in nats, averaged over texts.
 
     The neighbours of text i are a probability of every other text j: the softmax over j of cosine(i, j) / temperature, without i
     itself, which is row first + i of the others. The divergence is KL(teacher, student). It is zero if all cosines are the
@@ -77,7 +77,7 @@ def _log_neighbours(
 
 
 class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
-    """A loss of all vectors of a chunked batch (see PairCollator): call it with the chunks and what `of` needs beside their vectors.
+    """A loss over the vectors of a chunked batch (see PairCollator): call it with the chunks and what `of` needs besides their vectors.
 
     model: features -> {"sentence_embedding"}; cache_tokens: with more padded tokens than this in a batch, GradCache computes chunk by
     chunk, for one more forward pass. agree: see Agree; processes that share the weights must make equally many passes.
@@ -116,7 +116,7 @@ class RankingLoss(ChunkedLoss):
     """InfoNCE of a chunked batch: call it with the chunks, their order and, where anchors have several positives, what these are.
 
     matryoshka: the loss is the mean over these leading dimensions and all of them (arXiv 2205.13147). Across processes, every anchor
-    sees the candidates of all of them.
+    sees the candidates of every process.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ def require_dimensions(matryoshka: Sequence[int], dim: int) -> None:
 
 
 def _are_positives(candidate_ids: Tensor, positive_ids: Tensor) -> Bool[Tensor, "anchor candidate"]:
-    """Which candidates are known positives of an anchor, those of other processes included."""
+    """Which candidates are known positives of an anchor, other processes included."""
     columns = list(candidate_ids.unbind(0))
     if torch.distributed.is_initialized():
         columns = [all_gather(column.contiguous()) for column in columns]
@@ -181,9 +181,9 @@ def _are_positives(candidate_ids: Tensor, positive_ids: Tensor) -> Bool[Tensor, 
 
 
 class NeighbourLoss(ChunkedLoss):
-    """Divergence of a chunked batch's neighbours from those of a teacher: call it with the chunks and the teacher's vectors.
+    """Divergence of a chunked batch's neighbours from a teacher's: call it with the chunks and the teacher's vectors.
 
-    Across processes, every text has the texts of all of them as neighbours.
+    Across processes, the neighbours of a text include the texts of every process.
     """
 
     def of(self, vectors: Float[Tensor, "text dim"], labels: Float[Tensor, "text width"]) -> Float[Tensor, ""]:

@@ -31,10 +31,10 @@ _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
 
 @dataclass(frozen=True)
 class Mining:
-    """How negatives are chosen: so many for each pair, the highest ranked first.
+    """How negatives are chosen: this number for each pair, the highest ranked first.
 
     skip: ranks left out at the top. ratio: a negative's similarity stays below this share of the positive's, since what is nearer is
-    likely a positive that nobody labelled (NV-Retriever's TopK-PercPos, arXiv 2407.15831; 0.95 is theirs). margin: and this far below it.
+    likely an unlabelled positive (NV-Retriever's TopK-PercPos, arXiv 2407.15831; 0.95 is theirs). margin: and this far below it.
     """
 
     negatives: int = 1
@@ -75,7 +75,7 @@ class Corpus:
 
 
 def read_corpus(path: str, pairs: DataSource) -> Corpus:
-    """The texts of a corpus, read as the positives of these pairs are: those of a folder have their title before the text.
+    """The texts of a corpus, read as the positives of these pairs are: in a folder they have their title before the text.
 
     Raises UnmaskError with file and line for a row without text.
     """
@@ -94,7 +94,7 @@ def mine(
 
     Right are the anchor itself and all positives of that anchor in the data, whatever their case and punctuation, with or without a
     title. plain: as in `Corpus`; the titles of a folder of pairs are known too. A pair with too few such texts is left out and counted in
-    `skipped`. Negatives that the pairs have already are dropped. Warns where all texts are so alike to the embedder that the ratio
+    `skipped`. Negatives that the pairs have already are dropped. Warns where all texts are so similar to the embedder that the ratio
     leaves out what is hard. Raises UnmaskError if no pair is left.
     """
     anchors = [example.texts[0] for example in pairs.examples]
@@ -121,7 +121,7 @@ def mine(
         )
     mined = _mined(pairs, pool, mined_rows, queries, answers, documents)
     if options.ratio is not None and (1 - options.ratio) * mined.positive > (mined.positive - mined.anything) / 2:
-        # raw vectors of decoders lie in a narrow cone: of 113 passages, 0.95 of a positive's cosine was that of the tenth
+        # raw vectors of decoders lie in a narrow cone: of 113 passages, 0.95 of a positive's cosine was the cosine of the tenth
         warnings.warn(
             f"Any text has a cosine of {mined.anything:.2f} with an anchor, and its positive {mined.positive:.2f}, so a ratio of "
             f"{options.ratio} leaves out the hardest negatives: use a standardised design (prompteol-z) or a ratio nearer to 1.",
@@ -140,7 +140,7 @@ def hardest(
 ) -> list[list[int]]:
     """For each pair the places in the pool of its negatives, the most similar first, fewer where there are no more; unit vectors.
 
-    right: for each pair the places that are no negatives. Ties go to the earlier place, so a run repeats.
+    right: for each pair the indices that cannot be negatives. Ties go to the earlier place, so a run repeats.
     """
     negatives: list[list[int]] = []
     size = max(1, block_bytes // max(1, 4 * len(pool)))

@@ -52,7 +52,7 @@ def agreed(value: Any) -> Any:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Average the gradients of all processes in place. A missing gradient counts as zero, unless it is missing in all.
+    """Average gradients over the processes in place. A missing gradient counts as zero, unless it is missing in all.
 
     Weights in shards are left out: FSDP2 averages their gradients (sharding.py).
     """

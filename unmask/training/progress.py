@@ -53,7 +53,7 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
         self.close()
 
     def close(self) -> None:
-        """Take the bar away, if there is one: it hides the cursor, and draws until it is told to stop."""
+        """Take the bar away, if there is one: it hides the cursor, and draws until it is stopped."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -72,7 +72,7 @@ EASY: Final = 0.02
 """A loss below this: the positive is chosen with a probability of 0.98 and more."""
 
 STEPS: Final = 20
-"""Steps in a row that have to be so easy before it is said."""
+"""Steps in a row with such a loss before a message."""
 
 
 class EaseWatch(TrainerCallback):  # type: ignore[misc]

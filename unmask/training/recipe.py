@@ -47,10 +47,10 @@ class Recipe(Table):
     """A checked recipe at one scale.
 
     designs: one, or several that are trained in the same way. seeds: one run of each design for each seed. train: "lora", or "full" for
-    all weights, or "head" for the head alone, or a list of kinds of weight that train as they are, such as ["gate_proj", "router"];
+    all weights, or "head" for the head alone, or a list of kinds of weight that train directly, such as ["gate_proj", "router"];
     the coverage table names the kinds. head_parameters: make every head as near to this size as its kind allows, so that
-    designs are compared at one size. merge: the result holds merged weights, not an adapter beside its base model. shard: split the
-    weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then starts anew. differences: from
+    designs are compared at one size. merge: the result holds merged weights, not an adapter next to its base model. shard: split the
+    weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then restarts. differences: from
     the paper, at the scale `paper`.
     """
 
@@ -99,7 +99,7 @@ class Recipe(Table):
         if self.stages[:1] == ("distill",) and self.distill and self.distill.teacher == SELF and self.distill.teacher_design:
             taught = Design.parse(self.distill.teacher_design)
             if same := next((design for design in self.designs if Design.parse(design) == taught), None):
-                raise ValueError(f"the model says already what it would learn: '{same}' is its design and that of its teacher")
+                raise ValueError(f"the model says already what it would learn: '{same}' is its design and its teacher's")
 
     @model_validator(mode="after")
     def _adapter_fits(self) -> Recipe:
@@ -225,7 +225,7 @@ def _require_effect(recipe: Recipe, setting: str) -> None:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with those of another over them, table by table. An empty table clears what was there, as an empty list does."""
+    """Tables updated with another's, table by table. An empty table clears what was there, as an empty list does."""
     result = dict(base)
     for key, value in changes.items():
         both = isinstance(value, Mapping) and len(value) > 0 and isinstance(result.get(key), Mapping)

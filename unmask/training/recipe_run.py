@@ -102,7 +102,7 @@ def _require_other_files(evaluation: Evaluation, root: Path) -> None:
 
 
 def _require_other_tasks(tasks: Sequence[Task], compared: Sequence[Task]) -> None:
-    """The same for tasks of mteb, which have no file, and which may stand in a benchmark or be spelled in two ways."""
+    """The same for tasks of mteb, which have no file, and which may be part of a benchmark or be spelled in two ways."""
     chosen_by = {task.name for task in tasks if not isinstance(task, LocalTask)}
     for task in compared:
         if not isinstance(task, LocalTask) and task.name in chosen_by:

@@ -159,9 +159,9 @@ def _in_groups(order: Sequence[int], size: int, neighbours: Neighbours) -> Itera
 
 
 def language_schedule(lengths: Sequence[int], steps: int, batch: int, seed: int) -> list[int]:
-    """Indices of chunks, shuffled anew in each pass. Within 32 batches, chunks of similar length come together, to save padding.
+    """Indices of chunks, reshuffled in each pass. Within 32 batches, chunks of similar length come together, to save padding.
 
-    A longer schedule may begin in another way than a shorter one. Raises UnmaskError if there are no chunks.
+    A longer schedule may begin in another way than a shorter one. Raises UnmaskError without chunks.
     """
     if not lengths:
         raise UnmaskError("There is no text to train on.")
@@ -187,7 +187,7 @@ class Neighbours:
     """The nearest texts of each text, by words: no model is asked. A search reads only texts that share a telling word."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """Count the words of all texts, none of which is empty."""
+        """Count the words of the texts, none of which is empty."""
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.preprocessing import normalize
 

@@ -76,7 +76,7 @@ def _hub(path: str, split: str) -> Rows:
 
 
 def _judged(folder: Path, split: str) -> Rows:
-    """Retrieval in BEIR's layout: a row for every relevant (query, document), its line that of the judgement.
+    """Retrieval in BEIR's layout: a row for every relevant (query, document), with the judgement's line.
 
     The row also holds the other columns of its query, so that rows can be chosen by them.
     """
@@ -109,7 +109,7 @@ def _judgements(folder: Path, split: str) -> Path:
 
 
 def _passages(folder: Path, split: str) -> Rows:
-    """Questions that name the passage which answers them; a row for each, its line that of the question."""
+    """Questions that name the passage which answers them; a row for each, with the question's line."""
     passages = _by_id(folder / "passages.jsonl")
     questions = folder / "queries.jsonl"
     for line, row in read_rows(questions):
@@ -136,7 +136,7 @@ def titled(document: Row) -> Any:
 
 
 def titled_documents(folder: Path) -> Iterator[tuple[str, str]]:
-    """The documents of a folder that have a title: title and text as they are read, and the text alone."""
+    """The documents of a folder that have a title: title and text as joined when read, and the text alone."""
     for documents, queries in FOLDERS:
         if (folder / documents).is_file() and (folder / queries).is_file():
             for _, row in read_rows(folder / documents):

@@ -1,6 +1,6 @@
 """Targets: logits at the positions before the tokens that are predicted, and at no others.
 
-Over a vocabulary of 49 000, the logits of all positions take more memory than the states of all layers. So the language-model head is given
+Over a vocabulary of 49 000, logits of every position take more memory than the states of all layers. So the language-model head is given
 the states that count, by a hook, and what a model does to its logits (scale, soft cap) stays its own.
 """
 
@@ -20,7 +20,7 @@ def target_logits(
 ) -> tuple[Float[Tensor, "target word"], Int[Tensor, " target"], Bool[Tensor, "text before"]]:
     """Logits of each token that has a label, from the state before it; these labels; and where the states stood.
 
-    inputs: those of the model, with an `attention_mask` of the same shape as the labels. A label at position 0 is predicted by nothing
+    inputs: of the model, with an `attention_mask` of the same shape as the labels. A label at position 0 is predicted by nothing
     and left out.
     """
     mask, following = inputs["attention_mask"], labels[:, 1:]

@@ -56,8 +56,8 @@ _LONGEST: Final = 200  # characters of a folded title
 def other_forms(positives: Collection[str], pool: Collection[str], plain: Mapping[str, str]) -> Mapping[str, set[str]]:
     """The keys in the pool that are a positive with or without its title, by the key of the positive (see `text_key`).
 
-    plain: the key of title and text -> the key of the text, of documents whose title is known. Where it is not, a title is
-    what stands before a text of 24 characters or more, and it is at most as long as the text. Both collections are sets or dicts.
+    plain: the key of title and text -> the key of the text, of documents whose title is known. Otherwise a title is the part before a
+    text of 24 characters or more, and it is at most as long as the text. Both collections are sets or dicts.
     """
     forms: dict[str, set[str]] = defaultdict(set)
     for with_title, text in chain(plain.items(), _titled(pool, positives), _titled(positives, pool)):

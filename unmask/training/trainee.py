@@ -48,7 +48,7 @@ class Trainee:
 
     @classmethod
     def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
-        """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for what cannot be trained."""
+        """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for a model that cannot be trained."""
         require_trainable(recipe, design)
         source = replace(_source(recipe), dtype="float32" if recipe.trains_weights else recipe.dtype)
         language_model = None
@@ -108,7 +108,7 @@ class Trainee:
         return covered
 
     def end(self, merge: bool) -> None:
-        """End a stage. merge: fold the adapter into the weights; otherwise it stays beside them."""
+        """End a stage. merge: fold the adapter into the weights; otherwise it stays separate."""
         if self.adapter is not None and merge:
             self.adapter.merge_and_unload()
             self.adapter = None
@@ -152,13 +152,13 @@ def _require_kept(recipe: Recipe, embedder: Embedder) -> None:
         return
     if mixture is None:
         raise UnmaskError(
-            f"'{recipe.model}' is an adapter beside its base model, so other weights that train would be lost: save the two merged "
+            f"'{recipe.model}' is an adapter on its base model, so other weights that train would be lost: save the two merged "
             'first, by Embedder.from_pretrained(MODEL, merge=True).save_pretrained(FOLDER), or set train = "head".'
         )
     if recipe.train != (ROUTER,) or len(embedder.backbone.routers) > len(mixture.points):
         raise UnmaskError(
-            f"'{recipe.model}' is a mixture of LoRA experts. Its folder keeps experts and base as they are, so what they learn would be "
-            'lost: set train = ["router"] (if the base has no routers of its own), or train = "head".'
+            f"'{recipe.model}' is a mixture of LoRA experts. Its folder keeps experts and base unchanged, so what they learn would be "
+            'lost: set train = ["router"] (if the base has no routers), or train = "head".'
         )
     mixture.routing.require_gradient()
     pooling = [name for name in recipe.stages if STAGES[name].pools and recipe.stage(name).checkpointing]
@@ -190,7 +190,7 @@ def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
 
 
 def _centre(head: LayerAttention, embedder: Embedder) -> None:
-    """Start the layer matrix at minus each layer's mean: as a constant, it would make the cosines of all texts 0.95 and more."""
+    """Start the layer matrix at minus each layer's mean: as a constant, it would make every cosine 0.95 and more."""
     head.centre(embedder.encoder.layer_states(reference_texts(), embedder.design.prompt))
 
 

@@ -16,9 +16,9 @@ from unmask.training.stages.stage import Prepared, TrainableModel
 
 
 class ContrastiveOptions(PoolingOptions):
-    """InfoNCE on cosines, with in-batch negatives and those of the data (LLM2Vec, section 4).
+    """InfoNCE on cosines, with in-batch negatives and negatives from the data (LLM2Vec, section 4).
 
-    false_negative_margin: leave out a negative whose cosine exceeds that of the positive by more than this (None: keep all).
+    false_negative_margin: leave out a negative whose cosine exceeds the positive's by more than this (None: keep all).
     matryoshka: the loss is averaged over these dimensions and the whole.
     """
 
@@ -41,7 +41,7 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
         return read_related(name, source, root, seed)
 
     def require_learnable(self, options: ContrastiveOptions, sets: Sequence[DataSet]) -> None:
-        """Raise UnmaskError for a batch that cannot be filled, and for one pair without negatives: its positive has no text beside it."""
+        """Raise UnmaskError for a batch that cannot be filled, and for one pair without negatives: its positive has no other text."""
         super().require_learnable(options, sets)
         for data in sets:
             if options.batch == 1 and len(data.examples[0].texts) == 2:

@@ -23,11 +23,11 @@ _FEWEST = 3  # with two texts each is the other's only neighbour, whatever its v
 class DistillOptions(PoolingOptions):
     """Relational distillation: in each batch, the neighbours of a text are to be those that the teacher gives it.
 
-    teacher: any sentence-transformers model: `minilm`, a folder (also that of a saved embedder), or a hub id. It reads texts without the
+    teacher: any sentence-transformers model: `minilm`, a folder (a saved embedder, too), or a hub id. It reads texts without the
     instructions of the data.
     teacher_design: with it, the teacher is any decoder under this design. Without it, or with an empty one, the teacher is a
     sentence-transformers model. A design such as `zscore` is fitted on up to 1 000 texts of the stage, drawn by the seed. The teacher
-    `self` is the base model of the recipe, as it is before all training.
+    `self` is the base model of the recipe, before any training.
 
     With cosines s of the student, t of the teacher, and temperature T, the loss of a batch is the mean over its texts i of
 

@@ -22,7 +22,7 @@ from unmask.training.stages.stage import Objective, Prepared, TrainableModel
 class MntpOptions(LanguageOptions):
     """Masked next-token prediction (LLM2Vec, section 2): masked token i is predicted from the state at position i - 1.
 
-    mask: "_" as in the paper, "eos", or "new", a token of its own whose embedding is the mean of all. masking: "bert" replaces
+    mask: "_" as in the paper, "eos", or "new", an added token whose embedding is the mean embedding. masking: "bert" replaces
     80 % of the chosen tokens by the mask, 10 % by random ones and keeps 10 %; "all" replaces all. p: share that is chosen.
     """
 
@@ -74,7 +74,7 @@ def _masked_loss(backbone: Backbone) -> Objective:
 def mask_token(options: MntpOptions, tokenizer: Any, model: Any) -> tuple[int, Callable[[], AbstractContextManager[None]]]:
     """The id of the mask token, and a context in which that token exists.
 
-    A new token has the mean of all embeddings, and is removed when the stage ends. Raises UnmaskError if the tokenizer has no such
+    A new token has the mean embedding, and is removed when the stage ends. Raises UnmaskError if the tokenizer has no such
     token.
     """
     if options.mask == "_":

@@ -31,7 +31,7 @@ class NextToken(LanguageStage[NextTokenOptions]):
     attention = "causal"
 
     def prepare(self, options: NextTokenOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
-        """Chunks as they are."""
+        """Unmasked chunks."""
         from unmask.training import processes
         from unmask.training.collate import NextTokenCollator
 

@@ -65,8 +65,8 @@ def prepare_chunks(
 ) -> Prepared:
     """A stage whose batches each come from one data set.
 
-    loss_of: makes the loss of a module. collator: makes the batches. labels: what the loss is given of a batch beside its chunks (None
-    for what the batch does not have). Raises UnmaskError for data that cannot fill a batch.
+    loss_of: makes the loss of a module. collator: makes the batches. labels: further inputs of the loss from a batch
+    (None if the batch lacks them). Raises UnmaskError for data that cannot fill a batch.
     """
     from unmask.encoding.tokenization import PromptTokenizer
     from unmask.sentence_transformers_module import UnmaskModule

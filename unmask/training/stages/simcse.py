@@ -44,7 +44,7 @@ class Simcse(PoolingStage[SimcseOptions]):
     )
 
     def require_learnable(self, options: SimcseOptions, sets: Sequence[DataSet]) -> None:
-        """Raise UnmaskError for a batch that cannot be filled, and for one sentence: its second view has no other beside it."""
+        """Raise UnmaskError for a batch that cannot be filled, and for one sentence: its second view has no other candidate."""
         super().require_learnable(options, sets)
         if options.batch == 1:
             raise UnmaskError(
