@@ -38,8 +38,8 @@ class SlowToWake(threading.Barrier):
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine of two cores, with texts enough to be worth it."""
     monkeypatch.setattr(replicas, "_cores", lambda: 2)
-    monkeypatch.setattr(replicas, "_WORTH", 1)
-    monkeypatch.setattr(batching, "_SMALL", 64)
+    monkeypatch.setattr(replicas, "_MIN_TOKENS", 1)
+    monkeypatch.setattr(batching, "_MIN_BATCH", 64)
 
 
 def threads_of(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> set[str]:

@@ -306,7 +306,7 @@ def test_a_second_run_computes_nothing(
 ) -> None:
     plan = plan_of(folder, "mean,prompteol-z", tasks)
     first = compare(plan, ResultStore(tmp_path))
-    monkeypatch.setattr(module, "load_decoder", no_load)
+    monkeypatch.setattr(Encoder, "load", no_load)
     assert compare(plan, ResultStore(tmp_path)) == first
 
 
@@ -375,7 +375,7 @@ def test_another_name_for_a_design_that_was_scored_is_only_a_label(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = compare(plan_of(folder, "prompteol", tasks), ResultStore(tmp_path))
-    monkeypatch.setattr(module, "load_decoder", no_load)
+    monkeypatch.setattr(Encoder, "load", no_load)
     again = compare(plan_of(folder, "causal/eol/last", tasks), ResultStore(tmp_path))
     assert [one.label for one in again] == ["causal/eol/last"] * 2
     assert scores(again) == scores(first)
