@@ -354,14 +354,14 @@ def test_what_was_finished_before_a_stop_is_kept(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(folder, "mean,bidirectional-mean", tasks)
-    original = Backbone.set_attention
+    original = Encoder.under
 
-    def stop(self: Backbone, attention: Any) -> None:
-        if (tmp_path / "results.jsonl").exists():
+    def stop(self: Encoder, attention: Any) -> Encoder:
+        if attention == "bidirectional" and (tmp_path / "results.jsonl").exists():
             raise KeyboardInterrupt
-        original(self, attention)
+        return original(self, attention)
 
-    monkeypatch.setattr(Backbone, "set_attention", stop)
+    monkeypatch.setattr(Encoder, "under", stop)
     with pytest.raises(KeyboardInterrupt):
         compare(plan, ResultStore(tmp_path))
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
