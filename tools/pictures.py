@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tools.chromium import CHROMIUM
+from tests.chromium import CHROMIUM
 from unmask.reporting.svg import ACCENT, INK, SOFT, as_svg, drawing, inline
 
 if TYPE_CHECKING:
