@@ -73,13 +73,13 @@ SLOW = (
     "moe/atlas/test_browser",
     "reporting/test_exports", "reporting/test_page", "saving/test_exports", "saving/test_folder", "saving/test_own_files",
     "statistics/test_power",
-    "studies/", "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmark_scripts", "training/test_damage",
+    "studies/", "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmarks", "training/test_damage",
     "training/test_distributed", "training/test_leakage", "training/test_resume", "training/test_run", "training/test_sharding",
     "training/test_train_cli", "ui/test_browser",
 )  # fmt: skip
 LONGEST = (
     "bulk/test_on_ray",
-    "test_benchmark_scripts",
+    "test_benchmarks",
     "test_docs",
     "test_real",
     "test_wheel",

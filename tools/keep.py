@@ -1,7 +1,6 @@
 """Keep what the pages need of a result in docs/measured, then write the pages (`tools.pages`).
 
     python -m tools.keep NAME FOLDER 'COMMAND'     of `unmask compare`; readers see COMMAND, with DATA for the folder of data sets
-    python -m tools.keep NAME FILE                 of a benchmark, written with `--keep`
     python -m tools.keep NAME FOLDER               of `unmask reproduce`: the folder of one base model, STUDY/MODEL
 
 Of a study, a zip of what was measured of each model is kept as well. Unpack it into STUDY/MODEL to continue with more seeds or
@@ -117,13 +116,12 @@ def _refuse_local_path(text: str) -> None:
 
 def main(name: str, source: str, command: str = "") -> None:
     """Keep a result and write the pages."""
-    path, file = Path(source), MEASURED / "results" / f"{name}.json"
-    if path.is_file():
-        _write(file, json.loads(path.read_text(encoding="utf-8")))
-    elif (path / "results.json").is_file():
-        study(path, name)
+    if (Path(source) / "results.json").is_file():
+        study(Path(source), name)
+    elif command:
+        _write(MEASURED / "results" / f"{name}.json", comparison(Path(source), command))
     else:
-        _write(file, comparison(path, command or sys.exit("Give the command that wrote this folder.")))
+        sys.exit(f"Give the command that wrote '{source}'.")
     pages.main()
 
 

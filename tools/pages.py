@@ -74,7 +74,7 @@ def _read(name: str) -> Result:
     return result
 
 
-# --- comparisons and benchmarks --------------------------------------------------------------------------------------
+# --- comparisons -------------------------------------------------------------------------------------------------------
 
 
 def by_kind(result: Result) -> str:
@@ -121,28 +121,11 @@ def differences(result: Result) -> str:
     return _tests(result, effects=True)
 
 
-def benchmark(result: Result) -> str:
-    """The notes and tables of a benchmark."""
-    parts = [_command(result)]
-    for part in result["parts"]:
-        if isinstance(part, str):
-            parts.append(f"{part}\n")
-        else:
-            formats = part["columns"].values()
-            rows = [
-                ["" if value is None else form.format(value) for form, value in zip(formats, row, strict=True)]
-                for row in part["rows"]
-            ]
-            parts.append(f"{part['title']}:\n\n{_markdown(part['columns'], rows)}")
-    return "\n".join(parts)
-
-
 SHOW: Final[Mapping[str, Callable[[Result], str]]] = {
     "by-kind": by_kind,
     "grid": grid,
     "scores": scores,
     "differences": differences,
-    "benchmark": benchmark,
 }
 
 
@@ -220,7 +203,7 @@ def _command(result: Result) -> str:
     return f"```\n{result['command']}\n```\nOn {result['hardware']}, with {libraries}.\n"
 
 
-def _markdown(columns: Sequence[str] | Mapping[str, Any], rows: Sequence[Sequence[str]]) -> str:
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return Sheet("", tuple(columns), tuple(map(tuple, rows))).body()
 
 

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from io import BytesIO
@@ -44,21 +44,18 @@ def main() -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     run_commands()
     write_svg("cost", (RUNS / "report/report/figures/cost.svg").read_text("utf-8"), "Score against cost")
-    write_svg(
-        "clusters", (RUNS / "clusters/clusters.svg").read_text("utf-8"), "Clusters of hidden states and of routing weights"
-    )
     with drawing():
         write_svg("layers", as_svg(layer_curves()), "Score by layer")
         write_svg("critical", as_svg(critical_diagram_example()), "Critical-difference diagram")
         write_svg("grown", as_svg(loss_curve()), "Loss of a grown mixture in training")
+        write_svg("clusters", as_svg(cluster_shares()), "Clusters of hidden states and of routing weights")
         write_svg("routing", as_svg(routing_shares()), "Experts that the tokens of each domain go to")
     if CHROMIUM is None:
         print("no chromium: the screenshots stay as they are (`make browser` installs it)")
         return
     screenshot((RUNS / "report/report/report.html").as_uri(), "report", "#heat", "width: max-content")
     screenshot((RUNS / "routing/report/atlas.html").as_uri(), "atlas", "#heat .pane")
-    claim = "main > section:first-child > article:first-of-type"
-    screenshot((RUNS / "routers/report/claims.html").as_uri(), "claims", claim)
+    screenshot((RUNS / "routers/report/claims.html").as_uri(), "claims", "main article:has(.undecided)")
     with local_page() as address:
         screenshot(address, "ui", "#compare .pair:has(table)")
 
@@ -137,30 +134,44 @@ def loss_curve() -> Figure:
     return figure
 
 
+def cluster_shares() -> Figure:
+    """The clusters of routing weights that the texts of each cluster of hidden states fall into."""
+    result = json.loads((RUNS / "clusters" / "clusters.json").read_text("utf-8"))
+    table = np.array(result["table"], float)
+    rows, columns = ([", ".join(words[:2]) or "-" for words in of_design] for of_design in result["words"])
+    return shares(table / table.sum(axis=1, keepdims=True), rows, columns, "clusters of hidden states", "of routing weights")
+
+
 def routing_shares() -> Figure:
     """The first expert of the tokens of each domain, over lessons that neither experts nor router have seen."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
     from unmask import Mixture
     from unmask.moe.experts.expert_usage import measure_usage
     from unmask.moe.experts.lessons.lessons import read_lessons
 
     mixture = Mixture.from_pretrained(str(RUNS / "mixture"))
     usage = measure_usage(mixture, mixture.tokenizer, {name: read_lessons(RUNS / f"{name}-test.jsonl") for name in DOMAINS})
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.42 * len(usage.domains)), layout="constrained")
+    return shares(np.array(usage.load), usage.domains, usage.experts, "lessons about", "tokens that go to the expert of")
+
+
+def shares(table: Any, rows: Sequence[str], columns: Sequence[str], left: str, above: str) -> Figure:
+    """A table of shares, each on a shade of its size."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.42 * len(rows)), layout="constrained")
     axes = figure.subplots()
     shades = [colours()[0][f"--h{level}"] for level in range(10)]
-    for (row, column), share in np.ndenumerate(np.array(usage.load)):
+    for (row, column), share in np.ndenumerate(table):
         shade = shades[min(9, int(10 * share))]
         axes.add_patch(Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, facecolor=shade, edgecolor="none"))
         axes.text(column, row, f"{100 * share:.0f} %", ha="center", va="center", color=INK)
-    axes.set(xlim=(-0.5, len(usage.experts) - 0.5), ylim=(len(usage.domains) - 0.5, -0.5), ylabel="lessons about")
-    axes.set_xticks(range(len(usage.experts)), usage.experts)
-    axes.set_yticks(range(len(usage.domains)), usage.domains)
+    is_crowded = max(map(len, columns)) > 50 / len(columns)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), ylabel=left)
+    axes.set_xticks(range(len(columns)), columns, rotation=35 * is_crowded, ha="left" if is_crowded else "center")
+    axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(top=False, labeltop=True, bottom=False, labelbottom=False, left=False, colors=INK)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("tokens that go to the expert of")
+    axes.set_xlabel(above)
     axes.xaxis.set_label_position("top")
     return figure
 
@@ -201,7 +212,7 @@ def local_page() -> Iterator[str]:
 
 
 def screenshot(address: str, name: str, selector: str, body_style: str = "") -> None:
-    """Write screenshots of a part of a page, light and dark."""
+    """Write screenshots of the first part of a page that a selector finds, light and dark."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
@@ -212,11 +223,12 @@ def screenshot(address: str, name: str, selector: str, body_style: str = "") -> 
                 viewport={"width": SCREEN, "height": 2400}, device_scale_factor=2, color_scheme=scheme, reduced_motion="reduce"
             )
             tab.goto(address)
-            tab.locator(selector).wait_for()
+            part = tab.locator(selector).first
+            part.wait_for()
             # by script, since the policy of a page forbids added styles
             tab.evaluate("style => { document.body.style.cssText = style; }", body_style)
             tab.locator(".scroll").evaluate_all("parts => parts.forEach((part) => { part.style.overflow = 'visible'; })")
-            shot = tab.screenshot(full_page=True, clip=tab.locator(selector).bounding_box())
+            shot = tab.screenshot(full_page=True, clip=part.bounding_box())
             Image.open(BytesIO(shot)).save(PICTURES / f"{name}-{scheme}.webp", quality=85, method=6)
         browser.close()
 
