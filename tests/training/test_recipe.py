@@ -218,9 +218,6 @@ def test_a_setting_of_what_is_not_run_or_read_is_refused(file: Path) -> None:
         ("lora.target=all", "unknown key 'lora.target'. Did you mean 'targets'?"),
         ("head.latent=1", "unknown key 'head.latent'. Did you mean 'latents'?"),
         ("data.text.split_=x", "unknown key 'data.text.split_'. Did you mean 'split'?"),
-        (
-            "unknown key 'differences.0.wy'. Did you mean 'why'?",
-        ),
         ("evaluation.task=[]", "unknown key 'evaluation.task'. Did you mean 'tasks'?"),
         ("next_token.steps=1", "unknown key 'next_token'. Did you mean 'next-token'?"),
         ("simcse.mask=_", "unknown key 'simcse.mask'."),  # an option of another stage
