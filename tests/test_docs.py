@@ -24,6 +24,7 @@ from tests.abuse.forking import run
 from tests.cases import cases
 from tests.in_process import HELP
 from tests.resampling import resample_less
+from tools.reference_pages import commands
 from unmask.cli import app
 from unmask.designs.design import parse_designs
 from unmask.models.bundled import BUNDLED
@@ -31,7 +32,8 @@ from unmask.models.bundled import BUNDLED
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 STARTER = ROOT / "unmask" / "starter"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+GENERATED = ("commands", "python", "designs")  # by tools/reference_pages.py
+PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page.stem not in GENERATED)]
 RUN = [*sorted((DOCS / "tutorials").iterdir()), *(DOCS / f"{name}.md" for name in ("how-to", "experts", "statistics"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"langchain_search": "langchain_core", "llama_index_search": "llama_index", "bertopic_topics": "bertopic"}
@@ -63,7 +65,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for name, code in fenced(page) if name == language]
 
 
-def commands(block: str) -> list[str]:
+def commands_in(block: str) -> list[str]:
     lines = block.replace("\\\n", " ").splitlines()
     return [line.partition(" #")[0].strip() for line in lines if line.startswith("unmask ")]
 
@@ -80,7 +82,15 @@ def parse(words: Sequence[str]) -> None:
             parse_designs(value)
 
 
-@cases("page, command", [(page.name, line) for page in PAGES for block in blocks(page, "") for line in commands(block)])
+SHOWN = [(page.name, line) for page in PAGES for block in blocks(page, "") for line in commands_in(block)]
+SHOWN += [
+    (f"{name} --help", line)
+    for name, command in commands(typer.main.get_command(app), "unmask")
+    for line in commands_in((command.epilog or "").removeprefix("Example: "))
+]
+
+
+@cases("page, command", SHOWN)
 def test_commands_parse(page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my-prompts.toml").write_text(
@@ -142,7 +152,7 @@ def test_a_page_runs(page: Path, desk: Path, pico_folder: Callable[[str], Path])
             exec(compile(block, page.name, "exec"), names)
         if language == "toml" and "template =" in block:
             Path("my-prompts.toml").write_text(block, "utf-8")
-        for line in commands(block) if language == "" else ():
+        for line in commands_in(block) if language == "" else ():
             if not any(part in line for part in PARSED_ONLY):
                 done = CliRunner().invoke(app, shlex.split(line)[1:])
                 assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
