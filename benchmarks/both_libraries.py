@@ -1,4 +1,4 @@
-"""Differences between unmask's and sentence-transformers' vectors of one saved embedder, by design and precision.
+"""Differences between the vectors of one saved embedder in unmask and in sentence-transformers, by design and precision.
 
 python -m benchmarks.both_libraries [--model smollm2] [--texts 100] [--smoke]
 """
@@ -7,52 +7,34 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks import _inputs
-from benchmarks.encode import texts
-
-DESIGNS = ("causal/plain/mean", "causal/plain/last", "prompteol")
+from benchmarks._common import head, row, start, texts
+from unmask import Embedder
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the differences with the default batches of both libraries, with one text in each batch, and with both in fp32."""
-    from unmask import Embedder
-
-    parser = _inputs.parser(__doc__)
-    parser.add_argument("--texts", type=int, default=100)
-    given = parser.parse_args(arguments)
-    some = ["", *texts(2 * (4 if given.smoke else given.texts), given.smoke)["sentences"]][: 4 if given.smoke else given.texts]
-    for dtype in ("float32", "bfloat16"):
-        for design in DESIGNS:
-            with tempfile.TemporaryDirectory() as folder:
-                ours = Embedder.from_pretrained(_inputs.model_of(given), design, dtype=dtype, device="cpu")
-                ours.save_pretrained(f"{folder}/saved")
-                theirs = _theirs(f"{folder}/saved")
-                _print(f"{dtype}, {design}", ours.encode(some, show_progress=False), theirs.encode(some))
-                alone = np.concatenate([ours.encode([text]) for text in some])
-                _print("  a text alone", alone, theirs.encode(some, batch_size=1))
-                if dtype != "float32":
-                    ours = Embedder.from_pretrained(f"{folder}/saved", dtype="float32", device="cpu")
-                    theirs = _theirs(f"{folder}/saved", model_kwargs={"dtype": "float32"})
-                    _print("  loaded as float32", ours.encode(some, show_progress=False), theirs.encode(some))
-
-
-def _theirs(folder: str, **options: Any) -> Any:
+    """Compare the default batches of both libraries, and each text alone."""
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(folder, device="cpu", trust_remote_code=True, **options)
-
-
-def _print(what: str, ours: NDArray[Any], theirs: NDArray[Any]) -> None:
-    cosine = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
-    largest = np.abs(ours - theirs).max()
-    print(
-        f"{what:28} smallest cosine {cosine.min():.6f}, largest difference {largest:.2g} of values up to {np.abs(ours).max():.3g}"
-    )
+    args = start(__file__, __doc__, arguments, texts=(100, 4))
+    sentences = ["", *texts(2 * args.texts, args.smoke)["sentences"]][: args.texts]
+    head("design", "precision", "batches", "smallest cosine", "largest difference", "of values up to")
+    for dtype in ("float32", "bfloat16"):
+        for design in ("causal/plain/mean", "causal/plain/last", "prompteol"):
+            ours = Embedder.from_pretrained(args.model, design, dtype=dtype, device="cpu")
+            with tempfile.TemporaryDirectory() as folder:
+                ours.save_pretrained(f"{folder}/saved")
+                theirs = SentenceTransformer(f"{folder}/saved", device="cpu", trust_remote_code=True)
+            alone = np.concatenate([ours.encode([text]) for text in sentences])
+            for batches, our_vectors, their_vectors in (
+                ("default", ours.encode(sentences, show_progress=False), theirs.encode(sentences)),
+                ("one text", alone, theirs.encode(sentences, batch_size=1)),
+            ):
+                cosines = Embedder.similarity_pairwise(our_vectors, their_vectors)
+                difference, largest = np.abs(our_vectors - their_vectors).max(), np.abs(our_vectors).max()
+                row(f"`{design}`", dtype, batches, f"{cosines.min():.6f}", f"{difference:.2g}", f"{largest:.3g}")
 
 
 if __name__ == "__main__":

@@ -1,105 +1,140 @@
-"""Speed and memory of training, as ratios from one run.
+"""Speed and memory of contrastive training on triples of SNLI.
 
-    python -m benchmarks.train speed [STEPS LENGTH [BATCH]]   (by default 6 128 32; or memory, or --smoke for a little of both)
+    python -m benchmarks.train [--model smollm2] [--steps 6] [--length 128] [--batch 32] [--smoke]
 
-speed: the training loop on triples of SNLI (UNMASK_DATA), compared with (a) a bare forward and backward loop on the same chunks, (b) each
-text padded to the longest of its column in the batch, one column after the other, (c) each text padded to the maximum length, as in
-llm2vec's scripts. STEPS are those that are timed, LENGTH is the maximum length in tokens. memory: the peak of a batch of 1 024 with
-GradCache, compared with a batch of 32, and the peak of a step of 48 triples with default settings, each in a process of its own.
+The training loop is compared with a bare forward and backward loop on the same chunks; with each text padded to the longest of its column
+in the batch, one column after the other; and with each text padded to the maximum length, as in llm2vec's scripts. Then comes the peak
+memory of `unmask train`, for a step of 48 triples with default settings, and for steps of 32 and 1 024 triples by GradCache.
 """
 
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import _inputs
+from benchmarks._common import data, head, row, rows, run_alone, start
+from unmask.designs.design import Design
 from unmask.encoding.backbone import TokenBatch
+from unmask.encoding.batching import collate
 from unmask.training.data import DataSource, read_pairs
+from unmask.training.loop import Loop, arguments
 from unmask.training.recipe import Recipe
 from unmask.training.stages import STAGES
-from unmask.training.stages.contrastive import ContrastiveOptions
-from unmask.training.stages.stage import Prepared
 from unmask.training.trainee import Trainee
 
 TRIPLES = "snli/triples_dev.jsonl"
 
 
-@dataclass(frozen=True)
-class Given:
-    """The model, and the folder with the triples."""
-
-    model: str
-    data: Path
-
-
-def ready(
-    given: Given, batch: int, steps: int, max_length: int, **options: Any
-) -> tuple[Trainee, ContrastiveOptions, Prepared]:
-    """A contrastive stage on SNLI triples, as `unmask train` runs it."""
-    stage = {"data": ["triples"], "steps": steps, "batch": batch, "lr": 2e-4, "max_length": max_length, **options}
-    recipe = Recipe.model_validate(
-        {
-            "name": "benchmark",
-            "about": "",
-            "model": given.model,
-            "designs": ["prompteol"],
-            "stages": ["contrastive"],
-            "data": {"triples": {"path": TRIPLES}},
-            "contrastive": stage,
+def main(words: Sequence[str] | None = None) -> None:
+    """Print how long each way takes, as a multiple of the training loop, and the peaks."""
+    args = start(__file__, __doc__, words, steps=(6, 1), length=(128, 64), batch=(32, 4))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = bundled_triples(Path(scratch)) if args.smoke else data(TRIPLES)
+        stage = {"data": ["triples"], "steps": args.steps + 1, "batch": args.batch, "lr": 2e-4, "max_length": args.length}
+        recipe = Recipe.model_validate(
+            {"name": "benchmark", "model": args.model, "designs": ["prompteol"], "stages": ["contrastive"],
+             "data": {"triples": {"path": TRIPLES}}, "contrastive": {**stage, "cache_tokens": 1 << 20}}
+        )  # fmt: skip
+        trainee = Trainee.load(recipe, Design.parse("prompteol"), 0)
+        trainee.begin("contrastive", 0)
+        sets = [read_pairs("triples", DataSource(path=TRIPLES), folder, 0)]
+        assert recipe.contrastive is not None
+        prepared = STAGES["contrastive"].prepare(recipe.contrastive, trainee, sets, 0)
+        steps = [prepared.rows[k : k + args.batch] for k in range(0, len(prepared.rows), args.batch)]
+        ways = {
+            "a bare loop on the same chunks": [chunks_of(prepared, batch) for batch in steps],
+            "padded to the longest text of a column": [columns_of(prepared, batch, 0) for batch in steps],
+            "padded to the maximum length": [columns_of(prepared, batch, args.length) for batch in steps],
         }
-    )
-    from unmask.designs.design import Design
+        times = dict.fromkeys(["loop", *ways], float("inf"))
+        for _ in range(2):  # in turns
+            times["loop"] = min(times["loop"], run_loop(recipe, prepared))
+            for name, batches in ways.items():
+                times[name] = min(times[name], run_bare(trainee, batches))
+        head("way", "time, as a multiple of the training loop's")
+        for name in ways:
+            row(name, f"{times[name] / times['loop']:.2f}")
+    if not args.smoke:
+        head("peak memory of one step", "GB")
+        for name, batch, cache_tokens in (("48, default settings", 48, 0), ("32", 32, 2048), ("1 024", 1024, 2048)):
+            row(f"{name} triples", f"{peak_memory(args.model, batch, cache_tokens):.1f}")
 
-    trainee = Trainee.load(recipe, Design.parse("prompteol"), 0)
-    trainee.begin("contrastive", 0)
-    sets = [read_pairs("triples", DataSource(path=TRIPLES), given.data, 0)]
-    assert recipe.contrastive is not None
-    return trainee, recipe.contrastive, STAGES["contrastive"].prepare(recipe.contrastive, trainee, sets, 0)
+
+def peak_memory(model: str, batch: int, cache_tokens: int) -> float:
+    """The peak of `unmask train` with one step, in GB."""
+    settings = [
+        f'model="{model}"',
+        "evaluation={}",
+        "contrastive.steps=1",
+        f"contrastive.batch={batch}",
+        "contrastive.max_length=64",
+    ]
+    settings += ['contrastive.data=["nli"]']
+    settings += [f"contrastive.cache_tokens={cache_tokens}"] * bool(cache_tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["train", "prompteol", "--scale", "small", "--data", str(data(TRIPLES)), "-o", f"{folder}/embedder"]
+        memory, _ = run_alone("unmask", *command, *(word for setting in settings for word in ("--set", setting)))
+    return memory / 1000
 
 
-def run_loop(stage: ContrastiveOptions, prepared: Prepared) -> float:
-    """Seconds of the loop without its first step, which is the warm-up."""
+def bundled_triples(folder: Path) -> Path:
+    texts = [pair["sentence1"] for pair in rows("stsb/test.jsonl", smoke=True)]
+    triples = [{"anchor": text, "positive": texts[k - 1], "negative": texts[k - 7]} for k, text in enumerate(texts)]
+    (folder / TRIPLES).parent.mkdir()
+    (folder / TRIPLES).write_text("".join(json.dumps(triple) + "\n" for triple in triples), encoding="utf-8")
+    return folder
+
+
+def chunks_of(prepared: Any, batch: Sequence[Any]) -> list[TokenBatch]:
+    """What the loop computes for a batch."""
+    chunks = prepared.collate(batch)["chunks"]
+    return [TokenBatch(chunk["input_ids"], chunk["attention_mask"].bool(), chunk["embed_mask"]) for chunk in chunks]
+
+
+def columns_of(prepared: Any, batch: Sequence[Any], width: int) -> list[TokenBatch]:
+    """A batch for each column. width: of every text in tokens; 0: of the longest."""
+    tokenizer = prepared.collate.tokenizer
+    columns = [
+        collate(list(tokenizer.tokenize(texts)), tokenizer.pad_id)
+        for texts in zip(*(each.example.texts for each in batch), strict=True)
+    ]
+    if not width:
+        return columns
+    pad = torch.nn.functional.pad
+    return [TokenBatch(*(pad(part, (0, width - part.shape[1])) for part in (c.ids, c.real, c.embed))) for c in columns]
+
+
+def run_loop(recipe: Recipe, prepared: Any) -> float:
+    """Seconds of the training loop without its first step, which is the warm-up."""
     from transformers import TrainerCallback
     from transformers.trainer_callback import PrinterCallback
 
-    from unmask.training.loop import Loop, arguments
+    times: list[float] = []
 
     class Clock(TrainerCallback):  # type: ignore[misc]
-        begun = ended = 0.0
-
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            now = time.perf_counter()
-            self.begun, self.ended = self.begun or now, now
+            times.append(time.perf_counter())
 
-    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
-        said = arguments(stage, Path(folder), 0, True, evaluates=False, saves=False)
-        loop = Loop(prepared.module, said, prepared.rows, prepared.collate, prepared.objective, None, [clock])
+        options = arguments(recipe.contrastive, Path(folder), 0, True, evaluates=False, saves=False)  # type: ignore[arg-type]
+        loop = Loop(prepared.module, options, prepared.rows, prepared.collate, prepared.objective, None, [Clock()])
         loop.remove_callback(PrinterCallback)
         loop.train()
-    return clock.ended - clock.begun
+    return times[-1] - times[0]
 
 
-def bare(trainee: Trainee, batches: Sequence[Sequence[TokenBatch]]) -> float:
-    """Seconds of forward pass, backward pass and optimiser step on these batches, without the first batch."""
+def run_bare(trainee: Trainee, steps: Sequence[Sequence[TokenBatch]]) -> float:
+    """Seconds of forward pass, backward pass and optimiser step, without the first step."""
     weights = [weight for weight in trainee.backbone.model.parameters() if weight.requires_grad]
-    optimizer, begun = torch.optim.AdamW(weights, lr=1e-9), 0.0
+    optimizer, times = torch.optim.AdamW(weights, lr=1e-9), list[float]()
     trainee.backbone.model.train()
-    for place, chunks in enumerate(batches):
-        if place == 1:
-            begun = time.perf_counter()
+    for chunks in steps:
         for chunk in chunks:
             with trainee.backbone.computing():
                 states = trainee.backbone.model(
@@ -109,111 +144,8 @@ def bare(trainee: Trainee, batches: Sequence[Sequence[TokenBatch]]) -> float:
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return time.perf_counter() - begun
-
-
-def padded(prepared: Prepared, stage: ContrastiveOptions, width: int | None) -> list[list[TokenBatch]]:
-    """The same steps in the order of the data, one batch for each column, padded to its longest text or to a width."""
-    from unmask.encoding.batching import collate
-
-    tokenizer: Any = prepared.collate.tokenizer  # type: ignore[attr-defined]
-    steps = []
-    for start in range(0, len(prepared.rows), stage.batch):
-        rows = prepared.rows[start : start + stage.batch]
-        columns = []
-        for texts in zip(*(row.example.texts for row in rows), strict=True):
-            batch = collate(list(tokenizer.tokenize(texts)), tokenizer.pad_id)
-            if width:
-                more = (0, width - batch.ids.shape[1])
-                batch = TokenBatch(*(torch.nn.functional.pad(part, more) for part in (batch.ids, batch.real, batch.embed)))
-            columns.append(batch)
-        steps.append(columns)
-    return steps
-
-
-def chunked(prepared: Prepared, stage: ContrastiveOptions) -> list[list[TokenBatch]]:
-    """The same chunks that the loop computes."""
-    found = []
-    for start in range(0, len(prepared.rows), stage.batch):
-        chunks = prepared.collate(prepared.rows[start : start + stage.batch])["chunks"]
-        found.append([TokenBatch(one["input_ids"], one["attention_mask"].bool(), one["embed_mask"]) for one in chunks])
-    return found
-
-
-def speed(given: Given, steps: int, max_length: int, batch: int = 32) -> dict[str, float]:
-    """Seconds a step for each way, and their ratios to the loop."""
-    trainee, stage, prepared = ready(given, batch, steps + 1, max_length, cache_tokens=1 << 20)
-    ways: dict[str, Callable[[], float]] = {
-        "loop": lambda: run_loop(stage, prepared),
-        "bare": lambda: bare(trainee, chunked(prepared, stage)),
-        "longest": lambda: bare(trainee, padded(prepared, stage, None)),
-        "fixed": lambda: bare(trainee, padded(prepared, stage, max_length)),
-    }
-    seconds: dict[str, float] = {}
-    for _ in range(2):  # the ways take turns and the better of two times counts: another process may be busy for a while
-        for name, way in ways.items():
-            seconds[name] = min(seconds.get(name, float("inf")), way() / steps)
-    return seconds | {f"{name} / loop": seconds[name] / seconds["loop"] for name in ways if name != "loop"}
-
-
-def peak(given: Given, batch: int, cache_tokens: int | None) -> float:
-    """Peak resident memory of one step, in GB. Call it in a new process."""
-    options = {} if cache_tokens is None else {"cache_tokens": cache_tokens}
-    _, stage, prepared = ready(given, batch, 1, 64, **options)
-    run_loop(stage, prepared)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
-def apart(model: str, *numbers: int) -> float:
-    """`peak`, measured in a new process."""
-    command = [sys.executable, "-m", "benchmarks.train", "peak", *map(str, numbers), "--model", model]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(json.loads(printed.stdout.splitlines()[-1]))
-
-
-def memory(model: str) -> dict[str, float]:
-    """Peaks in GB of a small batch, of a large batch and of a step with default settings, and large / small."""
-    small, large, default = apart(model, 32, 2048), apart(model, 1024, 2048), apart(model, 48)
-    return {
-        "batch 32 (GB)": small,
-        "batch 1024 (GB)": large,
-        "1024 / 32": large / small,
-        "48 triples, defaults (GB)": default,
-    }
-
-
-def smoke(model: str) -> dict[str, float]:
-    """Two steps on a few bundled sentences, and the peak of this process."""
-    texts = [row["sentence1"] for row in _inputs.rows("stsb/test.jsonl", smoke=True)]
-    rows = [{"anchor": text, "positive": texts[place - 1], "negative": texts[place - 7]} for place, text in enumerate(texts)]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / TRIPLES
-        file.parent.mkdir()
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        given = Given(model, Path(folder))
-        return {**speed(given, 1, 64, batch=4), "peak (GB)": peak(given, 4, 64)}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the requested measurements as JSON."""
-    parser = _inputs.parser(__doc__)
-    parser.add_argument("what", choices=["speed", "memory", "peak"], nargs="?", default="speed")
-    parser.add_argument("numbers", nargs="*", type=int, help="of speed: steps, maximum length and batch; by default 6 128 32")
-    asked = parser.parse_args(arguments)
-    given = Given(_inputs.model_of(asked), Path() if asked.smoke else _inputs.data(TRIPLES))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if asked.what == "peak":
-            batch, *cache = asked.numbers
-            print(peak(given, batch, cache[0] if cache else None))
-            return
-        if asked.smoke:
-            found = smoke(given.model)
-        elif asked.what == "memory":
-            found = memory(given.model)
-        else:
-            found = speed(given, *(asked.numbers or [6, 128]))
-    print(json.dumps({name: round(value, 3) for name, value in found.items()}, indent=2))
+        times.append(time.perf_counter())
+    return times[-1] - times[0]
 
 
 if __name__ == "__main__":

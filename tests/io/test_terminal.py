@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 
 from tests.messages import heard
 from tests.reporting.synthetic import Folder
-from tests.test_layout import FILES, PACKAGE, parsed
+from tests.test_layout import PACKAGE
 from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.training_gain import TrainingGain
@@ -257,9 +257,10 @@ LITERAL = {"Text", "Group", "RenderableType", "Padding", "Progress", "BarColumn"
 def markup_in(file: Path) -> set[str]:
     """What a file takes from rich that could read a name as markup."""
     source = file.read_text(encoding="utf-8")
-    found = set(names_of_rich(parsed(file))) - LITERAL - {"TextColumn", "TimeRemainingColumn"}
+    tree = ast.parse(source)
+    found = set(names_of_rich(tree)) - LITERAL - {"TextColumn", "TimeRemainingColumn"}
     found |= {word for word in ("from_markup", "render_str") if word in source}
-    for call in (node for node in ast.walk(parsed(file)) if isinstance(node, ast.Call)):
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         named = isinstance(call.func, ast.Name) and call.func.id == "TextColumn"
         if named and {one.arg: ast.unparse(one.value) for one in call.keywords} != {"markup": "False"}:
             found.add("TextColumn without markup=False")
@@ -267,7 +268,7 @@ def markup_in(file: Path) -> set[str]:
 
 
 def test_tables_and_consoles_come_from_one_file() -> None:
-    others = [file for file in FILES if file.name != "terminal.py"]
+    others = [file for file in sorted(PACKAGE.rglob("*.py")) if file.name != "terminal.py"]
     faults = [f"{file.relative_to(PACKAGE)}: {', '.join(sorted(found))}" for file in others if (found := markup_in(file))]
     assert others and not faults, "use unmask.io.terminal: it shows names as they stand\n" + "\n".join(faults)
 

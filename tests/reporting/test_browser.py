@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.chromium import CONTRAST
+from tests.chromium import CHROMIUM, CONTRAST
 from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL
-from tools.chromium import CHROMIUM
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.chromium import CONTRAST
+from tests.chromium import CHROMIUM, CONTRAST
 from tests.loaded import loaded_by
 from tests.reporting.synthetic import SCRIPT, SPECIAL
 from tests.reporting.test_page import Parsed
 from tests.studies.synthetic import CLAIMS, VERDICTS, made, made_findings, paired
-from tools.chromium import CHROMIUM
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.studies.claims.claim import Claim, Finding, findings

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tests.proofs import ALL
 from tests.sketches import sketching
 from tests.studies import smoke
-from tools.kept_studies import keep_values
+from tools.keep import keep_values
 from unmask.cli import app
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt

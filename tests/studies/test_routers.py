@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from tests.moe.mixture.models import language_model
 from tests.studies import smoke
-from tools.kept_studies import RESULTS as MEASURED
+from tools.keep import MEASURED
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.io.arrays import load_arrays

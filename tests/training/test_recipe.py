@@ -218,10 +218,6 @@ def test_a_setting_of_what_is_not_run_or_read_is_refused(file: Path) -> None:
         ("lora.target=all", "unknown key 'lora.target'. Did you mean 'targets'?"),
         ("head.latent=1", "unknown key 'head.latent'. Did you mean 'latents'?"),
         ("data.text.split_=x", "unknown key 'data.text.split_'. Did you mean 'split'?"),
-        (
-            'differences=[{what="x", paper="x", here="x", why="x", wy="x"}]',
-            "unknown key 'differences.0.wy'. Did you mean 'why'?",
-        ),
         ("evaluation.task=[]", "unknown key 'evaluation.task'. Did you mean 'tasks'?"),
         ("next_token.steps=1", "unknown key 'next_token'. Did you mean 'next-token'?"),
         ("simcse.mask=_", "unknown key 'simcse.mask'."),  # an option of another stage
@@ -294,3 +290,10 @@ def test_a_file_that_is_no_toml_says_so(file: Path) -> None:
 def test_a_recipe_takes_the_name_of_its_file(file: Path) -> None:
     assert load_recipe(str(file)).name == "mine"
     assert "name" not in tomllib.loads(TEXT)
+
+
+def test_a_replaced_path_keeps_the_columns_of_its_set_unless_they_are_cleared() -> None:
+    path = "data.news.path=mine.jsonl"
+    news = load_recipe("llm2vec", "small", [path]).data["news"]
+    assert (news.path, news.columns) == ("mine.jsonl", {"text": "text"})
+    assert load_recipe("llm2vec", "small", [path, "data.news.columns={}"]).data["news"].columns == {}

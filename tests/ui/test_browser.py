@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.chromium import CONTRAST
+from tests.chromium import CHROMIUM, CONTRAST
 from tests.server.running import until
 from tests.ui.conftest import HOSTILE
 from tests.ui.running import Client, running
-from tools.chromium import CHROMIUM
 from unmask.embedder import Embedder
 from unmask.reporting.page import DASH
 from unmask.ui.embedders import Embedders

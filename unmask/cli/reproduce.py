@@ -27,9 +27,7 @@ reproduce = typer.Typer(
 )
 Scale = Annotated[
     str,
-    typer.Option(
-        help="smoke (seconds), small (hours on a laptop) or paper (a GPU; --plan shows its differences from the paper)."
-    ),
+    typer.Option(help="smoke (seconds), small (hours on a laptop) or paper (a GPU)."),
 ]
 ShowPlan = Annotated[
     bool,

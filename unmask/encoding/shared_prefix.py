@@ -32,7 +32,7 @@ CACHED_TOKEN_COST = 4
 """Relative cost of a token computed with a cached prefix; a token in an ordinary forward pass costs 1.
 
 Four questions on sentences of STSB took 1.23 times as long together as one by one, with 17 % of the tokens in texts and 32 % in questions,
-which makes 3.3 (`python -m benchmarks.questions`, SmolLM2-135M in bf16 on one core).
+which makes 3.3 (SmolLM2-135M in bf16 on one core).
 """
 Progress = Callable[[int], None]
 """Takes the share of the work done since its last call, in texts: a batch counts by its tokens, so that the pace is even."""

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from unmask.errors import UnmaskError, first_problem, unknown
-from unmask.training.difference import Difference
 from unmask.training.recipe import merged, parse_setting
 
 
@@ -28,15 +27,13 @@ class StudyPlan(PlanTable):
 
     models: tuple[str, ...] = Field(min_length=1)
     """Base models."""
-    differences: tuple[Difference, ...] = ()
-    """From the paper's own evaluation, at the scale `paper`."""
 
     def settled(self, *extended: str) -> dict[str, Any]:
         """The settings that may not change while a study on one base model goes on.
 
         Left out are words, and `extended`: what may change when a finished study is extended.
         """
-        return self.model_dump(mode="json", exclude={"models", "differences", "claims", *extended})
+        return self.model_dump(mode="json", exclude={"models", "claims", *extended})
 
 
 Plan = TypeVar("Plan", bound=StudyPlan)

@@ -19,7 +19,6 @@ from unmask.encoding.heads import HeadOptions
 from unmask.errors import UnmaskError, place_of, reason_of, unknown
 from unmask.io.paths import expanded
 from unmask.training.data import DataSet, DataSource
-from unmask.training.difference import Difference
 from unmask.training.lora import LoraOptions
 from unmask.training.stages import STAGES
 from unmask.training.stages.contrastive import ContrastiveOptions
@@ -50,14 +49,12 @@ class Recipe(Table):
     all weights, or "head" for the head alone, or a list of kinds of weight that train directly, such as ["gate_proj", "router"];
     the coverage table names the kinds. head_parameters: make every head as near to this size as its kind allows, so that
     designs are compared at one size. merge: the result holds merged weights, not an adapter next to its base model. shard: split the
-    weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then restarts. differences: from
-    the paper, at the scale `paper`.
+    weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then restarts.
     """
 
     name: str
     about: str = ""
     source: str = ""
-    differences: tuple[Difference, ...] = ()
     model: str
     designs: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(default=(0,), min_length=1)
@@ -278,7 +275,6 @@ def _fields(path: tuple[int | str, ...]) -> list[str]:
         "lora": LoraOptions,
         "head": HeadOptions,
         "evaluation": Evaluation,
-        "differences": Difference,
         "data": DataSource,
     }
     model = tables[str(path[0])] if path and str(path[0]) in tables else Recipe

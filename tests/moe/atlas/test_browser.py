@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.chromium import CHROMIUM
 from tests.moe.atlas.made_record import SCRIPT
-from tools.chromium import CHROMIUM
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.chromium import CHROMIUM
 from tests.moe.atlas.looking import Look
-from tools.chromium import CHROMIUM
 
 if TYPE_CHECKING:
     from playwright.sync_api import FloatRect, Locator

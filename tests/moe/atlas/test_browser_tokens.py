@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.chromium import CHROMIUM
 from tests.moe.atlas.conftest import recorded
 from tests.moe.atlas.looking import Look
 from tests.moe.atlas.made_record import Made
-from tools.chromium import CHROMIUM
 from unmask.moe.atlas.page import write_atlas
 from unmask.moe.routing.record import read_record
 

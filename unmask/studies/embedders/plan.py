@@ -19,7 +19,7 @@ from unmask.training.recipe import Recipe, load_recipe
 
 BASE: Final = "base"
 """The model that the study is run on."""
-NOT_TRAINING: Final = {"name", "about", "source", "differences", "model", "seeds"}
+NOT_TRAINING: Final = {"name", "about", "source", "model", "seeds"}
 """Keys of a recipe that do not say how a model of a study is trained: of names, and of what the study gives itself."""
 
 
