@@ -269,7 +269,7 @@ class Embedder:
         precision: Precision = "float32",
         show_progress: bool | None = None,
         tally: Tally | None = None,
-        **others: object,
+        **kwargs: object,
     ) -> AnyVectors:
         """Vectors of texts, shape (text, dim), in their order.
 
@@ -288,9 +288,9 @@ class Embedder:
         texts that are not strings, and for an impossible dim or precision. `mteb.evaluate(embedder, tasks)` calls this method too, with
         batches of texts and mteb's options.
         """
-        if "task_metadata" in others:
-            return self._encode_for_mteb(texts, **others, dim=dim, normalize=normalize, precision=precision)
-        refuse_unknown(others)
+        if "task_metadata" in kwargs:
+            return self._encode_for_mteb(texts, **kwargs, dim=dim, normalize=normalize, precision=precision)
+        refuse_unknown(kwargs)
         texts = _as_texts(texts)
         self._check_vectors(dim, precision)
         vectors, cut = self._encode(texts, self._instruction(instruction, instruction_name), show_progress, tally or Tally())

@@ -34,14 +34,14 @@ class Counts:
     tokens: int = 0
     padded: int = 0
 
-    def add(self, more: Counts) -> None:
+    def add(self, counts: Counts) -> None:
         """Add other counts to these."""
-        for name, value in vars(more).items():
+        for name, value in vars(counts).items():
             setattr(self, name, getattr(self, name) + value)
 
-    def minus(self, other: Counts) -> Counts:
+    def minus(self, counts: Counts) -> Counts:
         """The difference to other counts."""
-        return Counts(**{name: value - getattr(other, name) for name, value in vars(self).items()})
+        return Counts(**{name: value - getattr(counts, name) for name, value in vars(self).items()})
 
     def negative(self) -> Counts:
         """What takes these counts away again."""
@@ -78,7 +78,7 @@ class DocumentEncoder:
     def encode(self, documents: Sequence[Document], progress: Callable[[Counts], None] | None = None) -> Encoded:
         """The vectors of documents, in their order. Equal texts are computed once.
 
-        progress: takes what was done since its last call, after every batch; in the end, these counts add up to those of the result.
+        progress: called after every batch with the counts since its last call; they add up to the counts of the result.
         """
         chunked, reasons = self._tokenize([document.text for document in documents])
         tally = Tally()
@@ -89,10 +89,10 @@ class DocumentEncoder:
             nonlocal texts_done
             texts_done += more_texts
             rows = len(documents) * texts_done // len(texts)
-            more = Counts(rows, tokens=tally.tokens, padded=tally.padded).minus(reported)
-            reported.add(more)
+            delta = Counts(rows, tokens=tally.tokens, padded=tally.padded).minus(reported)
+            reported.add(delta)
             if progress:
-                progress(more)
+                progress(delta)
 
         vectors = self.embedder.encoder.encode_tokenized(
             texts,
@@ -114,12 +114,12 @@ class DocumentEncoder:
         except Exception:  # one text spoils it for all, so each is tried alone
             chunked: list[ChunkedDocument | None] = []
             refused = {}
-            for place, text in enumerate(texts):
+            for index, text in enumerate(texts):
                 try:
                     chunked += self._chunked([text])
                 except Exception as error:
                     chunked.append(None)
-                    refused[place] = str(error) if isinstance(error, UnmaskError) else f"the tokenizer fails: {error}"
+                    refused[index] = str(error) if isinstance(error, UnmaskError) else f"the tokenizer fails: {error}"
             return chunked, refused
 
     def _chunked(self, texts: Sequence[str]) -> Iterator[ChunkedDocument]:
@@ -160,21 +160,21 @@ class DocumentEncoder:
             for index, part in zip(embedded, parts, strict=True)
             if any(text.truncated for text in part.texts)
         ]
-        chosen = vectors[[row for index in embedded for row in rows[index]]]
-        block = self._block([documents[index] for index in embedded], [part.spans for part in parts], chosen)
-        counts = Counts(len(documents), len(chosen), len(dead), len(cut), tally.tokens, tally.padded)
-        sample = chosen[sample_rows(len(chosen)), : self.job.dim]
+        selected = vectors[[row for index in embedded for row in rows[index]]]
+        block = self._block([documents[index] for index in embedded], [part.spans for part in parts], selected)
+        counts = Counts(len(documents), len(selected), len(dead), len(cut), tally.tokens, tally.padded)
+        sample = selected[sample_rows(len(selected)), : self.job.dim]
         loss = measure_loss(normalized(sample) if self.job.normalize else sample, self.job.precision)
         return Encoded(block, dead, counts, cut, loss)
 
     def _block(self, documents: Sequence[Document], spans: Sequence[Sequence[Span]], vectors: NDArray[np.float32]) -> Block:
-        """A row for each chunk of each document, with what is kept of the document."""
-        owners = [document for document, own in zip(documents, spans, strict=True) for _ in own]
+        """A row for each chunk of each document, with the document's kept columns."""
+        owners = [document for document, chunks in zip(documents, spans, strict=True) for _ in chunks]
         return Block(
             [document.id for document in owners],
             finish(vectors, self.job.dim, self.job.normalize, self.job.precision),
-            {name: [document.kept[at] for document in owners] for at, name in enumerate(self.job.keep)},
-            [(number, *span) for own in spans for number, span in enumerate(own)] if self.job.chunking else None,
+            {name: [document.kept[column] for document in owners] for column, name in enumerate(self.job.keep)},
+            [(number, *span) for chunks in spans for number, span in enumerate(chunks)] if self.job.chunking else None,
         )
 
     def _too_large(self, vectors: NDArray[np.float32]) -> bool:
@@ -186,7 +186,7 @@ class DocumentEncoder:
 
 
 def _dense_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
-    """Dimensions and type of what is written. Raises UnmaskError for options that do not fit the vectors."""
+    """Dimensions and dtype of the output. Raises UnmaskError for options that do not fit the vectors."""
     empty = embedder.encode([], instruction=job.instruction, dim=job.dim, normalize=job.normalize, precision=job.precision)
     return empty.shape[1], empty.dtype
 
@@ -197,8 +197,8 @@ def _sparse_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
         raise UnmaskError(
             f"The vectors of '{embedder.design.name}' are sparse, and are written to a .jsonl file only: give -o FILE.jsonl."
         )
-    for option, given in (("--dim", job.dim), ("--normalize", job.normalize), ("--precision", job.precision != "float32")):
-        if given:
+    for option, is_set in (("--dim", job.dim), ("--normalize", job.normalize), ("--precision", job.precision != "float32")):
+        if is_set:
             raise UnmaskError(f"{option} is for dense vectors, and those of '{embedder.design.name}' are sparse: leave it out.")
     for name in job.keep:
         if name in ("indices", "values"):
@@ -209,8 +209,8 @@ def _sparse_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
 def _rows(chunked: Sequence[ChunkedDocument | None]) -> dict[int, range]:
     """The rows of vectors of each document that has some, by its place."""
     rows, first = {}, 0
-    for place, document in enumerate(chunked):
+    for index, document in enumerate(chunked):
         if document is not None:
-            rows[place] = range(first, first + len(document.spans))
+            rows[index] = range(first, first + len(document.spans))
             first += len(document.spans)
     return rows

@@ -15,7 +15,7 @@ from unmask.io.lines import Start
 from unmask.io.rows import Row, fault_of_field, read_items
 
 WINDOW_ROWS = 4096
-"""Most documents that are encoded at once: so many that texts of like length share batches."""
+"""Maximum number of documents encoded at once: enough for texts of similar length to share batches."""
 WINDOW_CHARACTERS = 4_000_000
 """Most characters of documents that are encoded at once, unless one has more: their tokens take some hundred megabytes."""
 _SHOWN, _TOLD = 200, 500
@@ -24,7 +24,7 @@ _BEGINNING = Start()
 
 @dataclass(frozen=True)
 class Document:
-    """A text to embed. row: its place in its file, from 0; kept: the values of the columns to keep."""
+    """A text to embed. row: its index in its file, from 0; kept: the values of the columns to keep."""
 
     row: int
     line: int
@@ -52,9 +52,9 @@ class DeadLetter:
         return {"file": file, "line": self.line, "reason": self.told.lstrip(", "), "text": self.text}
 
 
-def dead_letter(row: int, line: int, told: str, text: str) -> DeadLetter:
+def dead_letter(row: int, line: int, message: str, text: str) -> DeadLetter:
     """A dead letter that holds no more of a long text than its beginning."""
-    return DeadLetter(row, line, told[:_TOLD], text[:_SHOWN])
+    return DeadLetter(row, line, message[:_TOLD], text[:_SHOWN])
 
 
 def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | None = None) -> Iterator[Document | DeadLetter]:
@@ -62,9 +62,9 @@ def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | 
     job = job.for_file(file)
     longest = LONGEST if job.to_folder else None
     items = islice(read_items(file, start, longest=longest, columns=job.columns), rows)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for row, (line, item) in enumerate(items, start.row):
-        fault = item if isinstance(item, Fault) else _fault(job, line, item, seen)
+        fault = item if isinstance(item, Fault) else _fault(job, line, item, ids)
         if fault is None and not isinstance(item, Fault):
             name = str(item[job.id_column]) if job.id_column else _name(file, row, job)
             yield Document(row, line, name, item[job.column], tuple(_plain(item.get(column)) for column in job.keep))
@@ -73,15 +73,15 @@ def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | 
             yield dead_letter(row, line, fault.told, text if isinstance(text, str) else str(text))
 
 
-def _fault(job: Job, line: int, row: Row, seen: set[str]) -> Fault | None:
+def _fault(job: Job, line: int, row: Row, ids: set[str]) -> Fault | None:
     """Why a row that was read cannot be embedded. Notes the id of one that can: a dead letter takes no id away."""
-    fault = _fault_of_id(job, line, row, seen) or _fault_of_text(job, line, row)
+    fault = _fault_of_id(job, line, row, ids) or _fault_of_text(job, line, row)
     if fault is None and job.id_column:
-        seen.add(str(row[job.id_column]))
+        ids.add(str(row[job.id_column]))
     return fault
 
 
-def _fault_of_id(job: Job, line: int, row: Row, seen: set[str]) -> Fault | None:
+def _fault_of_id(job: Job, line: int, row: Row, ids: set[str]) -> Fault | None:
     if not job.id_column:
         return None
     if fault := fault_of_field(line, row, job.id_column, (str, int)):
@@ -89,7 +89,7 @@ def _fault_of_id(job: Job, line: int, row: Row, seen: set[str]) -> Fault | None:
     name = str(row[job.id_column])
     if not _is_unicode(name):
         return Fault(f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold.")
-    if name in seen:
+    if name in ids:
         return Fault(f", line {line}, column '{job.id_column}': the id '{name}' comes twice.")
     return None
 
@@ -107,7 +107,7 @@ def _name(file: Path, row: int, job: Job) -> str:
 
 
 def _plain(value: Any) -> str | None:
-    """A kept value as text: JSON, if it is no text. So a column has one type in every file."""
+    """A kept value as a string (JSON for other types), so that a column has one type in every file."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

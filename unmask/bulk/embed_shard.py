@@ -23,7 +23,7 @@ ENDING = ".parquet"
 
 
 class ShardRecord(Record):
-    """What a shard was made of, and what it holds. description: the name of all that its vectors depend on beside the texts."""
+    """Inputs and outputs of a shard. description: hash of everything except the texts that its vectors depend on."""
 
     file: str
     file_sha256: str
@@ -57,7 +57,7 @@ class Places:
 
     @property
     def records(self) -> Path:
-        """The folder of all records."""
+        """The folder of records."""
         return self.folder / "records"
 
     def record(self, shard: str) -> Path:
@@ -65,7 +65,7 @@ class Places:
         return inside(self.records, f"{shard}.json")
 
     def dead_letters(self, shard: str) -> Path:
-        """The dead letters of a shard. There is no file if there are none."""
+        """The dead letters of a shard; the file exists only if there are any."""
         return inside(self.folder / "dead-letters", f"{shard}.jsonl")
 
     def parts(self, shard: str) -> list[Path]:
@@ -74,7 +74,7 @@ class Places:
 
     @property
     def shards(self) -> set[str]:
-        """The names of all shards of which there is a part."""
+        """The names of shards with at least one file."""
         parts = (
             *self.records.glob("*.json"),
             *self.vectors("a").parent.glob(f"*{ENDING}"),
@@ -93,27 +93,27 @@ class Places:
         return self.folder / "sources.json"
 
 
-def finished(places: Places, shard: Shard, description: str) -> ShardRecord | None:
-    """The record of a shard that is done: of these rows, with this description, and with files as they were written. Else None."""
-    file = places.record(shard.name)
+def finished(paths: Places, shard: Shard, description: str) -> ShardRecord | None:
+    """The record of a complete shard with the same rows and description and unchanged files; None otherwise."""
+    file = paths.record(shard.name)
     record = ShardRecord.read(file) if file.is_file() else None
-    wanted = (shard.file, shard.sha256, shard.start.row, description)
-    if record is None or (record.file, record.file_sha256, record.first_row, record.description) != wanted:
+    expected = (shard.file, shard.sha256, shard.start.row, description)
+    if record is None or (record.file, record.file_sha256, record.first_row, record.description) != expected:
         return None
-    sums = {places.vectors(shard.name): record.output_sha256, places.dead_letters(shard.name): record.dead_letters_sha256}
+    sums = {paths.vectors(shard.name): record.output_sha256, paths.dead_letters(shard.name): record.dead_letters_sha256}
     return record if all(_sum(part) == digest for part, digest in sums.items()) else None
 
 
-def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, description: str, progress: Progress) -> ShardRecord:
+def embed_shard(encoder: DocumentEncoder, paths: Places, shard: Shard, description: str, progress: Progress) -> ShardRecord:
     """Embed a shard and write its files. progress: takes what was done since its last call.
 
     Raises UnmaskError if the file of texts has changed since it was read, or gives fewer rows now.
     """
     counts, dead, losses = Counts(), list[DeadLetter](), list[PrecisionLoss]()
 
-    def note(more: Counts) -> None:
-        counts.add(more)
-        progress(more)
+    def note(delta: Counts) -> None:
+        counts.add(delta)
+        progress(delta)
 
     def documents() -> Iterator[Document]:
         for item in read_documents(Path(shard.file), encoder.job, shard.start, shard.rows):
@@ -123,20 +123,20 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
                 dead.append(item)
                 note(Counts(rows=1, dead_letters=1))
 
-    with atomic(places.vectors(shard.name)) as scratch:
+    with atomic(paths.vectors(shard.name)) as scratch:
         with WRITERS[ENDING](scratch, encoder.layout) as write:
             for window in windows(documents()):
-                done = encoder.encode(window, note)
-                if done.block.ids:
-                    write(done.block)
-                dead += done.dead
-                losses += [done.loss] if done.loss else []
+                encoded = encoder.encode(window, note)
+                if encoded.block.ids:
+                    write(encoded.block)
+                dead += encoded.dead
+                losses += [encoded.loss] if encoded.loss else []
         _require_all_rows(shard, counts.rows, dead)
         sync(scratch)
         output_sum = hash_file(scratch)
         shard.require_unchanged()
-        remove(places.record(shard.name))
-        letters_sum = _write_dead_letters(places.dead_letters(shard.name), shard.file, dead)
+        remove(paths.record(shard.name))
+        letters_sum = _write_dead_letters(paths.dead_letters(shard.name), shard.file, dead)
     record = ShardRecord(
         file=shard.file,
         file_sha256=shard.sha256,
@@ -147,17 +147,17 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
         dead_letters_sha256=letters_sum,
         loss=mean_loss(losses),
     )
-    record.write(places.record(shard.name))
+    record.write(paths.record(shard.name))
     return record
 
 
-def _require_all_rows(shard: Shard, read: int, dead: list[DeadLetter]) -> None:
+def _require_all_rows(shard: Shard, rows_read: int, dead: list[DeadLetter]) -> None:
     """Raise UnmaskError if rows are missing. A file may end early only with a dead letter, which says that its rest cannot be read."""
-    ends_in_dead_letter = any(letter.row == shard.start.row + read - 1 for letter in dead)
-    if read < shard.rows and not ends_in_dead_letter:
+    ends_in_dead_letter = any(letter.row == shard.start.row + rows_read - 1 for letter in dead)
+    if rows_read < shard.rows and not ends_in_dead_letter:
         shard.require_unchanged()  # the usual reason
         raise UnmaskError(
-            f"{shard.file}: {counted(shard.rows, 'row')} from row {shard.start.row} on were counted, but only {read} could be read. "
+            f"{shard.file}: {counted(shard.rows, 'row')} from row {shard.start.row} on were counted, but only {rows_read} could be read. "
             "Give the file in another format, such as .jsonl."
         )
 

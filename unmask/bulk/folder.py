@@ -1,6 +1,6 @@
-"""A corpus becomes a folder of vectors: one file for each shard. The same command goes on where a run was stopped.
+"""Embed a corpus into a folder of vectors, one file per shard. Running the same command again resumes an interrupted run.
 
-A shard that is done, of rows that are as before, is kept; everything else is computed again. All vectors of a folder share one
+A complete shard whose rows are unchanged is kept; everything else is recomputed. All vectors of a folder share one
 description: a run with another model, design or option is refused.
 """
 
@@ -57,7 +57,7 @@ class Manifest(Record):
 
     @property
     def flawless(self) -> bool:
-        """Whether every row of the input has a vector and an id of its own."""
+        """Whether every row of the input has a vector and a unique id."""
         return self.complete and not self.dead_letters and not self.repeated_ids
 
     def told(self, folder: Path) -> str:
@@ -123,26 +123,26 @@ def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> 
 
 def _embed_files(files: Sequence[Path], job: Job, members: Team, run: Run) -> Manifest:
     """Embed files into a folder that this run holds."""
-    places, description = Places(job.output), members.describe()
+    paths, description = Places(job.output), members.describe()
     remove_fits(job.output, description["fit_file"])
-    sources = _read(files, job, places)
+    sources = _read(files, job, paths)
     manifest = Manifest(
         complete=False,
         description=description,
-        inputs=[{"file": one.file, "sha256": one.sha256, "rows": one.rows} for one in sources.files],
+        inputs=[{"file": source.file, "sha256": source.sha256, "rows": source.rows} for source in sources.files],
         shards=[shard.name for shard in sources.shards],
     )
-    if outdated := places.shards - set(manifest.shards):
-        manifest.write(places.manifest)  # first: after a kill, no manifest may call a folder complete that lacks a shard
-        _clear(places, outdated)
+    if outdated := paths.shards - set(manifest.shards):
+        manifest.write(paths.manifest)  # first: after a kill, no manifest may call a folder complete that lacks a shard
+        _clear(paths, outdated)
     key = key_of(description)
-    records = _kept(sources.shards, key, places)
-    left = [shard for shard in sources.shards if shard.name not in records]
+    records = _kept(sources.shards, key, paths)
+    remaining = [shard for shard in sources.shards if shard.name not in records]
     run.start()
-    if left:
-        manifest.write(places.manifest)
-    failed = _embed(left, key, members, records)
-    return _finish(manifest, places, job, records, failed)
+    if remaining:
+        manifest.write(paths.manifest)
+    failed = _embed(remaining, key, members, records)
+    return _finish(manifest, paths, job, records, failed)
 
 
 def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
@@ -155,42 +155,42 @@ def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
         )
 
 
-def _read(files: Sequence[Path], job: Job, places: Places) -> Sources:
-    """What the files hold, recorded as it is found."""
+def _read(files: Sequence[Path], job: Job, paths: Places) -> Sources:
+    """Read what the files hold, recording it incrementally."""
     saved = [time.monotonic()]
     with progress_bar("reading files", len(files)) as advance:
 
         def note(sources: Sources) -> None:
             advance(1)
             if time.monotonic() - saved[0] > _SAVED_EVERY:
-                sources.write(places.sources)
+                sources.write(paths.sources)
                 saved[0] = time.monotonic()
 
-        before = Sources.read(places.sources) if places.sources.is_file() else None
+        before = Sources.read(paths.sources) if paths.sources.is_file() else None
         sources = read_sources(files, job, before, note)
     if sources != before:
-        sources.write(places.sources)
+        sources.write(paths.sources)
     return sources
 
 
-def _records(places: Places) -> dict[str, ShardRecord | None]:
+def _records(paths: Places) -> dict[str, ShardRecord | None]:
     """The record of every shard in the folder by its name, or None if it is damaged."""
-    return {file.stem: ShardRecord.read(file) for file in sorted(places.records.glob("*.json"))}
+    return {file.stem: ShardRecord.read(file) for file in sorted(paths.records.glob("*.json"))}
 
 
-def _clear(places: Places, outdated: set[str]) -> None:
+def _clear(paths: Places, outdated: set[str]) -> None:
     """Remove shards that the files no longer have, and what a kill left of such shards."""
     for name in outdated:
-        for part in reversed(places.parts(name)):  # the record last: it says that there is something to remove
+        for part in reversed(paths.parts(name)):  # the record last: it says that there is something to remove
             remove(part)
 
 
-def _kept(shards: Sequence[Shard], key: str, places: Places) -> dict[str, ShardRecord]:
+def _kept(shards: Sequence[Shard], key: str, paths: Places) -> dict[str, ShardRecord]:
     """Records of the shards that are done, by name."""
     records = {}
     with progress_bar("checking shards", len(shards)) as advance:
         for shard in shards:
-            if record := finished(places, shard, key):
+            if record := finished(paths, shard, key):
                 records[shard.name] = record
             advance(1)
     if records:
@@ -198,10 +198,10 @@ def _kept(shards: Sequence[Shard], key: str, places: Places) -> dict[str, ShardR
     return records
 
 
-def _embed(left: Sequence[Shard], key: str, team: Team, records: dict[str, ShardRecord]) -> dict[str, str]:
+def _embed(remaining: Sequence[Shard], key: str, team: Team, records: dict[str, ShardRecord]) -> dict[str, str]:
     """Embed shards, and add their records to those that are there. Returns the reasons of shards that failed."""
     failed: dict[str, str] = {}
-    report = Report(sum(shard.rows for shard in left), len(left))
+    report = Report(sum(shard.rows for shard in remaining), len(remaining))
     with shown(report) as draw:
 
         def note(counts: Counts) -> None:
@@ -219,15 +219,15 @@ def _embed(left: Sequence[Shard], key: str, team: Team, records: dict[str, Shard
                 f"Shard {shard.name} ({shard.file}, rows {shard.start.row} to {shard.start.row + shard.rows - 1}): {reason}"
             )
 
-        if left:
-            team.embed(left, key, Listener(note, done, fail))
-    if left:
+        if remaining:
+            team.embed(remaining, key, Listener(note, done, fail))
+    if remaining:
         say(report.summary)
     return failed
 
 
-def _finish(manifest: Manifest, places: Places, job: Job, records: dict[str, ShardRecord], failed: dict[str, str]) -> Manifest:
-    """Write the manifest of what there is now."""
+def _finish(manifest: Manifest, paths: Places, job: Job, records: dict[str, ShardRecord], failed: dict[str, str]) -> Manifest:
+    """Write the manifest of the current state."""
     total = Counts()
     for record in records.values():
         total.add(record.counts)
@@ -239,14 +239,14 @@ def _finish(manifest: Manifest, places: Places, job: Job, records: dict[str, Sha
         "truncated": total.truncated,
         "tokens": total.tokens,
         "padded": total.padded,
-        "repeated_ids": _repeated_ids([places.vectors(name) for name in names], job),
+        "repeated_ids": _repeated_ids([paths.vectors(name) for name in names], job),
         "failed": failed,
         "loss": mean_loss([record.loss for name in names if (record := records[name]).loss]),
     }
-    whole = manifest.model_copy(update=changes)
-    if Manifest.read(places.manifest) != whole:
-        whole.write(places.manifest)
-    return whole
+    updated = manifest.model_copy(update=changes)
+    if Manifest.read(paths.manifest) != updated:
+        updated.write(paths.manifest)
+    return updated
 
 
 def _repeated_ids(files: Sequence[Path], job: Job) -> int:

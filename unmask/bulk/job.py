@@ -29,7 +29,7 @@ _WITHOUT_COLUMNS = (".npy",)
 class Job:
     """What to embed, and how to write it.
 
-    inputs: files, folders and patterns; output: a file (by its ending), or a folder; keep: columns that are written beside the vectors;
+    inputs: files, folders and patterns; output: a file (by its ending), or a folder; keep: columns to write along with the vectors;
     shard_rows: most rows of a file in a folder; chunk, overlap, late: how documents are split, if they are (see Chunking). Raises
     UnmaskError for sizes of chunks that do not work.
     """
@@ -91,22 +91,22 @@ class Job:
         if not self.to_folder:
             check_output(self.manifest, self.inputs)
         check_output(self.output, self.inputs, folder=self.to_folder)
-        found = find_files(self.inputs, self.output)
+        matches = find_files(self.inputs, self.output)
         # with its manifest, it is what this command wrote before
         if not self.to_folder and self.output.exists() and not self.manifest.exists():
             self._refuse_part_of_input()
-        if not self.to_folder and len(found) > 1:
+        if not self.to_folder and len(matches) > 1:
             raise UnmaskError(
-                f"The input is {len(found)} files, and '{self.output}' is one file: give a folder for the vectors, which is a name without "
-                "an ending."
+                f"The input is {len(matches)} files, and '{self.output}' is one file: give a folder for the vectors, which is a name "
+                "without an ending."
             )
-        for file in found:
+        for file in matches:
             if not str(file).isascii() and str(file).encode("utf-8", "replace") != str(file).encode("utf-8", "surrogateescape"):
                 raise UnmaskError(f"The name {str(file)!r} is not UTF-8, and ids are made of it: rename the file.")
-        return found
+        return matches
 
     def _refuse_part_of_input(self) -> None:
-        """Raise UnmaskError if the output is a file that a folder or a pattern of the input stands for."""
+        """Raise UnmaskError if the output is a file that a folder or a pattern of the input matches."""
         if any(file.samefile(self.output) for file in find_files(self.inputs)):
             raise UnmaskError(f"'{self.output}' is a file of the input, and the output would overwrite it: give another.")
 
@@ -137,7 +137,7 @@ class Job:
 
 @dataclass(frozen=True)
 class EmbedderArguments:
-    """How a process loads the embedder. options: those of `Embedder.from_pretrained`; fit_on: texts to fit the design on."""
+    """How a process loads the embedder. options: for `Embedder.from_pretrained`; fit_on: texts to fit the design on."""
 
     model: str
     design: str | None = None

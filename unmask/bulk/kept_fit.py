@@ -30,7 +30,7 @@ _ALPHA = "alpha"
 def load_with_kept_fit(
     arguments: EmbedderArguments, folder: Path, check: Callable[[Embedder], object]
 ) -> tuple[Embedder, str | None]:
-    """The embedder with the fit of a folder, and the name of its file there; None if nothing has to be fitted.
+    """The embedder with the fit of a folder, and the name of its file there; None if no fit is needed.
 
     The first process fits and saves, the others wait and read. A saved embedder that brings a fit keeps its own. check: raises UnmaskError
     for an embedder that cannot do the work; its fit is not saved. Raises UnmaskError.
@@ -39,11 +39,11 @@ def load_with_kept_fit(
 
     from unmask.starter import reference_texts
 
-    given = arguments.texts_to_fit()
+    fit_texts = arguments.texts_to_fit()
     embedder = replace(arguments, fit_on=None).load()
-    if given is None and (embedder.is_fitted or not embedder.design.needs_fit):
+    if fit_texts is None and (embedder.is_fitted or not embedder.design.needs_fit):
         return embedder, None
-    texts = reference_texts() if given is None else given
+    texts = reference_texts() if fit_texts is None else fit_texts
     arguments.require_fit(embedder)
     file = folder / f"fit-{_key(embedder, texts)}.safetensors"
     make_folder(folder)
@@ -83,8 +83,8 @@ def remove_fits(folder: Path, but: str | None) -> None:
 
 
 def _key(embedder: Embedder, texts: Sequence[str]) -> str:
-    """A name of what a fit depends on, rounding apart."""
-    said = [
+    """A hash of everything that a fit depends on, up to rounding."""
+    fields = [
         identity_of_loaded(embedder.backbone.model).revision,
         embedder.design.name,
         embedder.prompts.template,
@@ -92,4 +92,4 @@ def _key(embedder: Embedder, texts: Sequence[str]) -> str:
         dtype_name(embedder.backbone.model),
         *texts,
     ]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Manifests: everything that vectors depend on, for the record beside them, and what two runs have to share."""
+"""Manifests: a record of everything that vectors depend on, stored next to them, and what two runs must share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class VectorSettings(Record):
 
 
 def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
-    """Everything that the vectors depend on beside the texts, as JSON. dim: dimensions of a vector."""
+    """Everything except the texts that the vectors depend on, as JSON. dim: dimensions of a vector."""
     identity = identity_of_loaded(embedder.backbone.model)
     return {
         "model": asdict(embedder.source) | {"fingerprint": identity.revision, "identity": identity.as_json()},

@@ -43,11 +43,11 @@ class OnRay:
         self._workers, self._resources = _share(self._ray, workers, arguments.options.get("device", "auto"))
 
     def describe(self) -> dict[str, Any]:
-        """Everything that the vectors depend on beside the texts, as a machine of the cluster says."""
+        """Everything except the texts that the vectors depend on, as reported by a machine of the cluster."""
         with failures_told(_WHAT):
             task: Any = self._ray.remote(**self._resources)(_description)
-            found: dict[str, Any] = self._ray.get(task.remote(self._job, self._arguments, self._here))
-            return found
+            description: dict[str, Any] = self._ray.get(task.remote(self._job, self._arguments, self._here))
+            return description
 
     def embed(self, shards: Sequence[Shard], key: str, listener: Listener) -> None:
         """Embed shards on the cluster."""
@@ -90,8 +90,8 @@ class _Actor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         """The record of a shard, or why it failed."""
-        given = json.loads(str(batch["shard"][0]))
-        shard = Shard(**{**given, "start": Start(**given["start"])})
+        fields = json.loads(str(batch["shard"][0]))
+        shard = Shard(**{**fields, "start": Start(**fields["start"])})
         record, failed = "", ""
         tries = _tries(self._job, shard)
         if _begun(tries) > _TRIES:

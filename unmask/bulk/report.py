@@ -40,11 +40,11 @@ class Report:
     def line(self) -> str:
         """How far the run has got."""
         minutes = self.seconds / self.done.rows * (self.rows - self.done.rows) / 60 if self.done.rows else 0
-        left = f", {minutes:.1f} min left" if 0 < self.done.rows < self.rows else ""
+        remaining = f", {minutes:.1f} min left" if 0 < self.done.rows < self.rows else ""
         dead = f", {self.done.dead_letters} dead letters" if self.done.dead_letters else ""
         return (
             f"embedding: {self.done.rows} of {self.rows} rows, {self.shards_done} of {self.shards} shards, {self.speed:.0f} tokens/s"
-            f"{dead}{left}"
+            f"{dead}{remaining}"
         )
 
     @property
@@ -63,8 +63,8 @@ def shown(report: Report) -> Iterator[Callable[[], None]]:
             task = bar.add_task("embedding", total=report.rows)
 
             def draw() -> None:
-                about = f"embedding, {report.shards_done} of {report.shards} shards, {report.speed:.0f} tokens/s"
-                bar.update(task, completed=report.done.rows, description=about)
+                description = f"embedding, {report.shards_done} of {report.shards} shards, {report.speed:.0f} tokens/s"
+                bar.update(task, completed=report.done.rows, description=description)
 
             yield draw
         return

@@ -25,7 +25,7 @@ from unmask.io.seals import hash_file
 from unmask.io.terminal import counted
 
 _LOOKED_AT = 100  # rows in which a column has to occur
-_NAME = 80  # characters of a file's name in that of a shard
+_NAME = 80  # characters of a file's name in a shard's name
 _DIGITS = 16  # of a hash of its path: with eight, a hundred thousand files of one name would hardly all differ
 _SHARD_NAME = re.compile(r"[\w.-]*-([0-9a-f]{8}|[0-9a-f]{16})-\d{5,}", re.ASCII)
 
@@ -63,13 +63,13 @@ class SourceFile(BaseModel):
         """The shards of the file, in their order."""
         ends = [*(start[0] for start in self.starts), self.rows][1:]
         return [
-            Shard(_name(self.file, place), self.file, self.size, self.changed, self.sha256, Start(*start), end - start[0])
-            for place, (start, end) in enumerate(zip(self.starts, ends, strict=True))
+            Shard(_name(self.file, number), self.file, self.size, self.changed, self.sha256, Start(*start), end - start[0])
+            for number, (start, end) in enumerate(zip(self.starts, ends, strict=True))
         ]
 
 
 class Sources(Record):
-    """What all files held, when they were divided into shards of so many rows, with lines of so many bytes."""
+    """Contents of the input files when they were divided into shards, with the limits on rows per shard and bytes per line."""
 
     shard_rows: int
     longest: int
@@ -82,22 +82,22 @@ class Sources(Record):
 
     @property
     def rows(self) -> int:
-        """Rows of all files."""
+        """Total number of rows."""
         return sum(file.rows for file in self.files)
 
 
 def read_sources(files: Sequence[Path], job: Job, before: Sources | None, note: Callable[[Sources], None]) -> Sources:
     """Divide files into shards. before: what an earlier run found; note: takes what was found so far, after each file.
 
-    Raises UnmaskError if there is no row at all.
+    Raises UnmaskError if there are no rows.
     """
-    known = {}
+    cached = {}
     if before is not None and (before.shard_rows, before.longest) == (job.shard_rows, LONGEST):
-        known = {one.file: one for one in before.files}
+        cached = {source.file: source for source in before.files}
     sources = Sources(shard_rows=job.shard_rows, longest=LONGEST, files=[])
     for file in files:
         size, changed = _state(file)
-        old = known.get(str(file))
+        old = cached.get(str(file))
         same = old is not None and (old.size, old.changed) == (size, changed)
         sources.files.append(old if old is not None and same else _read(file, job, size, changed))
         note(sources)
@@ -109,12 +109,12 @@ def read_sources(files: Sequence[Path], job: Job, before: Sources | None, note: 
 def _read(file: Path, job: Job, size: int, changed: int) -> SourceFile:
     digest = hash_file(file)  # first: content that is added meanwhile makes the sizes differ
     starts, rows = find_starts(file, job.shard_rows, longest=LONGEST)
-    places = [(start.row, start.line, start.offset) for start in starts]
-    return SourceFile(file=str(file), size=size, changed=changed, sha256=digest, rows=rows, starts=places)
+    positions = [(start.row, start.line, start.offset) for start in starts]
+    return SourceFile(file=str(file), size=size, changed=changed, sha256=digest, rows=rows, starts=positions)
 
 
 def require_any_row(files: Sequence[Path], job: Job) -> None:
-    """Raise UnmaskError if there is no row at all. Files are read up to the first row."""
+    """Raise UnmaskError if there are no rows. Files are read up to the first row."""
     items = (item for file in files for item in read_items(file, longest=LONGEST, columns=job.columns))
     if next(items, None) is None:
         raise _without_rows(files, job)
@@ -130,17 +130,17 @@ def require_columns(file: Path, names: Sequence[str]) -> None:
         return
     items = islice(read_items(file, longest=LONGEST, columns=names), _LOOKED_AT)
     rows = [item for _, item in items if not isinstance(item, Fault)]
-    known = list(dict.fromkeys(name for row in rows for name in row))
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in names if rows else ():
-        if name not in known:
+        if name not in columns:
             raise UnmaskError(
-                f"{file}: none of its first rows has a column '{name}'; there is {', '.join(known) or 'nothing'}."
+                f"{file}: none of its first rows has a column '{name}'; there is {', '.join(columns) or 'nothing'}."
             )
 
 
 def _state(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_size, found.st_mtime_ns
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def is_shard_name(name: str) -> bool:
@@ -148,7 +148,7 @@ def is_shard_name(name: str) -> bool:
     return _SHARD_NAME.fullmatch(name) is not None
 
 
-def _name(file: str, place: int) -> str:
+def _name(file: str, number: int) -> str:
     """A name that no other shard has, in this run or the next: it does not depend on the other files."""
     plain = re.sub(r"[^\w.-]", "_", Path(file).name, flags=re.ASCII).lstrip(".")[:_NAME]
-    return f"{plain}-{hashlib.sha256(file.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}-{place:05d}"
+    return f"{plain}-{hashlib.sha256(file.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}-{number:05d}"

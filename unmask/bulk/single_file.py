@@ -64,13 +64,13 @@ def check_file(job: Job, name: str | None = None) -> Given:
     return Given(file, rows, digest, name or str(file))
 
 
-def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done:
-    """Embed the texts of a job and write vectors and manifest. given: what `check_file` found.
+def embed_file(embedder: Embedder, job: Job, source: Given | None = None) -> Done:
+    """Embed the texts of a job and write vectors and manifest. source: what `check_file` found.
 
-    Both files appear whole or not at all. A manifest never lies beside other vectors than those that it describes. Raises UnmaskError
+    Both files are written atomically, and a manifest never accompanies vectors other than the ones it describes. Raises UnmaskError
     for a text without a finite vector, and if the file has changed since it was checked.
     """
-    given = given or check_file(job)
+    source = source or check_file(job)
     encoder = DocumentEncoder(embedder, job)
     counts, cut, losses = Counts(), list[int](), list[PrecisionLoss]()
     with (
@@ -79,21 +79,21 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
         atomic(job.manifest) as described,
         atomic(job.output) as scratch,
     ):
-        layout = replace(encoder.layout, rows=given.rows)
+        layout = replace(encoder.layout, rows=source.rows)
         with WRITERS[job.output.suffix](scratch, layout) as write:
-            for done in _encoded(encoder, given, job):
-                write(done.block)
-                counts.add(done.counts)
-                cut += done.cut
-                losses += [done.loss] if done.loss else []
-        if hash_file(given.file) != given.sha256:
-            raise UnmaskError(f"{given.file} changed while it was embedded. Run the command again.")
+            for encoded in _encoded(encoder, source, job):
+                write(encoded.block)
+                counts.add(encoded.counts)
+                cut += encoded.cut
+                losses += [encoded.loss] if encoded.loss else []
+        if hash_file(source.file) != source.sha256:
+            raise UnmaskError(f"{source.file} changed while it was embedded. Run the command again.")
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             warn_of_truncation(cut, counts.rows, embedder.max_length)
         sync(scratch)
         loss = mean_loss(losses)
-        manifest = _manifest(embedder, job, given, counts, encoder.dim) | {
+        manifest = _manifest(embedder, job, source, counts, encoder.dim) | {
             "precision_loss": loss.as_json() if loss else None,
             "output": {"file": str(job.output), "sha256": hash_file(scratch)},
         }
@@ -103,13 +103,13 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
     return Done(counts.vectors, encoder.dim, loss)
 
 
-def _encoded(encoder: DocumentEncoder, given: Given, job: Job) -> Iterator[Encoded]:
-    with progress_bar("embedding", given.rows) as advance:
-        for window in windows(_documents(given.file, job)):
-            done = encoder.encode(window, lambda more: advance(more.rows))
-            for letter in done.dead:
-                raise UnmaskError(f"{given.file}{letter.told}")
-            yield done
+def _encoded(encoder: DocumentEncoder, source: Given, job: Job) -> Iterator[Encoded]:
+    with progress_bar("embedding", source.rows) as advance:
+        for window in windows(_documents(source.file, job)):
+            encoded = encoder.encode(window, lambda counts: advance(counts.rows))
+            for letter in encoded.dead:
+                raise UnmaskError(f"{source.file}{letter.told}")
+            yield encoded
 
 
 def _documents(file: Path, job: Job) -> Iterator[Document]:
@@ -119,10 +119,10 @@ def _documents(file: Path, job: Job) -> Iterator[Document]:
         yield item
 
 
-def _manifest(embedder: Embedder, job: Job, given: Given, counts: Counts, dim: int) -> dict[str, Any]:
+def _manifest(embedder: Embedder, job: Job, source: Given, counts: Counts, dim: int) -> dict[str, Any]:
     return {
         **describe(embedder, job, dim),
-        "input": {"file": given.name, "sha256": given.sha256},
+        "input": {"file": source.name, "sha256": source.sha256},
         "texts": counts.vectors,
         "truncated": counts.truncated,
         "tokens": counts.tokens,

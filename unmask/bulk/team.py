@@ -17,7 +17,7 @@ from unmask.errors import UnmaskError
 
 @dataclass(frozen=True)
 class Listener:
-    """Who is told while shards are embedded: what was done since the last call, a shard that is done, a shard that failed and why."""
+    """Callbacks while shards are embedded: progress since the last call, a finished shard, a failed shard and the reason."""
 
     progress: Callable[[Counts], None]
     done: Callable[[Shard, ShardRecord], None]
@@ -28,7 +28,7 @@ class Team(Protocol):
     """What embeds shards: this process, processes of this machine, or a cluster."""
 
     def describe(self) -> dict[str, Any]:
-        """Everything that the vectors depend on beside the texts. Raises UnmaskError if the embedder cannot be loaded."""
+        """Everything except the texts that the vectors depend on. Raises UnmaskError if the embedder cannot be loaded."""
         ...
 
     def embed(self, shards: Sequence[Shard], key: str, listener: Listener) -> None:
@@ -51,7 +51,7 @@ class Member:
         self.description = describe(embedder, job, self._encoder.dim) | {"fit_file": fit_file}
 
     def embed(self, shard: Shard, key: str, progress: Progress) -> ShardRecord:
-        """The record of a shard, which is embedded unless somebody else was faster.
+        """The record of a shard, which is embedded unless another process has already done so.
 
         key: the name of the run's description. Raises UnmaskError if this embedder is not the described one.
         """
@@ -76,7 +76,7 @@ class ThisProcess:
         self._member = Member(job, arguments)
 
     def describe(self) -> dict[str, Any]:
-        """Everything that the vectors depend on beside the texts."""
+        """Everything except the texts that the vectors depend on."""
         return self._member.description
 
     def embed(self, shards: Sequence[Shard], key: str, listener: Listener) -> None:

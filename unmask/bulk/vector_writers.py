@@ -32,17 +32,17 @@ class Block:
         """The columns that say where chunks lie."""
         if self.chunks is None:
             return {}
-        return {name: [place[at] for place in self.chunks] for at, name in enumerate(CHUNK_COLUMNS)}
+        return {name: [chunk[position] for chunk in self.chunks] for position, name in enumerate(CHUNK_COLUMNS)}
 
     def pieces(self) -> Iterator[Block]:
         """The rows in groups: many chunks may repeat a large value of their document, and memory holds a few of its copies at once."""
         first = size = 0
         for row, values in enumerate(zip(self.ids, *self.columns.values(), strict=True)):
-            more = sum(len(value) for value in values if value)
-            if row > first and size + more > _PIECE:
+            added = sum(len(value) for value in values if value)
+            if row > first and size + added > _PIECE:
                 yield self._rows(first, row)
                 first, size = row, 0
-            size += more
+            size += added
         yield self._rows(first, len(self.ids))
 
     def _rows(self, first: int, end: int) -> Block:
@@ -61,7 +61,7 @@ Write = Callable[[Block], None]
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file of vectors will hold. rows: their number, which only npy needs in advance; columns: names beside id and vector.
+    """Layout of a file of vectors. rows: their number, which only npy needs in advance; columns: names other than id and vector.
 
     chunked: whether rows are chunks of documents. sparse: whether vectors are packed sparse ones, which only jsonl writes.
     """
@@ -80,18 +80,18 @@ def _parquet(file: Path, layout: Layout) -> Iterator[Write]:
     import pyarrow.parquet as pq
 
     value = pa.from_numpy_dtype(layout.dtype)
-    places = [(name, pa.int64()) for name in CHUNK_COLUMNS if layout.chunked]
+    chunk_fields = [(name, pa.int64()) for name in CHUNK_COLUMNS if layout.chunked]
     kept_columns = [(name, pa.string()) for name in layout.columns]
-    schema = pa.schema([("id", pa.string()), *places, ("vector", pa.list_(value, layout.dim)), *kept_columns])
+    schema = pa.schema([("id", pa.string()), *chunk_fields, ("vector", pa.list_(value, layout.dim)), *kept_columns])
     # a dictionary packs numbers of one or two bytes; one of float32 numbers, which hardly repeat, takes an eighth more than the numbers
     packed = [name for name in schema.names if name != "vector"] if layout.dtype.itemsize > 2 else True
     with pq.ParquetWriter(file, schema, use_dictionary=packed) as writer:
 
         def table_of(block: Block) -> Any:
             column = pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.reshape(-1)), layout.dim)
-            kept = [pa.array(block.columns[name], pa.string()) for name in layout.columns]
-            where = [pa.array(values, pa.int64()) for values in block.places.values()]
-            return pa.Table.from_arrays([pa.array(block.ids, pa.string()), *where, column, *kept], schema=schema)
+            extra = [pa.array(block.columns[name], pa.string()) for name in layout.columns]
+            positions = [pa.array(values, pa.int64()) for values in block.places.values()]
+            return pa.Table.from_arrays([pa.array(block.ids, pa.string()), *positions, column, *extra], schema=schema)
 
         def write(block: Block) -> None:
             for piece in block.pieces():
@@ -117,12 +117,12 @@ def _jsonl(file: Path, layout: Layout) -> Iterator[Write]:
     with file.open("w", encoding="utf-8") as lines:
 
         def write(block: Block) -> None:
-            places = block.places
+            chunk_columns = block.places
             vectors = _sparse(block.vectors) if layout.sparse else _dense(block.vectors)
-            for place, (name, vector) in enumerate(zip(block.ids, vectors, strict=True)):
-                kept = {column: block.columns[column][place] for column in layout.columns}
-                where = {column: values[place] for column, values in places.items()}
-                row = {"id": name, **where, **vector, **kept}
+            for index, (name, vector) in enumerate(zip(block.ids, vectors, strict=True)):
+                extra = {column: block.columns[column][index] for column in layout.columns}
+                chunk = {column: values[index] for column, values in chunk_columns.items()}
+                row = {"id": name, **chunk, **vector, **extra}
                 lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
         yield write

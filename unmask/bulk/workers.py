@@ -1,7 +1,7 @@
-"""Workers: processes of this machine, each with an embedder, on cores of its own or on a GPU of its own. Shards are handed out one by one.
+"""Workers: local processes, each with an embedder on dedicated cores or a dedicated GPU. Shards are handed out one by one.
 
-A worker that dies (the system kills what takes too much memory) is replaced. Its shard is tried once more. Then the shard counts as
-failed, and the rest goes on.
+A worker that dies (killed when out of memory, for example) is replaced and its shard is retried once. Then the shard counts as
+failed, and the other shards continue.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Workers:
         self._workers = [self._start(station) for station in stations(workers, arguments.options.get("device", "auto"))]
 
     def describe(self) -> dict[str, Any]:
-        """Everything that the vectors depend on beside the texts, as the first worker says. Raises UnmaskError with its reason."""
+        """Everything except the texts that the vectors depend on, as reported by the first worker. Raises UnmaskError with its reason."""
         while True:
             for worker in self._ready(self._workers):
                 message = self._message(worker)
@@ -140,21 +140,21 @@ class Workers:
             worker.pipe.close()
 
     def _start(self, station: Station) -> _Worker:
-        ours, theirs = self._context.Pipe()
+        parent_end, child_end = self._context.Pipe()
         arguments = replace(self._arguments, options={**self._arguments.options, "device": station.device})
         threads = os.environ.get("OMP_NUM_THREADS")
         try:
             if station.cores:
                 os.environ["OMP_NUM_THREADS"] = str(len(station.cores))  # read when the process loads its libraries
-            process = self._context.Process(target=_work, args=(theirs, self._job, arguments, station.cores), daemon=True)
+            process = self._context.Process(target=_work, args=(child_end, self._job, arguments, station.cores), daemon=True)
             process.start()
         finally:
             if threads is None:
                 os.environ.pop("OMP_NUM_THREADS", None)
             else:
                 os.environ["OMP_NUM_THREADS"] = threads
-        theirs.close()
-        return _Worker(station, process, ours)
+        child_end.close()
+        return _Worker(station, process, parent_end)
 
     def _give(self, worker: _Worker, queue: _Queue, key: str) -> None:
         worker.shard, worker.told = queue.waiting.popleft(), Counts()
@@ -206,18 +206,18 @@ class Workers:
 
     def _bury(self, worker: _Worker, queue: _Queue, listener: Listener) -> None:
         """Replace a worker that died, and try its shard once more. One that died before it had loaded the model is not replaced."""
-        place = self._workers.index(worker)
+        index = self._workers.index(worker)
         worker.pipe.close()
         if worker.description is None:
-            del self._workers[place]
+            del self._workers[index]
             if not self._workers:
                 raise UnmaskError(
                     f"The last worker ended while it loaded the model ({_ending(worker)}): is there enough memory?"
                 )
             complain(f"A worker ended while it loaded the model ({_ending(worker)}). {len(self._workers)} go on.")
             return
-        complain(f"Worker {place + 1} died ({_ending(worker)}). Another one takes its place.")
-        self._workers[place] = self._start(worker.station)
+        complain(f"Worker {index + 1} died ({_ending(worker)}). Another one takes its place.")
+        self._workers[index] = self._start(worker.station)
         if worker.shard is not None:
             _try_again(worker, f"its worker died ({_ending(worker)})", queue, listener)
 
@@ -294,7 +294,7 @@ class _Teller:
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as its parent has ended, however that came: nobody else would stop it."""
+    """End this process as soon as its parent has ended for any reason: nothing else would stop it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -82,8 +82,8 @@ class Command(TyperCommand):
         rest = super().parse_args(ctx, args)
         argument = ctx.params.pop(_MODEL_ARGUMENT, None)
         if argument and ctx.params["model"]:
-            shown = ", ".join(f"'{name}'" for name in ([argument] if isinstance(argument, str) else argument))
-            ctx.fail(f"The model is given by -m and as an argument ({shown}). Give the model once.")
+            quoted = ", ".join(f"'{name}'" for name in ([argument] if isinstance(argument, str) else argument))
+            ctx.fail(f"The model is given by -m and as an argument ({quoted}). Give the model once.")
         if argument:
             ctx.params["model"] = argument
         if self.requires_model and not ctx.params["model"] and not ctx.resilient_parsing:
@@ -130,9 +130,9 @@ class Command(TyperCommand):
                     if expanded(folder).is_dir() and expanded(folder).resolve() in target.parents:
                         raise UnmaskError(f"'{output}' is a file of the input '{folder}', which the output would overwrite.")
             refuse_inside_models(output, [path for key, kind in self.inputs.items() if kind.is_model for path in inputs[key]])
-            for other in (value for key, value in outputs.items() if key != name):
-                if os.path.realpath(output) == os.path.realpath(other) or (
-                    output.exists() and other.exists() and output.samefile(other)
+            for second in (value for key, value in outputs.items() if key != name):
+                if os.path.realpath(output) == os.path.realpath(second) or (
+                    output.exists() and second.exists() and output.samefile(second)
                 ):
                     raise UnmaskError(f"'{output}' is given for two outputs: give two files.")
 

@@ -1,4 +1,4 @@
-"""`unmask designs`, `unmask models`, `unmask tasks`: lists of what is available."""
+"""`unmask designs`, `unmask models`, `unmask tasks`: list what is available."""
 
 from __future__ import annotations
 
@@ -202,12 +202,12 @@ def _row(task: Task) -> dict[str, Any]:
     from unmask.tasks.task import LocalTask
 
     if isinstance(task, LocalTask):
-        about = {"main score": KINDS[task.kind].metric, "items": task.size}
-        return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
+        columns = {"main score": KINDS[task.kind].metric, "items": task.size}
+        return {"task": task.name, "kind": task.kind, "revision": task.revision, **columns}
     from unmask.tasks.mteb.catalogue import size
 
-    about = {"main score": task.metric, "splits": task.splits, "subsets": task.subsets, "items": size(task)}
-    return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
+    columns = {"main score": task.metric, "splits": task.splits, "subsets": task.subsets, "items": size(task)}
+    return {"task": task.name, "kind": task.kind, "revision": task.revision, **columns}
 
 
 def _example(kind: TaskKind) -> str:
@@ -222,7 +222,7 @@ def _counted(kinds: Mapping[str, int]) -> str:
 def _sized(items: int | Mapping[str, int] | None) -> str:
     if items is None:
         return "unknown"
-    return str(items) if isinstance(items, int) else ", ".join(f"{number} {what}" for what, number in items.items())
+    return str(items) if isinstance(items, int) else ", ".join(f"{number} {unit}" for unit, number in items.items())
 
 
 def _readiness(model: Bundled) -> str:

@@ -227,7 +227,7 @@ LoadOptions = Annotated[ModelOptions, "revision", "dtype", "device", "attn_imple
 
 @dataclass(frozen=True)
 class LearningOptions:
-    """How to train on lessons, named as the fields of `Learning`. None stands for the default of an expert or router."""
+    """How to train on lessons, named as the fields of `Learning`. None is the default of an expert or router."""
 
     PANEL: ClassVar[str] = "Training options"
 
@@ -275,15 +275,15 @@ def refuse_options(context: typer.Context, options: Collection[str], reason: str
 
 def parse_named(option: str, values: Collection[str], form: str = "NAME=FILE") -> dict[str, str]:
     """Parse repeated NAME=VALUE options; names are unique."""
-    named: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for value in values:
         name, _, text = value.partition("=")
         if not name or not text:
             raise UnmaskError(f"--{option} takes {form}, not '{value}'.")
-        if name in named:
+        if name in by_name:
             raise UnmaskError(f"--{option} names '{name}' twice.")
-        named[name] = text
-    return named
+        by_name[name] = text
+    return by_name
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -387,16 +387,16 @@ def routing(
     if model is None:
         unused = ("label", "column", "sample", "attention", *asdict(options))
         refuse_options(context, unused, "does not apply to a finished record: give -m and -t to make a new one.")
-    other = read_record(against) if against else None
+    baseline = read_record(against) if against else None
     if model is None:
         record = read_record(output)
     else:
         rows = read_labelled(texts or [], label or [], column or ["text"], seed)
         check_folder(output)
         record = record_routing(_load(model, attention or "causal", options), rows, output, sample=sample, seed=seed)
-    if other is not None:
-        agreement = compare_records(record, other, Draws(seed=seed))
-        _show(agreement, agreement_table(agreement, record, other), as_json)
+    if baseline is not None:
+        agreement = compare_records(record, baseline, Draws(seed=seed))
+        _show(agreement, agreement_table(agreement, record, baseline), as_json)
         return
     measures = measured_routing(record, Draws(seed=seed))
     if as_json:

@@ -65,7 +65,7 @@ _STUDIES = (
 """Each study, what it measures, and an example of a setting."""
 
 
-def _add(study: str, about: str, setting: str) -> None:
+def _add(study: str, summary: str, setting: str) -> None:
     """Add the command of a study."""
 
     def command(
@@ -82,8 +82,8 @@ def _add(study: str, about: str, setting: str) -> None:
 
         plan = load_plan(study, scale, settings or [])
         if show_plan:
-            chosen = plan.model_copy(update={"models": tuple(model)}) if model else plan
-            show_settings(chosen, allowed=allowed(study, plan))
+            selected = plan.model_copy(update={"models": tuple(model)}) if model else plan
+            show_settings(selected, allowed=allowed(study, plan))
             return
 
         def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
@@ -97,7 +97,7 @@ def _add(study: str, about: str, setting: str) -> None:
     help_of_set = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
     command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=help_of_set)]
     example = f"Example: unmask reproduce {study} --scale small -m smollm2 --data DATA -o {study}"
-    reproduce.command(study, cls=Command, help=about, epilog=example)(with_settings(command))
+    reproduce.command(study, cls=Command, help=summary, epilog=example)(with_settings(command))
 
 
 for _study in _STUDIES:

@@ -98,8 +98,8 @@ def serve(
         )
         for name, served in models.items():
             aliases = f" (also {', '.join(models.aliases(name))})" if models.aliases(name) else ""
-            about = f"{served.embedder.design.name}, {served.dim} dimensions, at most {served.embedder.max_length} tokens"
-            (tell if check else say)(f"{name}{aliases}: {about}")
+            description = f"{served.embedder.design.name}, {served.dim} dimensions, at most {served.embedder.max_length} tokens"
+            (tell if check else say)(f"{name}{aliases}: {description}")
         if check:
             return
         say(f"serving at {address} {'with' if api_keys else 'without'} keys; Ctrl-C stops it")

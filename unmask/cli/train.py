@@ -200,11 +200,11 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
     print("ok")
 
 
-def show_settings(settings: BaseModel, **more: Any) -> None:
+def show_settings(settings: BaseModel, **extra: Any) -> None:
     """Print the settings of a recipe or study as JSON, and further values."""
     content = settings.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"claims"})
-    tell_result(content | more)
-    tell_json(content | more)
+    tell_result(content | extra)
+    tell_json(content | extra)
 
 
 def data_root(data: Path | None) -> Path:

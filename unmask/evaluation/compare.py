@@ -1,7 +1,7 @@
 """Comparing designs on tasks: each text is computed once for all designs that share its forward pass.
 
 Designs that differ only in pooling, layer or features have the same attention and prompt, and so the same forward pass. The first design
-that is scored on a task computes the vectors of all of them; the others read these.
+that is scored on a task computes the vectors for the whole group; the others reuse them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class ComparisonPlan:
     """What to compare: one model, designs by label, and tasks; and everything else that vectors depend on.
 
-    max_length: None takes that of a saved embedder, else 512; dtype and attention implementation likewise. reference: texts on which
+    max_length: None takes the saved embedder's value, else 512; dtype and attention implementation likewise. reference: texts on which
     standardisation and alpha are fitted. batch_tokens: None chooses by device. beside: designs that are not scored now. Their vectors are
     computed in the same forward passes, for a later comparison.
     """
@@ -140,22 +140,22 @@ def compare(
     if any(planned.store.get(conditions) is None for conditions in planned.cells.values()):
         encoder = load() if load else load_checked(plan)
         _fill(planned, encoder, vectors, {} if fits is None else fits)
-        if cache is None:  # where nothing was missing, the vectors are those of another model that is not scored yet
+        if cache is None:  # if nothing was missing, the vectors belong to another model that is not scored yet
             vectors.forget()
     results = ((label, planned.store.get(conditions)) for (label, _), conditions in planned.cells.items())
     return [result.model_copy(update={"label": label}) for label, result in results if result is not None]
 
 
 def forget_vectors(store: ResultStore) -> None:
-    """Remove the vectors that runs left beside their scores."""
+    """Remove the vectors that runs stored with their scores."""
     VectorStore.beside(store.folder).forget()
 
 
 def unscored(plan: ComparisonPlan, store: ResultStore) -> list[Failure]:
     """Why cells of a plan have no score. Failures of earlier runs under other conditions are left out."""
     revision, dtype = model_revision(plan.source), precision_of(plan.source)
-    asked = {plan.conditions(design, task, revision, dtype).key for design in plan.designs.values() for task in plan.tasks}
-    return [failure for failure in store.failures if failure.conditions.key in asked]
+    requested = {plan.conditions(design, task, revision, dtype).key for design in plan.designs.values() for task in plan.tasks}
+    return [failure for failure in store.failures if failure.conditions.key in requested]
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,11 @@ class PlannedResults:
 
     def record_what_does_not_apply(self) -> None:
         """Store the reason for every design that a task cannot score."""
-        known = {failure.conditions.key for failure in self.store.failures}
+        recorded = {failure.conditions.key for failure in self.store.failures}
         for label, design in self.plan.designs.items():
             for task in self.plan.tasks:
                 conditions = self.plan.conditions(design, task, self.revision, self.dtype)
-                if conditions.key not in known and (reason := why_not_scored(design, task)):
+                if conditions.key not in recorded and (reason := why_not_scored(design, task)):
                     self.store.fail(does_not_apply(conditions, label, task, reason))
 
     def give_up(self, labels: Sequence[str], task: Task, error: Exception) -> None:
@@ -253,7 +253,7 @@ def _fill(planned: PlannedResults, encoder: Encoder, cache: VectorStore, fitted:
 
 @dataclass(frozen=True)
 class _Group:
-    """Designs that share a prompt, or the same several prompts: by label, with the fits of these and of those beside them."""
+    """Designs that share a prompt, or the same set of prompts, by label, with their fits and the fits of linked designs."""
 
     encoder: Encoder
     designs: Mapping[str, Design]
@@ -263,19 +263,19 @@ class _Group:
 def _fits(
     planned: PlannedResults, encoder: Encoder, group: Mapping[str, Design], fitted: dict[Design, Fit]
 ) -> dict[Design, Fit]:
-    """The fits of a group's designs without a score, and of those beside them. New ones go into `fitted`."""
+    """The fits of a group's designs without a score, and of linked designs. New ones go into `fitted`."""
     plan = planned.plan
     tasks = [task for task in plan.tasks if not is_of_words(task.kind)]
-    wanted = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
-    if not wanted:
+    required = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
+    if not required:
         return {}
-    first = next(iter(wanted))
-    wanted |= dict.fromkeys(planned.beside.get((first.attention, first.prompt), ()))
-    fitted |= {design: saved for design in wanted if (saved := plan.own_fit(design))}
-    others = [design for design in wanted if design not in fitted]
+    first = next(iter(required))
+    required |= dict.fromkeys(planned.beside.get((first.attention, first.prompt), ()))
+    fitted |= {design: saved for design in required if (saved := plan.own_fit(design))}
+    unfitted = [design for design in required if design not in fitted]
     give_up = partial(planned.give_up_design, group, tasks)
-    fitted |= encoder.fit(others, plan.reference, on_error=give_up)
-    return {design: fitted[design] for design in wanted if design in fitted}
+    fitted |= encoder.fit(unfitted, plan.reference, on_error=give_up)
+    return {design: fitted[design] for design in required if design in fitted}
 
 
 def _provenance(backbone: Backbone) -> dict[str, Any]:
@@ -303,14 +303,14 @@ def _score_together(planned: PlannedResults, groups: Sequence[_Group], task: Tas
         attention, prompt = next((design.attention, design.prompt) for design in missing.values())
         by_prompt = {}
         for part in [prompt] if isinstance(prompt, str) else prompt:
-            beside = planned.beside.get((attention, part), ())
+            linked = planned.beside.get((attention, part), ())
             if part == prompt:
                 fits = {
-                    design: group.fits[design] for design in dict.fromkeys([*missing.values(), *beside]) if design in group.fits
+                    design: group.fits[design] for design in dict.fromkeys([*missing.values(), *linked]) if design in group.fits
                 }
             else:
                 fits = {
-                    design: Fit() for design in beside if not design.needs_fit
+                    design: Fit() for design in linked if not design.needs_fit
                 }  # what needs a fit is not part of an average
             by_prompt[part] = StoredVectors(group.encoder, fits, cache, name, f"{part} on {task.name}")
         scored.append((group, missing, by_prompt))

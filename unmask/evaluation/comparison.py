@@ -147,8 +147,8 @@ def _print_failures(failures: Sequence[Failure]) -> None:
     for failure in failures:
         labels.setdefault((failure.task, failure.error), []).append(failure.label)
     for (task, error), of_error in labels.items():
-        more = f" and {len(of_error) - 1} more" if len(of_error) > 1 else ""
-        say(f"no score on {task} for {of_error[0]}{more}: {error}")
+        suffix = f" and {len(of_error) - 1} more" if len(of_error) > 1 else ""
+        say(f"no score on {task} for {of_error[0]}{suffix}: {error}")
 
 
 def recommend_design(

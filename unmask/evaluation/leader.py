@@ -61,7 +61,7 @@ class Lead:
 
     @property
     def tied(self) -> tuple[System, ...]:
-        """Designs that are not told apart from the leader."""
+        """Designs that do not differ significantly from the leader."""
         return tuple(system for system, test in self.tests.items() if test.winner is None)
 
     @property
@@ -152,12 +152,12 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
         order = ranked(of_kind)
         if not order:
             raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
-        chosen = baseline if baseline in dict(order) else None
+        reference = baseline if baseline in dict(order) else None
         rows = [*of_kind, *_comparable_references(of_kind, [result for result in results if result.kind == kind])]
-        tests = comparisons(rows, store, chosen)
+        tests = comparisons(rows, store, reference)
         ranking = lead(order, tests, of_kind)
         references = compare_references(ranking, ranked(rows), tests)
-        sentences = [(one.is_higher, reference_sentence(one, rows)) for one in references]
+        sentences = [(comparison.is_higher, reference_sentence(comparison, rows)) for comparison in references]
         leaders.append(
             KindLeader(
                 kind,
@@ -190,14 +190,14 @@ def _comparable_references(candidates: Sequence[Result], results: Sequence[Resul
 def compare_references(
     ranking: Lead, order: Sequence[tuple[System, float]], tests: Sequence[Comparison]
 ) -> tuple[ReferenceComparison, ...]:
-    """The leader against each system of an order that is not its candidate, best first; tests: of all of them."""
+    """The leader against each system of an order that is not its candidate, best first; tests: for every pair."""
     candidates = dict(ranking.order)
-    found = {
+    test_of = {
         frozenset((test.a, test.b)): test.seen_from(ranking.leader) for test in tests if ranking.leader in (test.a, test.b)
     }
     leader_score = dict(order)[ranking.leader]
     return tuple(
-        ReferenceComparison(system, score, leader_score, found.get(frozenset((system, ranking.leader))))
+        ReferenceComparison(system, score, leader_score, test_of.get(frozenset((system, ranking.leader))))
         for system, score in order
         if system not in candidates
     )
@@ -211,16 +211,16 @@ def reference_sentence(reference: ReferenceComparison, results: Sequence[Result]
     low, high = reference.test.interval
     distance = points(abs(reference.test.difference))
     if distance == "0.0":
-        how = f"same score {_interval(reference.test)}"
+        difference = f"same score {_interval(reference.test)}"
     elif reference.test.difference > 0:
-        how = f"{distance} behind {_interval(reference.test)}"
+        difference = f"{distance} behind {_interval(reference.test)}"
     else:
-        how = f"{distance} ahead [{points(-high)}, {points(-low)}]"
+        difference = f"{distance} ahead [{points(-high)}, {points(-low)}]"
     if reference.relation == "better":
-        return f"The reference {name} is better: {score}, {how}."
+        return f"The reference {name} is better: {score}, {difference}."
     if reference.relation == "worse":
-        return f"Better than the reference {name}: {score}, {how}."
-    return f"Not told apart from the reference {name}: {score}, {how}."
+        return f"Better than the reference {name}: {score}, {difference}."
+    return f"Not told apart from the reference {name}: {score}, {difference}."
 
 
 def kinds_sentence(leader: System, kinds: Sequence[KindLeader]) -> str:
@@ -233,16 +233,16 @@ def kinds_sentence(leader: System, kinds: Sequence[KindLeader]) -> str:
     parts: dict[str, list[str]] = {}
     for kind in kinds:
         if kind.system == leader and kind.is_clear:
-            where = "better than every other design on"
+            outcome = "better than every other design on"
         elif (kind.system == leader and kind.tied) or leader in kind.tied:
-            where = "tied with others on"
+            outcome = "tied with others on"
         elif leader in kind.worse:
-            where = "worse than the best design on"
+            outcome = "worse than the best design on"
         else:
-            where = "undecided on"
-        parts.setdefault(where, []).append(_title(kind.kind))
+            outcome = "undecided on"
+        parts.setdefault(outcome, []).append(_title(kind.kind))
     order = ("better than every other design on", "tied with others on", "worse than the best design on", "undecided on")
-    clauses = [f"{where} {enumeration(parts[where])}" for where in order if where in parts]
+    clauses = [f"{outcome} {enumeration(parts[outcome])}" for outcome in order if outcome in parts]
     return f"By kind of task, it is {enumeration(clauses, '; ', '; and ')}."
 
 
@@ -277,8 +277,8 @@ def _untested_lead(ranking: Lead, results: Sequence[Result]) -> str:
 def _wins(ranking: Lead, results: Sequence[Result]) -> list[str]:
     """The lead over the runner-up, or over the best of those that it is better than."""
     every = len(ranking.worse) == len(ranking.order) - 1
-    others = "every other design" if every else names(ranking.worse, results)
-    return [f"Better than {others}.", _distance(ranking, ranking.worse[0], results)]
+    losers = "every other design" if every else names(ranking.worse, results)
+    return [f"Better than {losers}.", _distance(ranking, ranking.worse[0], results)]
 
 
 def _distance(ranking: Lead, system: System, results: Sequence[Result]) -> str:
@@ -290,11 +290,11 @@ def _distance(ranking: Lead, system: System, results: Sequence[Result]) -> str:
 def _ties(ranking: Lead, results: Sequence[Result], on: str) -> list[str]:
     """The tied designs, the worse designs, the cheapest of the tied, and how much data would tell them apart."""
     tied = [f"{display_name(system, results)} ({_behind(ranking, system)})" for system in ranking.tied]
-    more = f" and {len(tied) - _NAMED} more" if len(tied) > _NAMED else ""
-    facts = [f"Tied with {', '.join(tied[:_NAMED])}{more}."]
+    suffix = f" and {len(tied) - _NAMED} more" if len(tied) > _NAMED else ""
+    facts = [f"Tied with {', '.join(tied[:_NAMED])}{suffix}."]
     if ranking.worse:
-        others = names(ranking.worse, results) if len(ranking.worse) == 1 else f"the other {len(ranking.worse)} designs"
-        facts.append(f"Better than {others}.")
+        losers = names(ranking.worse, results) if len(ranking.worse) == 1 else f"the other {len(ranking.worse)} designs"
+        facts.append(f"Better than {losers}.")
     facts.append(cheapest_sentence(ranking, results, on))
     return [*facts, ranking.needed] if ranking.needed else facts
 
@@ -335,8 +335,8 @@ def what_it_takes(first: System, second: System, test: Comparison, results: Sequ
     It is for planning, not evidence: it treats the observed difference as the true one.
     """
     outcome, comparisons_made = test.outcome, _family_size(test)
-    if any(len(runs_of(one)) > 1 for one in results if one.system in (first, second)):
-        return None  # a part of the error is that of trainings, which no number of items or tasks reduces
+    if any(len(runs_of(result)) > 1 for result in results if result.system in (first, second)):
+        return None  # part of the error comes from training runs, which no number of items or tasks reduces
     start = f"To tell {display_name(first, results)} from {display_name(second, results)} takes"
     if outcome.unit == "tasks":
         needed = _tasks_needed(test, results, comparisons_made)
@@ -377,8 +377,8 @@ def _rounded(number: float) -> int:
 def names(systems: Sequence[System], results: Sequence[Result]) -> str:
     """The names of the first few systems, and the number of the others."""
     called = [display_name(system, results) for system in systems]
-    more = f" and {len(called) - _NAMED} more" if len(called) > _NAMED else ""
-    return ", ".join(called[:_NAMED]) + more
+    suffix = f" and {len(called) - _NAMED} more" if len(called) > _NAMED else ""
+    return ", ".join(called[:_NAMED]) + suffix
 
 
 def points(value: float) -> str:

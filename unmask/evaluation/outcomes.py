@@ -125,5 +125,5 @@ def runs_code(source: Source) -> bool:
     if not source.trust_remote_code:
         return False
     folder = Path(place_of(source))
-    named = (below(folder, source) if folder.is_dir() else None) or source
-    return named.trust_remote_code and bool(code_of(resolve(named.model), named.revision))
+    reference = (below(folder, source) if folder.is_dir() else None) or source
+    return reference.trust_remote_code and bool(code_of(resolve(reference.model), reference.revision))

@@ -76,7 +76,7 @@ class RoundScore:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: items of all tasks, tokens that it computed, and the designs, best first. kept: those that went on."""
+    """One round: number of items over the tasks, tokens that it computed, and the designs, best first. kept: the surviving designs."""
 
     items: int
     tokens: int
@@ -94,7 +94,7 @@ class Race:
     """The designs that are still in the race, and the findings of the rounds so far.
 
     alive: designs that are left; known: all that were scored; failed: designs that left because they have no score, and why; results,
-    tests, parts: those of the last round with scores (parts: the part of each task that it used); paid: tokens of each forward pass;
+    tests, parts: from the last round with scores (parts: the part of each task that it used); paid: tokens of each forward pass;
     first: the same for the first round alone.
     """
 
@@ -131,7 +131,7 @@ class Race:
             size *= FACTOR
 
     def _run(self, size: int) -> None:
-        parts = [_part(task, whole, size) for task, whole in zip(self.plan.tasks, self.sizes, strict=True)]
+        parts = [_part(task, full_size, size) for task, full_size in zip(self.plan.tasks, self.sizes, strict=True)]
         last = all(part is task for part, task in zip(parts, self.plan.tasks, strict=True))
         opening = not self.rounds
         results = self._scored(parts, self.alive, self.tried if opening else {})
@@ -160,29 +160,29 @@ class Race:
         everywhere = all(len(tasks) == len(parts) for tasks in (_tasks_of(results), *(set(test.tasks) for test in tests)))
         if not everywhere and not last:
             say("a task has no score, or no items to test, so this round drops no design")
-        kept = [standing.label for standing in standings if last or not everywhere or not standing.worse]
+        survivors = [ranked.label for ranked in standings if last or not everywhere or not ranked.worse]
         items = sum(result.n for result in results if result.label == standings[0].label)
-        self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(kept)))
-        outcome = "all items are used" if last else f"{len(kept)} of {len(standings)} designs go on"
+        self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(survivors)))
+        outcome = "all items are used" if last else f"{len(survivors)} of {len(standings)} designs go on"
         say(f"{items} items: {standings[0].label} leads; {outcome}")
-        self.alive = {label: self.alive[label] for label in kept}
+        self.alive = {label: self.alive[label] for label in survivors}
         self.parts, self.results, self.tests = parts, results, tests
-        self.over = last or (everywhere and len(kept) == 1)
+        self.over = last or (everywhere and len(survivors) == 1)
 
     def _scored(
-        self, parts: Sequence[Task], designs: Mapping[str, Design], beside: Mapping[str, Design], scored: Set[str] = frozenset()
+        self, parts: Sequence[Task], designs: Mapping[str, Design], linked: Mapping[str, Design], scored: Set[str] = frozenset()
     ) -> list[Result]:
         """Results of the designs. One that lacks a score that others have leaves the race. scored: tasks that others have scores on."""
         if not designs:
             return []
-        plan = replace(self.plan, designs=dict(designs), tasks=parts, beside=list(beside.values()))
+        plan = replace(self.plan, designs=dict(designs), tasks=parts, beside=list(linked.values()))
         results = compare(plan, self.store, cache=self.cache, load=self.load, fits=self.fits)
         scored_tasks = _tasks_of(results) | scored
-        own = {label: [result for result in results if result.label == label] for label in designs}
-        for label in [label for label, found in own.items() if len(found) < len(scored_tasks)]:
-            lacking = scored_tasks - _tasks_of(own.pop(label))
+        by_label = {label: [result for result in results if result.label == label] for label in designs}
+        for label in [label for label, scored_results in by_label.items() if len(scored_results) < len(scored_tasks)]:
+            lacking = scored_tasks - _tasks_of(by_label.pop(label))
             self._leave(label, [part for part in parts if part.name in lacking])
-        return [result for of_design in own.values() for result in of_design]
+        return [result for of_design in by_label.values() for result in of_design]
 
     def _refuse(self, tasks: Sequence[Task]) -> None:
         failure = unscored(replace(self.plan, designs=self.known, tasks=tasks), self.store)[0]
@@ -191,7 +191,7 @@ class Race:
     def _leave(self, label: str, tasks: Sequence[Task]) -> None:
         failures = iter(unscored(replace(self.plan, designs={label: self.known[label]}, tasks=tasks), self.store))
         self.failed[label] = next((f"no score on {failure.task}: {failure.error}" for failure in failures), "no score")
-        self.alive = {other: design for other, design in self.alive.items() if other != label}
+        self.alive = {name: design for name, design in self.alive.items() if name != label}
         say(f"{label} leaves the race: {self.failed[label]}")
 
     def _chosen_layers(self, results: Sequence[Result]) -> dict[str, Design]:
@@ -199,10 +199,10 @@ class Race:
         labels = {result.system: result.label for result in results}
         order = [self.alive[labels[system]] for system, _ in ranked(results)]
         leading = [design for design in order if self._layers_of({"": design})][:LEADERS]
-        chosen = self._layers_of({design.name: design for design in leading})
-        self.alive |= chosen
-        self.known |= chosen
-        return chosen
+        designs = self._layers_of({design.name: design for design in leading})
+        self.alive |= designs
+        self.known |= designs
+        return designs
 
     def _layers_of(self, designs: Mapping[str, Design]) -> dict[str, Design]:
         """These designs at earlier layers than the last, by name; none if no layers should be tried."""
@@ -236,9 +236,9 @@ def _size(task: Task) -> int | None:
     return count_items(task)
 
 
-def _part(task: Task, whole: int | None, size: int) -> Task:
+def _part(task: Task, full_size: int | None, size: int) -> Task:
     """The first `size` items of a task, or the whole task if it has hardly more."""
-    if whole is None or whole <= _WHOLE * size:
+    if full_size is None or full_size <= _WHOLE * size:
         return task
     return subset(task, size) if isinstance(task, LocalTask) else task.limited(size)
 
@@ -280,8 +280,8 @@ class Recommendation:
     score: its mean main score over the tasks. items: what it is measured on. held_out: whether these items had no part in the choice. If
     they had, the interval is widened (Bonferroni over the candidates), and the score may be too high. chosen_on: items of the last round.
     all_items: whether the last round used all items that there were to choose on. reasons: how the design compares with the others of the
-    last round, in the same sentences as in `compare`. ties: designs that are not told apart from it. failed: designs without a score, and
-    why. tokens_a_text: the cost of the design. tokens: all tokens that were computed. grid_tokens: the tokens of all designs on all items.
+    last round, in the same sentences as in `compare`. ties: designs not significantly worse. failed: designs without a score, and
+    why. tokens_a_text: the cost of the design. tokens: total tokens computed. grid_tokens: tokens of an exhaustive comparison.
     """
 
     design: Design
@@ -323,33 +323,33 @@ def recommend(plan: ComparisonPlan, store: ResultStore, *, layers: bool = True) 
     race = Race(replace(plan, tasks=parts[0]) if parts else plan, store, layers)
     race.run()
     order = ranked(race.results)
-    found = _recommendation(plan.tasks, race, lead(order, race.tests, race.results), parts[1] if parts else None)
+    recommendation = _recommendation(plan.tasks, race, lead(order, race.tests, race.results), parts[1] if parts else None)
     race.cache.forget()
-    return found
+    return recommendation
 
 
 def _halves(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]] | None:
     """The tasks on the items to choose on, and on held-out items; None if a task is too small for that, or a task of mteb."""
     local = [task for task in tasks if isinstance(task, LocalTask) and task.size >= LEAST]
     parts = [halves(task) for task in local]
-    told = not any(KINDS[half.kind].nothing_to_tell(half.data) for part in parts for half in part)
-    return ([first for first, _ in parts], [second for _, second in parts]) if told and len(local) == len(tasks) else None
+    can_rank = not any(KINDS[half.kind].nothing_to_tell(half.data) for part in parts for half in part)
+    return ([first for first, _ in parts], [second for _, second in parts]) if can_rank and len(local) == len(tasks) else None
 
 
 def _recommendation(tasks: Sequence[Task], race: Race, ranking: Lead, held_out: Sequence[Task] | None) -> Recommendation:
     labels = {result.system: result.label for result in race.results}
     label = labels[ranking.leader]
-    own = [result for result in race.results if result.label == label]
-    whole = dict(zip((part.name for part in race.parts), zip(race.parts, tasks, strict=True), strict=True))
+    own_results = [result for result in race.results if result.label == label]
+    by_task = dict(zip((part.name for part in race.parts), zip(race.parts, tasks, strict=True), strict=True))
     all_passes = sum(race.first.values()) / max(1, sum(race.first[key] for key in pass_keys(race.known[label])))
     judged = _held_out_results(race, label, held_out) if held_out else []
     level = 1 - SIGNIFICANT / (1 if judged else race.candidates)
     return Recommendation(
         design=race.known[label],
         label=label,
-        score=mean(result.main_score for result in judged or own),
-        interval=_interval(judged or own, race.store, level),
-        items=sum(result.n for result in judged or own),
+        score=mean(result.main_score for result in judged or own_results),
+        interval=_interval(judged or own_results, race.store, level),
+        items=sum(result.n for result in judged or own_results),
         held_out=bool(judged),
         chosen_on=race.rounds[-1].items,
         all_items=all(part is task for part, task in zip(race.parts, race.plan.tasks, strict=True)),
@@ -358,7 +358,7 @@ def _recommendation(tasks: Sequence[Task], race: Race, ranking: Lead, held_out: 
         ties=tuple(labels[system] for system in ranking.tied),
         tokens_a_text=ranking.tokens[ranking.leader],
         tokens=sum(race.paid.values()) + sum(result.tokens for result in judged),
-        grid_tokens=round(all_passes * sum(_whole_tokens(result, *whole[result.task]) for result in own)),
+        grid_tokens=round(all_passes * sum(_whole_tokens(result, *by_task[result.task]) for result in own_results)),
         rounds=tuple(race.rounds),
         failed=dict(race.failed),
     )
@@ -374,11 +374,11 @@ def _held_out_results(race: Race, label: str, tasks: Sequence[Task]) -> list[Res
     return results
 
 
-def _interval(own: Sequence[Result], store: ResultStore, level: float) -> Bounds | None:
+def _interval(results: Sequence[Result], store: ResultStore, level: float) -> Bounds | None:
     """The interval of the mean score at a level."""
-    item_sets = [store.items(result) for result in own]
-    known = [bounds for items in item_sets if items and items.n > 1 and (bounds := score_interval(items, level))]
-    return mean_interval([result.main_score for result in own], known) if len(known) == len(own) else None
+    item_sets = [store.items(result) for result in results]
+    intervals = [bounds for items in item_sets if items and items.n > 1 and (bounds := score_interval(items, level))]
+    return mean_interval([result.main_score for result in results], intervals) if len(intervals) == len(results) else None
 
 
 def _whole_tokens(result: Result, part: Task, task: Task) -> float:

@@ -62,8 +62,8 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, trus
 
 def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Failure]:
     """Why the model has no score on some of these tasks. Failures of earlier runs with other weights or data are left out."""
-    asked = {conditions.key for _, conditions in _conditions(name, tasks, trust_remote_code)}
-    return [failure for failure in store.failures if failure.conditions.key in asked]
+    requested = {conditions.key for _, conditions in _conditions(name, tasks, trust_remote_code)}
+    return [failure for failure in store.failures if failure.conditions.key in requested]
 
 
 def _conditions(name: str, tasks: Sequence[Task], trust_remote_code: bool) -> Iterator[tuple[Task, Conditions]]:
@@ -143,9 +143,9 @@ def load_reference(name: str, device: torch.device | None = None, trust_remote_c
     model = resolve(name)
     require_runnable(name, trust_remote_code)
     trusted = trust_remote_code or is_trusted(name) or _is_saved_embedder(Path(model))
-    where = None if device is None else str(device)
+    device_name = None if device is None else str(device)
     try:
-        return SentenceTransformer(model, device=where, trust_remote_code=trusted)
+        return SentenceTransformer(model, device=device_name, trust_remote_code=trusted)
     except Exception as error:  # of any class, since files of users go through code of several libraries
         raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {cause_of(error)}") from error
 
@@ -169,7 +169,7 @@ def _code_of(name: str) -> set[str]:
 
 
 def _is_saved_embedder(folder: Path) -> bool:
-    """Whether the only code that a folder names is our own module, so that nobody has to be trusted."""
+    """Whether the only code that a folder names is our own module, so that no third party needs to be trusted."""
     try:
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         return [module["type"] for module in modules] == ["unmask.sentence_transformers_module.UnmaskModule"] and not any(

@@ -163,10 +163,10 @@ class Lines(Generic[Line]):
         content = file.read_bytes()
         if not _is_ours(content):
             raise UnmaskError(f"'{file}' was not written by unmask. Give another folder.")
-        whole, _, unfinished = content.rpartition(b"\n")
+        complete, _, unfinished = content.rpartition(b"\n")
         if unfinished:
             warnings.warn(f"{file} ends with an unfinished line: {lost}.", stacklevel=3)
-        for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+        for number, line in enumerate(complete.split(b"\n") if complete else [], start=1):
             try:
                 self.read.append(_parsed(line, kind, f"{file}, line {number}"))
             except Damaged as error:
@@ -194,8 +194,8 @@ _MARKS = (b'"model_revision"', b'"task_revision"', b'"peak_memory"', b'"checksum
 
 def _is_ours(content: bytes) -> bool:
     """Whether unmask wrote the content of a file, even if it was damaged or cut short since."""
-    begun = content.startswith(_START) or _START.startswith(content)
-    return any(mark in content for mark in _MARKS) or (begun and b"\n" not in content) or not content.strip(b"\0")
+    has_start = content.startswith(_START) or _START.startswith(content)
+    return any(mark in content for mark in _MARKS) or (has_start and b"\n" not in content) or not content.strip(b"\0")
 
 
 _START = b'{"model":'
@@ -205,7 +205,7 @@ def _sealed(line: BaseModel) -> str:
     return sealed_line(line.model_dump(mode="json"))
 
 
-def _parsed(line: bytes, kind: type[Line], where: str) -> Line:
+def _parsed(line: bytes, kind: type[Line], location: str) -> Line:
     """The content of a line. Raises Damaged, or UnmaskError for an intact line of a newer version."""
     content = open_line(line)
     try:
@@ -214,7 +214,7 @@ def _parsed(line: bytes, kind: type[Line], where: str) -> Line:
         reason = first_problem(error)
         if is_sealed_line(line):
             raise UnmaskError(
-                f"{where} was written by a newer version of unmask ({reason}). Use that version, or another folder."
+                f"{location} was written by a newer version of unmask ({reason}). Use that version, or another folder."
             ) from error
         raise Damaged(reason) from error
 

@@ -56,7 +56,7 @@ def training(model: str) -> Training | None:
     try:
         content = open_line((folder / "run.json").read_bytes())
         record = content["result"]
-        # a seed draws its rows and negatives, so their hash differs between runs that are alike; files and the rows kept out do not
+        # a seed draws its rows and negatives, so their hash differs between equivalent runs; files and the rows kept out do not
         rows = {
             stage: {name: [sorted(data["leaks"]), data.get("files")] for name, data in sets.items()}
             for stage, sets in record["data"].items()
@@ -93,10 +93,10 @@ def _noted(result: Result) -> Training | None:
 def mean_over_seeds(results: Sequence[Result], *, kept: bool = False) -> list[Result]:
     """The results, where runs that differ only in their seed are joined to one `SeedMean` for each design and task.
 
-    A task on which one of the seeds has no score is left out, and counts as not scored. All other results stay as they are, also those of
+    A task on which one of the seeds has no score is left out, and counts as not scored. Other results are unchanged, including those from
     a run with a single seed (see `one_seed`). Raises UnmaskError for the same seed twice.
 
-    kept: the results are those of a folder, which several commands may have filled. Runs are then joined only if all of them were scored
+    kept: the results come from a folder, which several commands may have filled. Runs are then joined only if all of them were scored
     on the same tasks, and if no seed is there twice.
     """
     groups = [group for group in _groups(results) if len(group) > 1]
@@ -105,8 +105,8 @@ def mean_over_seeds(results: Sequence[Result], *, kept: bool = False) -> list[Re
         groups = [group for group in groups if _twice(group) is None and len({tasks[system] for _, system in group}) == 1]
     for seeds in groups:
         if same := _twice(seeds):
-            seed, model, other = same
-            raise UnmaskError(f"'{model}' and '{other}' are the same training with seed {seed}. Give one of them.")
+            seed, model, second = same
+            raise UnmaskError(f"'{model}' and '{second}' are the same training with seed {seed}. Give one of them.")
     joined = {system: seeds for seeds in groups for _, system in seeds}
     joined_results: list[Result] = []
     for result in results:
@@ -160,15 +160,15 @@ def _groups(results: Sequence[Result]) -> list[Group]:
 
 def _twice(group: Group) -> tuple[int, str, str] | None:
     """A seed that is there twice, with its two models."""
-    return next(((seed, one[0], other[0]) for (seed, one), (after, other) in pairwise(group) if seed == after), None)
+    return next(((seed, first[0], second[0]) for (seed, first), (after, second) in pairwise(group) if seed == after), None)
 
 
 def _tasks(results: Sequence[Result]) -> dict[tuple[str, str], frozenset[str]]:
     """The tasks of each system."""
-    found: dict[tuple[str, str], set[str]] = {}
+    by_system: dict[tuple[str, str], set[str]] = {}
     for result in results:
-        found.setdefault(result.system, set()).add(result.task)
-    return {system: frozenset(tasks) for system, tasks in found.items()}
+        by_system.setdefault(result.system, set()).add(result.task)
+    return {system: frozenset(tasks) for system, tasks in by_system.items()}
 
 
 def _mean(runs: Sequence[Result]) -> SeedMean:
@@ -198,5 +198,5 @@ def _mean(runs: Sequence[Result]) -> SeedMean:
 def _name(folders: Sequence[Path]) -> str:
     """The name of several runs: their common folder without `.seedN`, or all of their folders."""
     names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
-    first, *others = names
-    return "+".join([first, *(Path(name).name for name in others)]) + f" ({len(folders)} seeds)"
+    first, *rest = names
+    return "+".join([first, *(Path(name).name for name in rest)]) + f" ({len(folders)} seeds)"

@@ -1,6 +1,6 @@
-"""Training gain: a trained embedder beside its base model without training, and beside a reference row, on the same tasks.
+"""Training gain: a trained embedder compared with its untrained base model and a reference row, on the same tasks.
 
-The results and the vectors lie in a folder as those of `compare` do: a comparison that was stopped continues, and several runs on one base
+Results and vectors are stored in a folder, as in `compare`: an interrupted comparison resumes, and several runs on one base
 model score that base once.
 """
 
@@ -66,8 +66,8 @@ class TrainingGain(Record):
     scores: main scores (0 to 1) of each system by task; the trained embedder comes first, then the untrained design, then the reference
     row if its model is installed. test: None if no task has scores of its single items and there are too few tasks. left_out: tasks that
     the test does not use, and why. blank: tasks of `kinds` that the reference row has no score on, and why. complete: nothing failed; if
-    not, another try may score more. unsearched: tasks whose texts were not searched for in the training data. kept_leaks: those of all
-    tasks stayed there. runs: of the recipe, each with such a test of its own. revisions: of the tasks; older versions did not keep them.
+    not, another try may score more. unsearched: tasks whose texts were not searched for in the training data. kept_leaks: whether leaks of
+    any task stayed there. runs: of the recipe, each with its own test. revisions: of the tasks; older versions did not keep them.
     """
 
     kinds: dict[str, str]
@@ -90,7 +90,7 @@ class TrainingGain(Record):
     def table(self) -> list[list[str]]:
         """A header and a row for each system: mean main scores x 100 over the tasks of each kind, and over all tasks.
 
-        A mean that lacks the score of a task is blank, because it could not be set beside the others.
+        A mean that lacks the score of a task is blank, because it would not be comparable.
         """
         kinds = list(dict.fromkeys(self.kinds.values()))
         names = {self.untrained: f"untrained {self.untrained}"}
@@ -106,7 +106,7 @@ class TrainingGain(Record):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know beside the sentence and the table, a sentence each."""
+        """Caveats to the sentence and the table, one sentence each."""
         notes = [f"The test leaves out {task}: {_ended(reason)}" for task, reason in self.left_out.items()]
         if self.runs > 1 and self.test is not None:
             notes.insert(
@@ -127,17 +127,17 @@ class TrainingGain(Record):
     def sentence(self) -> str:
         """Whether the training was worth it, in one sentence with its test."""
         tested = {task: kind for task, kind in self.kinds.items() if task not in self.left_out}
-        where = f"{counted(len(tested), 'task')} of {counted(len(set(tested.values())), 'kind')}"
-        than = f"the untrained `{self.untrained}` of its base"
+        scope = f"{counted(len(tested), 'task')} of {counted(len(set(tested.values())), 'kind')}"
+        baseline = f"the untrained `{self.untrained}` of its base"
         if self.test is None:
-            return f"This model was not tested against {than}: no task has scores of its single items."
+            return f"This model was not tested against {baseline}: no task has scores of its single items."
         verdict = "not told apart from"
         if self.test.told_apart:
             verdict = "better than" if self.test.difference > 0 else "worse than"
         low, high = (points(bound) for bound in self.test.interval)
         distance = f"difference {points(self.test.difference)}, {100 * self.test.level:g} % interval [{low}, {high}]"
         chance = "p < 0.001" if self.test.p < 0.001 else f"p = {self.test.p:.3f}"
-        return f"Over {where} this model is {verdict} {than} ({distance}, {chance}; {self.test.test}, {self.test.n} {self.test.unit})."
+        return f"Over {scope} this model is {verdict} {baseline} ({distance}, {chance}; {self.test.test}, {self.test.n} {self.test.unit})."
 
 
 def training_gain(
@@ -151,9 +151,9 @@ def training_gain(
     """
     with only_run_in(folder):
         store = ResultStore(folder)
-        own = compare(ComparisonPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
+        results = compare(ComparisonPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
         untrained = _untrained(base, tasks, max_length, store)
-        ours = _scored(own, trained.model, store)
+        ours = _scored(results, trained.model, store)
         forget_vectors(store)
         return _gain(tasks, ours, untrained, compare_if_installed(REFERENCE, tasks, store), store)
 
@@ -164,7 +164,7 @@ def _untrained(base: Source, tasks: Sequence[Task], max_length: int, store: Resu
         plan = ComparisonPlan(base, {name: Design.parse(name)}, tasks, max_length, reference_texts())
         try:
             results = compare(plan, store)
-        except UnmaskError as error:  # refused before anything was computed; what fails later is no fault of the design
+        except UnmaskError as error:  # refused before anything was computed; later failures are not caused by the design
             reason = error
             say(f"{base.model} cannot be read as {name}: {error}")
         else:
@@ -183,13 +183,13 @@ def _scored(results: list[Result], model: str, store: ResultStore) -> list[Resul
 def _gain(
     tasks: Sequence[Task],
     ours: Sequence[Result],
-    theirs: Sequence[Result],
+    untrained: Sequence[Result],
     reference: Sequence[Result] | None,
     store: ResultStore,
 ) -> TrainingGain:
     """The gain from the results of each system, tested on the tasks that the first two were scored on. Raises UnmaskError without one."""
-    systems = [(ours[0].model, ours[0].label), (theirs[0].model, theirs[0].label), (REFERENCE, REFERENCE)]
-    rows = [{result.task: result for result in row} for row in (ours, theirs, reference or ())]
+    systems = [(ours[0].model, ours[0].label), (untrained[0].model, untrained[0].label), (REFERENCE, REFERENCE)]
+    rows = [{result.task: result for result in row} for row in (ours, untrained, reference or ())]
     missing = [
         {task.name: _failure(*system, task.name, store) for task in tasks if task.name not in row}
         for system, row in zip(systems, rows, strict=True)
@@ -200,7 +200,7 @@ def _gain(
             f"{task}: {failure.error}" for of_system in missing[:2] for task, failure in of_system.items() if failure
         )
         raise UnmaskError(f"No task to compare on was scored for both, the trained embedder and its base: {reasons}")
-    tests = comparisons([*ours, *theirs], store)
+    tests = comparisons([*ours, *untrained], store)
     lacking = {
         task: _why(label, failure)
         for (_, label), row in zip(systems[:2], missing, strict=False)
@@ -208,7 +208,7 @@ def _gain(
     }
     return TrainingGain(
         kinds={result.task: result.kind for result in shared},
-        untrained=theirs[0].label,
+        untrained=untrained[0].label,
         scores={
             label: {result.task: row[result.task].main_score for result in shared if result.task in row}
             for (_, label), row, _ in zip(systems, rows, missing, strict=False)
@@ -222,8 +222,8 @@ def _gain(
 
 def _failure(model: str, label: str, task: str, store: ResultStore) -> Failure | None:
     """The last reason why a system has no score on a task."""
-    own = (failure for failure in reversed(store.failures) if (failure.model, failure.label) == (model, label))
-    return next((failure for failure in own if failure.task == task), None)
+    failures = (failure for failure in reversed(store.failures) if (failure.model, failure.label) == (model, label))
+    return next((failure for failure in failures if failure.task == task), None)
 
 
 def _why(label: str, failure: Failure | None) -> str:

@@ -86,7 +86,7 @@ def comparisons(
       too, by a lower `level`.
 
     A baseline that was chosen beforehand makes k - 1 comparisons and not k (k - 1) / 2. Pairs with a reference row (a
-    sentence-transformers model) are a family of their own, so a reference row costs two designs no correction. All pairs have one test:
+    sentence-transformers model) form a separate family, so a reference row costs two designs no correction. All pairs have one test:
     with few tasks, a reference row can make it the one over items.
 
     Empty if there is nothing to test: one system, no task that all were scored on, or no items. Raises UnmaskError for a baseline that
@@ -96,8 +96,8 @@ def comparisons(
     cells = {(result.system, result.task): result for result in results}
     systems = list(dict.fromkeys(result.system for result in results))
     if baseline is not None and baseline not in systems:
-        known = ", ".join(f"{design} of {model}" for model, design in systems)
-        raise UnmaskError(f"The baseline, {baseline[1]} of {baseline[0]}, is not among the compared systems: {known}.")
+        available = ", ".join(f"{design} of {model}" for model, design in systems)
+        raise UnmaskError(f"The baseline, {baseline[1]} of {baseline[0]}, is not among the compared systems: {available}.")
     pairs = [(system, baseline) for system in systems if system != baseline] if baseline else list(combinations(systems, 2))
     if not pairs or not tasks:
         return []
@@ -157,13 +157,13 @@ def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
 
 def tests_used(comparisons: Sequence[Comparison]) -> str:
     """The names of the tests, without what differs from pair to pair. Few items that differ have an exact test, more have a bootstrap."""
-    return " or ".join(dict.fromkeys(re.sub(r"[;,] \d+ zero [^)]*", "", one.outcome.test) for one in comparisons))
+    return " or ".join(dict.fromkeys(re.sub(r"[;,] \d+ zero [^)]*", "", comparison.outcome.test) for comparison in comparisons))
 
 
 def tokens_per_text(results: Sequence[Result], system: System) -> float:
     """The mean number of tokens that a system computes for a text."""
-    own = [result for result in results if result.system == system]
-    return sum(result.tokens for result in own) / max(1, sum(result.texts for result in own))
+    system_results = [result for result in results if result.system == system]
+    return sum(result.tokens for result in system_results) / max(1, sum(result.texts for result in system_results))
 
 
 def display_name(system: System, results: Sequence[Result]) -> str:
@@ -217,10 +217,10 @@ def _sampled_scores(
     resamples = _RESAMPLES if normal else _resamples(pairs)
     sampled = {system: SampledScores.draw([items[system, task] for task in used], resamples) for system in systems}
     has_score = np.logical_and.reduce([~np.isnan(scores.samples) for scores in sampled.values()])
-    kept = [index for index, row in enumerate(has_score) if row.sum() > 1]
-    if not kept or has_score[kept].all(axis=0).sum() < 2:
+    retained = [index for index, row in enumerate(has_score) if row.sum() > 1]
+    if not retained or has_score[retained].all(axis=0).sum() < 2:
         return {}, []
-    return {system: scores.on(kept) for system, scores in sampled.items()}, [used[index] for index in kept]
+    return {system: scores.on(retained) for system, scores in sampled.items()}, [used[index] for index in retained]
 
 
 def _items(result: Result, store: ResultStore) -> list[Items]:

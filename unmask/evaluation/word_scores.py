@@ -43,11 +43,11 @@ def _sentence(row: dict[str, Any]) -> Sentence:
 def _outcome(probe: WordProbe, tally: Tally) -> WordOutcome:
     other_scores = {"accuracy": probe.accuracy, "majority": probe.majority}
     other_scores.pop(probe.metric, None)
-    about = {
+    details = {
         name: getattr(probe, name)
         for name in ("layer", "c", "converged", "classes", "train_sentences", "train_words", "test_words", "unseen")
     }
-    return WordOutcome(Outcome(probe.metric, probe.value, other_scores, _items(probe.scores)), probe.dim, tally, about)
+    return WordOutcome(Outcome(probe.metric, probe.value, other_scores, _items(probe.scores)), probe.dim, tally, details)
 
 
 def _items(scores: Scores) -> Items:

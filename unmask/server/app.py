@@ -103,15 +103,17 @@ class Service:
         work = asyncio.ensure_future(self._embed(body, stop, request.state))
         disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
-            done, _ = await asyncio.wait((work, disconnect), timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
+            finished, _ = await asyncio.wait(
+                (work, disconnect), timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             stop.set()
             disconnect.cancel()
             if not work.done():
                 work.cancel()  # drops its waiting texts
-        if work in done:
+        if work in finished:
             return Response(work.result(), media_type="application/json")
-        if disconnect in done:
+        if disconnect in finished:
             raise ClientDisconnect
         message = f"The vectors were not ready within {self.settings.timeout:g} seconds: send fewer texts at once, "
         raise ApiError(504, message + "or raise the server's --timeout.")

@@ -1,4 +1,4 @@
-"""Threads that own the model compute the texts of all requests, batch by batch, in the order of the text queue."""
+"""Threads that own the model and process the texts of requests in batches, in the order of the text queue."""
 
 from __future__ import annotations
 

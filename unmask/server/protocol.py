@@ -56,7 +56,7 @@ class ApiError(Exception):
 
 
 class EmbeddingRequest(BaseModel):
-    """The body of POST /v1/embeddings. The last four fields are extensions. Null stands for the default."""
+    """The body of POST /v1/embeddings. The last four fields are extensions. Null means the default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""Served models: several designs of one model, from one load, each under a name of its own."""
+"""Served models: several designs of one model, loaded once, each under its own name."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ class ServedModel:
                 yield tokens
 
 
-def _turns(texts: Sequence[str], more: int) -> Iterator[slice]:
-    """Ranges of texts of limited number and size. more: characters that the prompt adds to each text."""
+def _turns(texts: Sequence[str], overhead: int) -> Iterator[slice]:
+    """Ranges of texts of limited number and size. overhead: characters that the prompt adds to each text."""
     start = size = 0
     for index, text in enumerate(texts):
-        size += len(text) + more
+        size += len(text) + overhead
         if index > start and (index - start == _TEXTS_AT_ONCE or size > _CHARACTERS_AT_ONCE):
             yield slice(start, index)
-            start, size = index, len(text) + more
+            start, size = index, len(text) + overhead
     yield slice(start, len(texts))
 
 
@@ -107,7 +107,7 @@ def _ends_before(tokens: TokenizedText, size: int) -> bool:
 class ServedModels(Mapping[str, ServedModel]):
     """Served models by name, all of one load.
 
-    model_name: a name of the first model too; `model_name:NAME` stands for each. Names of models go first.
+    model_name: an alias of the first model; `model_name:NAME` refers to any of them. Names of models take precedence.
     """
 
     def __init__(self, embedders: Mapping[str, Embedder], model_name: str = "") -> None:
@@ -148,7 +148,7 @@ class ServedModels(Mapping[str, ServedModel]):
     def compute(self, worker: int, group: Hashable, texts: Sequence[tuple[Design, TokenizedText]]) -> list[NDArray[np.float32]]:
         """The vector of each text by its design, from ONE forward pass a prompt. Equal texts are computed once. A vector may be not finite.
 
-        Texts that would change each other's vectors (`steps_of`) have a forward pass of their own: under several prompts, the queue does
+        Texts that would change each other's vectors (`steps_of`) get separate forward passes: under several prompts, the queue does
         not see the length of each. worker: from 0, one of as many as may compute at the same time.
         """
         unique = UniqueTexts([text for _, text in texts])
@@ -192,13 +192,13 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     model, or of its folder, is an alias. options: of `Embedder.from_pretrained`. Raises UnmaskError.
     """
     saved = read_saved(model, options.get("revision"), options.get("adapter"), names_design=bool(designs))
-    wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
-    above = reversed(as_adapters(options.get("adapter")))
-    source = next((adapter for adapter in above if read_settings(adapter)), model)
+    requested = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
+    adapters = reversed(as_adapters(options.get("adapter")))
+    source = next((adapter for adapter in adapters if read_settings(adapter)), model)
     if saved and not designs:
-        wanted = {expanded(source).resolve().name: next(iter(wanted.values()))}
-    for design in wanted.values():
+        requested = {expanded(source).resolve().name: next(iter(requested.values()))}
+    for design in requested.values():
         design.require_dense("A server")
-    loaded = Embedder.from_pretrained(model, None if saved else next(iter(wanted.values())), **options)
+    loaded = Embedder.from_pretrained(model, None if saved else next(iter(requested.values())), **options)
     model_name = expanded(source).resolve().name if is_path(source) or expanded(source).is_dir() else source.removeprefix(HUB)
-    return ServedModels({name: loaded.with_design(design) for name, design in wanted.items()}, model_name)
+    return ServedModels({name: loaded.with_design(design) for name, design in requested.items()}, model_name)

@@ -35,7 +35,7 @@ class WaitingText(NamedTuple):
 class TextQueue:
     """Waiting texts in a heap; removed texts stay in it until they come up. Not thread-safe.
 
-    tokens: of all waiting texts. clock: tokens of all texts taken so far.
+    tokens: total of the waiting texts. clock: total tokens of the texts taken so far.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ Indices = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 _REPLICATES = 2**31
-"""The key of random numbers that draw replicates, beside those that draw items."""
+"""Spawn key of the random numbers that draw replicates, independent of the ones that draw items."""
 DRAWS_AT_ONCE = 2**20
 """Items drawn in one call of a metric. A bootstrap then needs about ten arrays of 8 MB, however many items there are."""
 
@@ -87,7 +87,7 @@ def v_measure(columns: Columns, indices: Indices) -> Scores:
     2007; sklearn.metrics.v_measure_score).
     Resamples score higher than the items do: the clusters are not fitted again, and a repeated item agrees with itself. Many clusters
     and poor clusters gain most. `around` in `interval` and the centring in `paired.difference_test` correct this.
-    An optional column `weight` says how often each replicate counts an item. Then each resample has the mean of all replicates.
+    An optional column `weight` says how often each replicate counts an item. Then each resample has the mean over replicates.
     """
     replicates = columns["assigned"].shape[1]
     if "weight" in columns:
@@ -114,9 +114,9 @@ def ratio(columns: Columns, indices: Indices) -> Scores:
     For accuracy: correctly tagged words / words. For F1: 2 x entities found / (entities given + entities predicted). This is the F1 of
     all entities together, not the mean of the sentences' F1.
     """
-    above = columns["above"][indices].sum(axis=1, dtype=np.float64)
-    below = columns["below"][indices].sum(axis=1, dtype=np.float64)
-    return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
+    numerator = columns["above"][indices].sum(axis=1, dtype=np.float64)
+    denominator = columns["below"][indices].sum(axis=1, dtype=np.float64)
+    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1), np.nan)
 
 
 METRICS: dict[str, Metric] = {
@@ -133,7 +133,7 @@ class Items:
     """The items of one evaluation, with all values that the score needs. The score can be computed on any resample of them.
 
     metric: a key of METRICS. columns: arrays with one row for each item, at least those that the metric needs. Raises ValueError if the
-    columns do not fit the metric, or if the score of all items is undefined.
+    columns do not fit the metric, or if the score on the full set is undefined.
     """
 
     metric: str
@@ -155,8 +155,8 @@ class Items:
     @property
     def replicates(self) -> int:
         """Number of replicates: the second dimension of the columns, or 1 if they have none."""
-        made = self.columns[METRICS[self.metric].made]
-        return made.shape[1] if made.ndim == 2 else 1
+        column = self.columns[METRICS[self.metric].made]
+        return column.shape[1] if column.ndim == 2 else 1
 
 
 def score(items: Items) -> float:
@@ -198,8 +198,8 @@ def each_replicate(items: Items) -> Scores:
 
 def _drawn_replicates(replicates: int, resamples: int, seed: int | np.random.SeedSequence) -> Indices:
     """As many replicates as there are, drawn with replacement for each resample. Two designs with one seed have the same draws."""
-    of = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    random = np.random.default_rng(np.random.SeedSequence(of.entropy, spawn_key=(*of.spawn_key, _REPLICATES)))
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    random = np.random.default_rng(np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, _REPLICATES)))
     return random.integers(replicates, size=(resamples, replicates))
 
 
@@ -227,7 +227,7 @@ def interval(samples: ArrayLike, level: float = 0.95, *, around: float | None = 
 
 
 def _draws(n: int, resamples: int, replicates: int, random: np.random.Generator) -> Iterator[Indices]:
-    """Item indices of all resamples, in blocks. The draws do not depend on the size of a block."""
+    """Item indices of the resamples, in blocks. The draws do not depend on the block size."""
     # the rows of a block are a multiple of the replicates, so each resample gets its own replicate
     rows = replicates * max(1, DRAWS_AT_ONCE // (n * replicates))
     for start in range(0, resamples, rows):
@@ -285,18 +285,18 @@ def _check(name: str, columns: Columns) -> None:
         _check_ratio(columns["above"], columns["below"])
 
 
-def _check_ratio(above: NDArray[Any], below: NDArray[Any]) -> None:
-    if (above < 0).any() or (above > below).any():
+def _check_ratio(numerators: NDArray[Any], denominators: NDArray[Any]) -> None:
+    if (numerators < 0).any() or (numerators > denominators).any():
         raise ValueError("ratio needs 0 <= above <= below for every item.")
-    if not below.any():
+    if not denominators.any():
         raise ValueError("ratio is undefined: below is 0 for every item.")
 
 
 def _check_values(name: str, column: str, values: NDArray[Any]) -> None:
     """Raise ValueError if a column has other values than the metric needs: finite numbers, labels 0 and 1, or integers for clusters."""
     if values.dtype.kind not in ("biu" if name == "v-measure" else "biuf"):
-        wanted = "integers" if name == "v-measure" else "numbers"
-        raise ValueError(f"{name} needs {wanted} in column {column}, not {values.dtype}.")
+        expected = "integers" if name == "v-measure" else "numbers"
+        raise ValueError(f"{name} needs {expected} in column {column}, not {values.dtype}.")
     if not np.isfinite(values).all():
         bad = int((~np.isfinite(values)).sum())
         raise ValueError(f"{name} needs finite numbers; {bad} of {len(values)} in column {column} are nan or infinite.")

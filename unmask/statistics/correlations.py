@@ -36,8 +36,8 @@ def ranks_of(codes: Codes, counts: Counts) -> RankTable:
     """Average rank of every item among the drawn items, from 1. Items that were not drawn get a rank as well."""
     ranks = np.empty(codes.shape)
     for row, code in enumerate(codes):
-        drawn = np.bincount(code, counts)
-        ranks[row] = (np.cumsum(drawn) - (drawn - 1) / 2)[code]
+        frequency = np.bincount(code, counts)
+        ranks[row] = (np.cumsum(frequency) - (frequency - 1) / 2)[code]
     return ranks
 
 
@@ -100,7 +100,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float], seed: int = 0) -> R
     shuffled = orders @ centred[0] / scale if scale else np.ones(1)
     p = (1 + int((np.abs(shuffled) >= abs(rho) - 1e-12).sum())) / (1 + len(shuffled)) if scale else 1.0
     error = sqrt(1.06 / (n - 3))
-    most = 1 - 12 / (n**3 - n)
-    middle = atanh(min(max(rho, -most), most))
+    limit = 1 - 12 / (n**3 - n)
+    middle = atanh(min(max(rho, -limit), limit))
     low, high = tanh(middle - 1.96 * error), tanh(middle + 1.96 * error)
     return RankCorrelation(rho, (min(low, rho), max(high, rho)), p, n, tanh((1.96 + 0.842) * error))

@@ -37,17 +37,20 @@ def compare_by_domain(values: Mapping[str, Values], against: str, seed: int = 0)
     values: by model, then by domain, with the same order of items for all models.
     """
     reference = values[against]
-    drawn = _resamples(reference, seed)
+    resamples = _resamples(reference, seed)
     rows = []
-    for model, own in values.items():
-        differences = {domain: own[domain] - reference[domain] for domain in reference}
-        samples = {domain: differences[domain][drawn[domain]].mean(axis=1) for domain in reference}
-        means = {domain: float(own[domain].mean()) for domain in reference}
+    for model, model_values in values.items():
+        differences = {domain: model_values[domain] - reference[domain] for domain in reference}
+        samples = {domain: differences[domain][resamples[domain]].mean(axis=1) for domain in reference}
+        means = {domain: float(model_values[domain].mean()) for domain in reference}
         points = {domain: float(items.mean()) for domain, items in differences.items()}
         # a model against itself has no difference on any item
-        shares = {domain for domain in reference if model != against and _are_percent(own[domain], reference[domain])}
-        bounds = {domain: _bounds(points[domain], samples[domain], len(own[domain]), domain in shares) for domain in reference}
-        whole, around = float(np.mean(list(points.values()))), interval(np.stack(list(samples.values())).mean(axis=0))
+        shares = {domain for domain in reference if model != against and _are_percent(model_values[domain], reference[domain])}
+        bounds = {
+            domain: _bounds(points[domain], samples[domain], len(model_values[domain]), domain in shares)
+            for domain in reference
+        }
+        mean, around = float(np.mean(list(points.values()))), interval(np.stack(list(samples.values())).mean(axis=0))
         if any(np.ptp(samples[domain]) <= NO_WIDTH for domain in shares):
             around = mean_interval(list(points.values()), list(bounds.values()))
         rows.append(
@@ -56,25 +59,25 @@ def compare_by_domain(values: Mapping[str, Values], against: str, seed: int = 0)
                 means,
                 float(np.mean(list(means.values()))),
                 {domain: (points[domain], *bounds[domain]) for domain in reference},
-                (whole, *around),
+                (mean, *around),
             )
         )
     return rows
 
 
-def share_of_gain(start: Values, part: Values, whole: Values, seed: int = 0) -> Estimate | None:
-    """The share of the gain of `whole` over `start` that `part` reaches, as means over domains, with its 95 % interval.
+def share_of_gain(start: Values, part: Values, full: Values, seed: int = 0) -> Estimate | None:
+    """The share of the gain of `full` over `start` that `part` reaches, as means over domains, with its 95 % interval.
 
-    (start - part) / (start - whole): 1 if part is as good as whole, 0 if it is no better than start, below 0 if it is worse. The interval
+    (start - part) / (start - full): 1 if part is as good as full, 0 if it equals start, below 0 if it is worse. The interval
     is the percentile interval of a paired bootstrap over the items of each domain (2 000 resamples). None if the interval of the gain of
     `whole` is not above 0, since there may be no gain to have a share of.
     """
-    drawn = _resamples(start, seed)
+    resamples = _resamples(start, seed)
     points, samples = [], []
-    for other in (part, whole):
-        gains = {domain: start[domain] - other[domain] for domain in start}
+    for setting in (part, full):
+        gains = {domain: start[domain] - setting[domain] for domain in start}
         points.append(float(np.mean([items.mean() for items in gains.values()])))
-        samples.append(np.stack([gains[domain][drawn[domain]].mean(axis=1) for domain in start]).mean(axis=0))
+        samples.append(np.stack([gains[domain][resamples[domain]].mean(axis=1) for domain in start]).mean(axis=0))
     low, _ = interval(samples[1])
     return None if low <= 0 else Estimate(points[0] / points[1], interval(samples[0] / samples[1]))
 
@@ -92,9 +95,9 @@ def _resamples(reference: Values, seed: int) -> dict[str, NDArray[np.int64]]:
     return {domain: random.integers(len(items), size=(_RESAMPLES, len(items))) for domain, items in reference.items()}
 
 
-def _are_percent(own: NDArray[np.float64], reference: NDArray[np.float64]) -> bool:
+def _are_percent(values: NDArray[np.float64], reference: NDArray[np.float64]) -> bool:
     """Whether all items are right (100) or wrong (0)."""
-    return bool(np.isin((own, reference), (0.0, 100.0)).all())
+    return bool(np.isin((values, reference), (0.0, 100.0)).all())
 
 
 def _bounds(difference: float, samples: NDArray[np.float64], n: int, percent: bool) -> Bounds:

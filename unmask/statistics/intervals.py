@@ -84,9 +84,9 @@ def score_interval(items: Items, level: float = 0.95, resamples: int = 1000) -> 
 def mean_interval(scores: Sequence[float], intervals: Sequence[Bounds]) -> Bounds:
     """The interval of the mean of independent scores from the interval of each (MOVER; Zou and Donner, 2008)."""
     points, bounds = np.asarray(scores, float), np.asarray(intervals, float)
-    below, above = np.square(points - bounds[:, 0]).sum(), np.square(bounds[:, 1] - points).sum()
+    lower, upper = np.square(points - bounds[:, 0]).sum(), np.square(bounds[:, 1] - points).sum()
     mean = float(points.mean())
-    return mean - sqrt(below) / len(points), mean + sqrt(above) / len(points)
+    return mean - sqrt(lower) / len(points), mean + sqrt(upper) / len(points)
 
 
 def normal_interval(differences: Scores, difference: float, n: int, level: float = 0.95) -> Bounds:
@@ -159,8 +159,8 @@ def jackknife_variance(left_out: Float[NDArray[np.float64], " part"]) -> float:
 
 
 def ratio_left_out(
-    above: Float[NDArray[np.float64], "text ..."], below: Float[NDArray[np.float64], "text ..."]
+    numerators: Float[NDArray[np.float64], "text ..."], denominators: Float[NDArray[np.float64], "text ..."]
 ) -> Float[NDArray[np.float64], "text ..."]:
     """A ratio of two sums over texts, without each text; nan where nothing is left below."""
-    rest = below.sum(axis=0) - below
-    return np.asarray(np.where(rest > 0, (above.sum(axis=0) - above) / np.where(rest > 0, rest, 1), np.nan))
+    rest = denominators.sum(axis=0) - denominators
+    return np.asarray(np.where(rest > 0, (numerators.sum(axis=0) - numerators) / np.where(rest > 0, rest, 1), np.nan))

@@ -209,7 +209,7 @@ def compare_on_tasks(a: Scores, b: Scores, *, same_trainings: bool = False) -> P
     """The test over tasks: `seed_test` if one of the designs was trained with seeds that score differently, else `wilcoxon`.
 
     Scores have the shape (seed, task), or (task,). If all seeds score the same (a saturated task, or a training that changes nothing),
-    there is no variance of training to test with. same_trainings: both read the same trained models, seed by seed.
+    training has no variance to test with. same_trainings: both read the same trained models, seed by seed.
     """
     if same_trainings and _seeds_differ(a - b):
         return seed_test(a, b, paired=True).test
@@ -269,9 +269,9 @@ def compare_on_items(
 
     With several runs the variance of the mean difference has two parts: each task's difference over resamples (times n / (n - 1), since a
     bootstrap of n items has too little), and the mean of each system over its seeds. A system with one run has no variance over seeds, so
-    it counts as this embedder. Where few items differ, this t finds too much, so p is at least that of `sign_flip_p`.
+    it counts as this embedder. Where few items differ, this t test is too liberal, so p is at least the p of `sign_flip_p`.
 
-    normal: as in `difference_test`. same_trainings: both read the same trained models, seed by seed, so the variance over seeds is that of
+    normal: as in `difference_test`. same_trainings: both read the same models, seed by seed, so the variance over seeds is taken from
     their differences. interaction: the difference of two differences. Its null hypothesis does not make the sign of an item a coin flip.
     """
     sizes = [runs[0].n for runs in a.items]
@@ -337,7 +337,7 @@ def sign_flip_p(changes: ArrayLike) -> float | None:
     """Exact two-sided p of the sign-flip test.
 
     `changes` are the amounts that the items add to the difference. If the two designs are equal, the sign of each amount is a coin flip.
-    p is the share of all sign patterns whose sum is as far from 0 as the observed sum, or farther. If all amounts have the same size, as
+    p is the share of sign patterns whose sum is at least as far from 0 as the observed sum. If all amounts have the same size, as
     for items that are right or wrong, this is McNemar's exact test. None if there are too many sums to count (`_MOST_SUMS`).
     """
     values = np.asarray(changes, dtype=np.float64)
@@ -382,8 +382,8 @@ def difference_test(
 ) -> PairedTest:
     """Test of the difference a - b, averaged over the tasks, from paired bootstrap samples.
 
-    Samples have the shape (task, resample): `bootstrap_tasks` makes them, with the same seed for a and b. Points are the scores on all
-    items, of shape (task,). n is the number of items of all tasks. `changes` are the amounts that the items add to the difference
+    Samples have the shape (task, resample): `bootstrap_tasks` makes them, with the same seed for a and b. Points are the scores on the
+    items, of shape (task,). n is the total number of items. `changes` are the amounts that the items add to the difference
     (`task_changes`).
 
     - p comes from `sign_flip_p` if there are `changes` and their sums can be counted. Otherwise it comes from the bootstrap. With d the
@@ -428,12 +428,12 @@ def difference_test(
     bounds = partial(normal_interval if normal else difference_interval, differences, difference, fewest)
     exact = None if changes is None else sign_flip_p(changes)
     p = exact if exact is not None else float(2 * norm.sf(abs(effect))) if normal else counted_p(differences)
-    drawn = f"{'normal with the error of ' * normal}{len(differences)} resamples"
-    drawn += f", {skipped} more undefined" if skipped else ""
+    resampling = f"{'normal with the error of ' * normal}{len(differences)} resamples"
+    resampling += f", {skipped} more undefined" if skipped else ""
     return PairedTest(
-        test=f"paired bootstrap over items (two-sided, {drawn})"
+        test=f"paired bootstrap over items (two-sided, {resampling})"
         if exact is None
-        else f"exact sign-flip test over items (two-sided; interval: paired bootstrap, {drawn})",
+        else f"exact sign-flip test over items (two-sided; interval: paired bootstrap, {resampling})",
         n=n,
         unit="items",
         difference=difference,
@@ -452,7 +452,7 @@ def difference_test(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction, in the given order: the k-th smallest of m p-values is multiplied by m - k + 1, at most 1.
 
-    The order of the p-values stays: a corrected p is at least as large as those of all smaller p-values (Holm, 1979). The correction
+    The order of the p-values stays: a corrected p is never below the corrected p of a smaller p-value (Holm, 1979). The correction
     limits the chance of any false positive, also if the tests depend on each other. Raises ValueError for a p outside 0..1.
     """
     p = np.asarray(p_values, dtype=np.float64)
@@ -541,7 +541,7 @@ def _signed_rank(nonzero: Scores) -> tuple[float, float]:
     if len(nonzero) > _COUNTED:
         z = (doubled * np.sign(nonzero)).sum() / np.sqrt((doubled.astype(np.float64) ** 2).sum())
         return float(2 * norm.sf(abs(z))), effect
-    share = sums_under_chance(doubled)  # share[w]: of all ways, the share in which twice W+ is w
+    share = sums_under_chance(doubled)  # share[w]: the share of sign patterns in which twice W+ is w
     observed = doubled[nonzero > 0].sum()
     p = 2 * min(share[: observed + 1].sum(), share[observed:].sum())
     return float(min(1.0, p)), effect
@@ -553,8 +553,8 @@ def counted_p(differences: Scores) -> float:
     return min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
 
 
-def t_test(difference: float, sources: Sequence[VarianceSource], n: int, what: str) -> PairedTest:
-    """t of a difference whose variance is the sum of several. n: number of items. what: names the sources in the name of the test."""
+def t_test(difference: float, sources: Sequence[VarianceSource], n: int, units: str) -> PairedTest:
+    """t of a difference whose variance is the sum of several. n: number of items. units: names the sources in the name of the test."""
     from scipy.stats import t
 
     difference, (error, freedom) = round(difference, DECIMALS), standard_error(sources)
@@ -565,7 +565,7 @@ def t_test(difference: float, sources: Sequence[VarianceSource], n: int, what: s
         return difference - half, difference + half
 
     return PairedTest(
-        test=f"t over {what}", n=n, unit="items", difference=difference, p=_p_of_t(difference, error, freedom), p_holm=None,
+        test=f"t over {units}", n=n, unit="items", difference=difference, p=_p_of_t(difference, error, freedom), p_holm=None,
         effect=difference / error if error else _effect_without_spread(difference), effect_name=_IN_STANDARD_ERRORS,
         interval=bounds(0.95), level=0.95, bounds=bounds,
     )  # fmt: skip

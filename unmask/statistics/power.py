@@ -16,9 +16,9 @@ from unmask.statistics.paired import DECIMALS, SIGNIFICANT, PairedTest, fewest_t
 MOST_TASKS = 1000
 """The largest number of tasks that is reported. A difference that needs more is too small for any collection of tasks."""
 
-_STUDIES = 4000  # with so many, the standard error of a power of 0.8 is 0.006
-_DRAWN = 400  # the power of what they give is right to 0.02
-_EXACT = 60  # up to so many tasks the null distribution is counted; for more, a normal one is right to three digits of p
+_STUDIES = 4000  # the standard error of a power of 0.8 is then 0.006
+_DRAWN = 400  # the resulting power is accurate to 0.02
+_EXACT = 60  # up to this number of tasks the null distribution is exact; above it, a normal one is right to three digits of p
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,17 @@ def detectable(test: PairedTest, power: float = 0.8, *, by_interval: bool = Fals
     their error counts as one of tasks.
 
     A test over items has p and interval from one source, and by_interval asks for the interval alone, as a claim with a margin does. Then
-    the answer is half of the interval plus z(power) standard errors. The standard error is that of the 95 % interval, read as a normal one.
-    If p is that of an exact sign-flip test, this p has to be found, too (`_shown_by_sign_flips`).
+    the answer is half of the interval plus z(power) standard errors. The standard error is from the 95 % interval, assuming normality.
+    If p comes from an exact sign-flip test, that test must also be significant (`_shown_by_sign_flips`).
     """
     normal = NormalDist()
     half = _half_width(test, test.level)
     error = _half_width(test, 1 - SIGNIFICANT) / normal.inv_cdf(1 - SIGNIFICANT / 2)
     if by_interval or test.unit == "items":
-        shown = half + normal.inv_cdf(power) * error
+        difference = half + normal.inv_cdf(power) * error
         if by_interval or test.changes is None:
-            return shown
-        return max(shown, _shown_by_sign_flips(test.changes, test.level, half, power))
+            return difference
+        return max(difference, _shown_by_sign_flips(test.changes, test.level, half, power))
     significant = np.flatnonzero(_p_values(test.n) < 1 - test.level)
     upper = significant[significant > test.n * (test.n + 1) / 4]
     if not len(upper):
@@ -145,7 +145,7 @@ def _power_of_signs(n: int, share: float, excess: float, alpha: float) -> float:
 
     low, high = binom.ppf((1e-6, 1 - 1e-6), n, share)
     differ = np.arange(low, high + 1)
-    needed = binom.isf(alpha / 2, differ, 0.5)  # more than so many have to be for a
+    needed = binom.isf(alpha / 2, differ, 0.5)  # more than this number must favour a
     return float((binom.pmf(differ, n, share) * binom.sf(needed, differ, (1 + excess / share) / 2)).sum())
 
 
@@ -216,5 +216,5 @@ def _sentence(n: int, difference: float, deviation: float, needed: int | None, p
     this = f"A difference like this ({100 * difference:+.1f} points, deviation {100 * deviation:.1f})"
     if not difference:
         return f"The mean difference over the {n} tasks is zero, so no number of tasks can be planned."
-    wanted = f"more than {MOST_TASKS}" if needed is None else f"about {needed}"
-    return f"{this} needs {wanted} tasks: then {100 * power:.0f} % of studies find it{family}. Here are {n} tasks."
+    number = f"more than {MOST_TASKS}" if needed is None else f"about {needed}"
+    return f"{this} needs {number} tasks: then {100 * power:.0f} % of studies find it{family}. Here are {n} tasks."

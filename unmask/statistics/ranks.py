@@ -1,4 +1,4 @@
-"""Ranks: the numbers of a critical-difference diagram. It ranks many designs over many tasks and shows which cannot be told apart."""
+"""Ranks: the numbers of a critical-difference diagram, which ranks designs over tasks and groups those without a significant difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unmask.statistics.paired import (
 
 
 class Omnibus(NamedTuple):
-    """A test of all designs at once: its statistic, and p, the chance of one at least as large if all designs are equal."""
+    """An omnibus test: its statistic, and p, the chance of one at least as large if the designs are equal."""
 
     statistic: float
     p: float
@@ -30,12 +30,12 @@ class Omnibus(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The mean ranks of designs over n tasks, and which designs are told apart at `level`.
+    """The mean ranks of designs over n tasks, and which designs differ significantly at `level`.
 
     mean_ranks: best first; 1 is best. friedman: chi-squared, corrected for ties, and its p. iman_davenport: F, and its p. tests:
     Wilcoxon's test of each pair, the better mean rank first, Holm-corrected over all pairs. cliques: groups of two or more designs that
-    are not told apart. nemenyi: the critical difference of Nemenyi's test. fewest: the number of tasks from which a pair can be told
-    apart after the correction; if n is smaller, a clique says nothing.
+    do not differ. nemenyi: the critical difference of Nemenyi's test. fewest: the minimum number of tasks for a pair to be significant
+    after the correction; if n is smaller, a clique says nothing.
     """
 
     mean_ranks: dict[str, float]
@@ -48,10 +48,12 @@ class Ranks:
     fewest: int
     level: float
 
-    def grouped_by(self, apart: Collection[frozenset[str]]) -> Ranks:
-        """The same ranks, with groups by other tests, such as tests that know of training seeds. apart: the pairs that these tell apart."""
+    def grouped_by(self, significant: Collection[frozenset[str]]) -> Ranks:
+        """The same ranks, grouped by other tests, such as seed tests. significant: pairs that differ significantly in them."""
         order = list(self.mean_ranks)
-        return replace(self, cliques=_cliques(order, {pair for pair in combinations(order, 2) if frozenset(pair) in apart}))
+        return replace(
+            self, cliques=_cliques(order, {pair for pair in combinations(order, 2) if frozenset(pair) in significant})
+        )
 
     @property
     def friedman_p(self) -> float:
@@ -71,7 +73,7 @@ def critical_differences(scores: Mapping[str, Sequence[float]], level: float = 0
       a third (Benavoli, Corani and Mangili, 2016). Its critical difference q sqrt(k (k + 1) / (6 N)) is given for comparison (Demsar,
       2006, 3.2.2).
 
-    A pair that is not told apart may share no clique, if a design between the two differs from one of them. `tests` has every pair.
+    A pair that does not differ may share no clique, if a design between the two differs from one of them. `tests` has every pair.
     Raises ValueError for fewer than 3 designs or 6 tasks, and for scores that are not paired or not finite.
     """
     from scipy.stats import rankdata, studentized_range
@@ -136,8 +138,8 @@ def _omnibus(ranks: Scores) -> tuple[Omnibus, Omnibus]:
     friedman = Omnibus(statistic, float(chi2.sf(statistic, k - 1)))
     if (ranks == ranks[0]).all():
         # F is infinite, and its p would be 0. So p is counted: the chance that every later task repeats the ranks of the first
-        alike = np.prod([factorial(ties) for ties in np.unique(ranks[0], return_counts=True)[1]]) / factorial(k)
-        return friedman, Omnibus(float("inf"), float(alike ** (n - 1)))
+        p_identical = np.prod([factorial(ties) for ties in np.unique(ranks[0], return_counts=True)[1]]) / factorial(k)
+        return friedman, Omnibus(float("inf"), float(p_identical ** (n - 1)))
     ratio = (n - 1) * statistic / (n * (k - 1) - statistic)
     return friedman, Omnibus(ratio, float(f.sf(ratio, k - 1, (k - 1) * (n - 1))))
 
@@ -148,7 +150,7 @@ def _cliques(order: Sequence[str], differ: set[tuple[str, str]]) -> tuple[tuple[
     reach = 0  # the end of the last clique: one that begins later and ends no later is part of it
     for start in range(len(order)):
         end = start + 1
-        while end < len(order) and not any((order[at], order[end]) in differ for at in range(start, end)):
+        while end < len(order) and not any((order[index], order[end]) in differ for index in range(start, end)):
             end += 1
         if end > max(reach, start + 1):
             cliques.append(tuple(order[start:end]))

@@ -45,8 +45,8 @@ class Ratio:
         low, high = interval(_resampled(self, seed))
         if not self.share or high - low > NO_WIDTH:
             return low, high
-        other = unseen(len(self.above))
-        return self.value - other * self.value, self.value + other * (1 - self.value)
+        error = unseen(len(self.above))
+        return self.value - error * self.value, self.value + error * (1 - self.value)
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Difference:
 def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Difference:
     """Compare two ratios over the same sentences. Raises UnmaskError for fewer than two sentences.
 
-    Both are computed on the same draws. p is that of an exact sign-flip test if both have the same denominators (an accuracy, say) and
-    few enough differing sentences to count. Else it is that of the bootstrap: twice the smaller share of draws on one side of zero,
+    Both are computed on the same draws. p comes from an exact sign-flip test if both have the same denominators (an accuracy, say) and
+    few enough differing sentences to count. Otherwise it comes from the bootstrap: twice the smaller share of draws on one side of zero,
     draws of exactly zero on both sides, with one added to both counts (Davison and Hinkley, 1997). The interval of two shares always has a
     width (`difference_interval`).
 
     Of few sentences the bootstrap's interval is too narrow. So it is widened to contain 0 if p is 0.05 or more. If an exact p is
-    smaller but the interval contains 0 (of skewed differences, say), p is that of the bootstrap.
+    smaller but the interval contains 0 (of skewed differences, say), the bootstrap p is used.
     """
     if len(first.above) != len(second.above) or len(first.above) < 2:
         counts = f"{len(first.above)} and {len(second.above)}"
@@ -99,7 +99,9 @@ def _resampled(ratio: Ratio, seed: int) -> NDArray[np.float64]:
     rows = max(1, _DRAWS_AT_ONCE // n)
     parts = []
     for start in range(0, RESAMPLES, rows):
-        drawn = random.integers(n, size=(min(rows, RESAMPLES - start), n))
-        below = ratio.below[drawn].sum(axis=1)
-        parts.append(np.where(below > 0, ratio.above[drawn].sum(axis=1) / np.where(below > 0, below, 1), np.nan))
+        indices = random.integers(n, size=(min(rows, RESAMPLES - start), n))
+        denominator = ratio.below[indices].sum(axis=1)
+        parts.append(
+            np.where(denominator > 0, ratio.above[indices].sum(axis=1) / np.where(denominator > 0, denominator, 1), np.nan)
+        )
     return np.concatenate(parts)

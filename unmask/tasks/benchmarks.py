@@ -1,4 +1,4 @@
-"""Task sets: the tasks of a benchmark, or those of a paper, under one name."""
+"""Task sets: the tasks of a benchmark or a paper, under one name."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class TaskSet:
         """One sentence on the tasks that cannot be compared, or nothing."""
         if not self.refused:
             return ""
-        whole = len(self.tasks) + len(self.refused)
-        return f"{self.name}: {len(self.refused)} of its {whole} tasks cannot be compared and are left out: {', '.join(self.refused)}."
+        total = len(self.tasks) + len(self.refused)
+        return f"{self.name}: {len(self.refused)} of its {total} tasks cannot be compared and are left out: {', '.join(self.refused)}."
 
 
 @cache
@@ -64,8 +64,8 @@ def find_set(name: str) -> TaskSet | None:
     benchmark = benchmark_names().get(short(name))
     stated = stated_sets().get(short(benchmark or name))
     if stated and stated.tasks:
-        whole = {task.name: task for task in of_benchmark(stated.of)[0]}
-        return TaskSet(short(name), stated.source, tuple(whole[task] for task in stated.tasks), {})
+        by_name = {task.name: task for task in of_benchmark(stated.of)[0]}
+        return TaskSet(short(name), stated.source, tuple(by_name[task] for task in stated.tasks), {})
     if not benchmark:
         return None
     tasks, refused = of_benchmark(benchmark)
@@ -83,8 +83,8 @@ def unknown_task(name: str) -> UnmaskError:
     """Error for a name that is neither a task nor a task set, with the nearest of both."""
     from unmask.tasks.mteb.catalogue import short
 
-    known = known_names()
-    nearest = dict.fromkeys(known[entry] for entry in get_close_matches(short(name), known, n=3, cutoff=0.6))
+    names = known_names()
+    nearest = dict.fromkeys(names[entry] for entry in get_close_matches(short(name), names, n=3, cutoff=0.6))
     hint = f" Did you mean {_either([repr(entry) for entry in nearest])}?" if nearest else ""
     return UnmaskError(
         f"Unknown task '{name}'.{hint} A task is a folder, 'starter', a task set (`unmask tasks` lists them) or a name in mteb."

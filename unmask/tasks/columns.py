@@ -18,7 +18,7 @@ def read_columns(file: Path, columns: Mapping[str, ColumnReader], names: dict[st
     """Rows with exactly these columns, each checked; names maps a column to what the file calls it."""
     names = names or {}
     return [
-        {column: read(file, line, row, names.get(column, column)) for column, read in columns.items()}
+        {column: reader(file, line, row, names.get(column, column)) for column, reader in columns.items()}
         for line, row in read_rows(file)
     ]
 
@@ -63,15 +63,15 @@ def gain(file: Path, line: int, row: Row, column: str) -> int:
     return int(value)
 
 
-def judged_once(read: ColumnReader) -> ColumnReader:
+def judged_once(reader: ColumnReader) -> ColumnReader:
     """The same column, with one value for each query and document, however often a file judges them."""
-    seen: dict[tuple[Any, Any], Any] = {}
+    scores: dict[tuple[Any, Any], Any] = {}
 
     def check(file: Path, line: int, row: Row, column: str) -> Any:
-        value, pair = read(file, line, row, column), (row.get("query-id"), row.get("corpus-id"))
-        if (before := seen.setdefault(pair, value)) != value:
-            told = f"query '{pair[0]}' and document '{pair[1]}' have {value:g} here and {before:g} above. Keep one of these judgements"
-            raise _wrong(file, line, column, told)
+        value, pair = reader(file, line, row, column), (row.get("query-id"), row.get("corpus-id"))
+        if (before := scores.setdefault(pair, value)) != value:
+            message = f"query '{pair[0]}' and document '{pair[1]}' have {value:g} here and {before:g} above. Keep one of these judgements"
+            raise _wrong(file, line, column, message)
         return value
 
     return check
@@ -90,11 +90,11 @@ def texts(file: Path, line: int, row: Row, column: str) -> list[str]:
     return value
 
 
-def some(read: ColumnReader) -> ColumnReader:
+def some(reader: ColumnReader) -> ColumnReader:
     """The same column, with at least one entry in its list."""
 
     def check(file: Path, line: int, row: Row, column: str) -> Any:
-        if not (value := read(file, line, row, column)):
+        if not (value := reader(file, line, row, column)):
             raise _wrong(file, line, column, "expected at least one, found none")
         return value
 
@@ -108,26 +108,26 @@ def identifier(file: Path, line: int, row: Row, column: str) -> str:
 
 def new_id() -> ColumnReader:
     """An id that no row above it has."""
-    seen: set[str] = set()
+    ids: set[str] = set()
 
     def check(file: Path, line: int, row: Row, column: str) -> str:
         name = identifier(file, line, row, column)
-        if name in seen:
+        if name in ids:
             raise _wrong(file, line, column, f"'{name}' comes twice")
-        seen.add(name)
+        ids.add(name)
         return name
 
     return check
 
 
-def id_of(what: str, table: list[Row], home: Path) -> ColumnReader:
-    """The `_id` of a row of another table. what: the name of such a row in errors; home: the file of that table."""
-    known = {row["_id"] for row in table}
+def id_of(noun: str, table: list[Row], home: Path) -> ColumnReader:
+    """The `_id` of a row of another table. noun: the name of such a row in errors; home: the file of that table."""
+    ids = {row["_id"] for row in table}
 
     def check(file: Path, line: int, row: Row, column: str) -> str:
         name = identifier(file, line, row, column)
-        if name not in known:
-            raise _wrong(file, line, column, f"no {what} '{name}' in {home}")
+        if name not in ids:
+            raise _wrong(file, line, column, f"no {noun} '{name}' in {home}")
         return name
 
     return check
@@ -144,8 +144,8 @@ def _summary(file: Path, line: int, system: Any) -> tuple[str, float]:
         raise _wrong(file, line, "systems", "expected objects with 'summary' and 'scores' or 'score'")
     summary = field(file, line, system, "summary")
     scores = system.get("scores", system.get("score"))
-    given = list(scores.values()) if isinstance(scores, dict) else [scores]
-    values = [float(value) for value in given if isinstance(value, int | float) and not isinstance(value, bool)]
-    if not values or len(values) < len(given) or not all(map(math.isfinite, values)):
+    entries = list(scores.values()) if isinstance(scores, dict) else [scores]
+    values = [float(value) for value in entries if isinstance(value, int | float) and not isinstance(value, bool)]
+    if not values or len(values) < len(entries) or not all(map(math.isfinite, values)):
         raise _wrong(file, line, "systems", f"expected human scores as numbers, found {scores!r}")
     return summary, sum(values) / len(values)

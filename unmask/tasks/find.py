@@ -35,8 +35,8 @@ def find_task(spec: str) -> Task:
         return _read_folder(open_folder(folder.parent.parent, split=f"qrels_{folder.stem}"), kind, limit)
     if folder.is_file():
         opened = open_folder(folder.parent, split=folder.stem)
-        if (read := opened.file(folder.stem)) not in (folder, None):
-            raise UnmaskError(f"'{folder}' would not be read, because '{read}' is read instead: keep one of the two.")
+        if (preferred := opened.file(folder.stem)) not in (folder, None):
+            raise UnmaskError(f"'{folder}' would not be read, because '{preferred}' is read instead: keep one of the two.")
         return _read_folder(opened, kind, limit)
     if path.startswith((".", "/", "~")) or kind:
         raise UnmaskError(f"There is no task folder '{path}'.")
@@ -55,14 +55,14 @@ def _parsed(spec: str) -> tuple[str, str, int | None]:
 def item_file(spec: str) -> str:
     """The file of the items that a spec scores, whatever sample it takes; the folder of a retrieval task; the name of an mteb task."""
     path, _, _ = _parsed(spec)
-    place = expanded(path)
-    if place.is_file():
-        return str(place.resolve())
-    if not place.is_dir():
+    resolved = expanded(path)
+    if resolved.is_file():
+        return str(resolved.resolve())
+    if not resolved.is_dir():
         return path
     with suppress(UnmaskError):
-        place = open_folder(place).main_file
-    return str(place.resolve())
+        resolved = open_folder(resolved).main_file
+    return str(resolved.resolve())
 
 
 def without_limit(spec: str) -> tuple[str, int | None]:
@@ -116,7 +116,7 @@ def _refuse_idle_names(folder: TaskFolder, kind: TaskKind) -> None:
     """Raise UnmaskError if `task.toml` names a column that the kind does not have."""
     for key in ("text", "label"):
         if key in folder.settings.model_fields_set and key not in kind.named:
-            readers = ", ".join(name for name, other in KINDS.items() if key in other.named)
+            readers = ", ".join(name for name, reader_kind in KINDS.items() if key in reader_kind.named)
             raise UnmaskError(
                 f"{folder.path / 'task.toml'}: '{key}' would change nothing, because a {kind.name} task has no column that it could "
                 f"name. Remove it, or state another kind ({readers})."
@@ -172,7 +172,7 @@ def _below(root: Path, name: str) -> str:
 
 
 def starter_specs(spec: str) -> list[str]:
-    """The folders that `starter` (all starter tasks) and `starter:NAME` stand for, each with the `#limit` of the spec, if any.
+    """The folders of `starter` (all starter tasks) or `starter:NAME`, each with the `#limit` of the spec, if any.
 
     Nothing for other specs.
     Raises UnmaskError for an unknown starter task.
@@ -192,7 +192,7 @@ def starter_specs(spec: str) -> list[str]:
 def resolve_tasks(specs: Sequence[str]) -> list[Task]:
     """The tasks of several specs. "starter" means all starter tasks, "starter:NAME" one; the name of a task set means its tasks.
 
-    Tasks of a set that cannot be compared are told. A task that two sets share comes once. Raises UnmaskError for two different tasks of
+    Tasks of a set that cannot be compared are listed. A task that two sets share comes once. Raises UnmaskError for two different tasks of
     one name, because results could not tell them apart.
     """
     tasks: dict[str, Task] = {}
@@ -231,10 +231,10 @@ def is_path(spec: str) -> bool:
     return spec.startswith((".", "/", "~")) or any(expanded(name).exists() for name in names)
 
 
-def _namesakes(task: Task, other: Task) -> str:
-    if isinstance(task, MtebTask) and isinstance(other, MtebTask):
+def _namesakes(task: Task, second: Task) -> str:
+    if isinstance(task, MtebTask) and isinstance(second, MtebTask):
         return (
-            f"Two sets hold '{task.name}' on other data ({task.revision} and {other.revision}), so their scores would be mixed up; "
+            f"Two sets hold '{task.name}' on other data ({task.revision} and {second.revision}), so their scores would be mixed up; "
             "compare on one set at a time."
         )
     return f"Two tasks are called '{task.name}'; give one of them a name in its task.toml."

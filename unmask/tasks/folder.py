@@ -47,8 +47,8 @@ class TaskFolder:
 
         Raises UnmaskError if there are two.
         """
-        places = (inside(self.path, f"{stem}{ending}") for ending in rows_of.READERS)
-        files = [place for place in places if place.is_file()]
+        candidates = (inside(self.path, f"{stem}{ending}") for ending in rows_of.READERS)
+        files = [candidate for candidate in candidates if candidate.is_file()]
         files = [file for file in files if file.suffix != ".txt"] or files  # plain text holds no columns
         if len(files) > 1:
             raise UnmaskError(f"'{files[0]}' and '{files[1]}' are one table in two formats. Keep one of the two.")

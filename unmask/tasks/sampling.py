@@ -19,8 +19,8 @@ DOCUMENTS_PER_QUERY = 10
 
 def sampled(generator: random.Random, table: Sequence[Row], size: int) -> list[Row]:
     """At most `size` rows, drawn at random and kept in their order."""
-    kept = sorted(generator.sample(range(len(table)), min(size, len(table))))
-    return [table[index] for index in kept]
+    indices = sorted(generator.sample(range(len(table)), min(size, len(table))))
+    return [table[index] for index in indices]
 
 
 def random_subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> list[Item]:
@@ -32,7 +32,7 @@ def random_subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> li
 
 def first_drawn(table: Sequence[Row], size: int, seed: int, classes: Sequence[Hashable] | None = None) -> list[Row]:
     """The first `size` rows of `drawn_order`."""
-    return [table[place] for place in drawn_order(len(table), seed, classes)[:size]]
+    return [table[index] for index in drawn_order(len(table), seed, classes)[:size]]
 
 
 def drawn_order(count: int, seed: int, classes: Sequence[Hashable] | None = None) -> list[int]:
@@ -44,12 +44,12 @@ def drawn_order(count: int, seed: int, classes: Sequence[Hashable] | None = None
     order = random.Random(seed).sample(range(count), count)
     if classes is None:
         return order
-    sizes, seen = Counter(classes), Counter[Hashable]()
+    sizes, counts = Counter(classes), Counter[Hashable]()
     share: dict[int, float] = {}
-    for place in order:
-        share[place] = seen[classes[place]] / sizes[classes[place]]
-        seen[classes[place]] += 1
-    return sorted(order, key=lambda place: share[place])
+    for index in order:
+        share[index] = counts[classes[index]] / sizes[classes[index]]
+        counts[classes[index]] += 1
+    return sorted(order, key=lambda index: share[index])
 
 
 def drawn_halves(count: int, seed: int, classes: Sequence[Hashable], *, odd_first: bool = False) -> tuple[list[int], list[int]]:
@@ -59,8 +59,8 @@ def drawn_halves(count: int, seed: int, classes: Sequence[Hashable], *, odd_firs
     """
     halves: tuple[list[int], list[int]] = ([], [])
     turn: dict[Hashable, int] = {}
-    for place in random.Random(seed).sample(range(count), count):
-        half = turn.setdefault(classes[place], 0 if odd_first else len(turn) % 2)
-        halves[half].append(place)
-        turn[classes[place]] = 1 - half
+    for index in random.Random(seed).sample(range(count), count):
+        half = turn.setdefault(classes[index], 0 if odd_first else len(turn) % 2)
+        halves[half].append(index)
+        turn[classes[index]] = 1 - half
     return halves

@@ -13,7 +13,7 @@ def subset(task: LocalTask, size: int) -> LocalTask:
 
     Every class of the task is in each subset, so a subset has at least as many items as there are classes. Classification keeps its
     training texts. Retrieval keeps the documents that are relevant to its queries, and ten others for each query: the task grows with
-    its items, so small subsets are easier than large ones, for all designs alike.
+    its items, so small subsets are easier than large ones, equally for all designs.
     """
     kind = KINDS[task.kind]
     size = max(size, kind.number_of_classes(task.data))

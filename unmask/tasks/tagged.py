@@ -56,8 +56,8 @@ def sample(sentences: Sequence[Sentence], limit: int | None, seed: int) -> list[
         raise UnmaskError(f"A limit of sentences is 1 or more, not {limit}.")
     if limit is None or limit >= len(sentences):
         return list(sentences)
-    drawn = np.random.default_rng(seed).permutation(len(sentences))[:limit]
-    return [sentences[index] for index in sorted(drawn.tolist())]
+    indices = np.random.default_rng(seed).permutation(len(sentences))[:limit]
+    return [sentences[index] for index in sorted(indices.tolist())]
 
 
 def _jsonl(file: Path, tokens: str | None, tags: str | None) -> Iterator[Sentence]:
@@ -97,17 +97,17 @@ def _conllu(file: Path, tokens: str | None, tags: str | None) -> Iterator[Senten
 
 def _conll(file: Path, tokens: str | None, tags: str | None) -> Iterator[Sentence]:
     word_at, tag_at = _number(file, tokens or "1", ()), _number(file, tags or "-1", ())
-    fewest = max(2, *(at + 1 if at >= 0 else -at for at in (word_at, tag_at)))
+    fewest = max(2, *(column + 1 if column >= 0 else -column for column in (word_at, tag_at)))
     rows = [line.split() for block in _blocks(file, lambda line: line.startswith(("#", _DOCUMENT))) for _, line in block]
     width = len(rows[0]) if rows else fewest
     if width < fewest:
         raise UnmaskError(f"'{file}': its first line of words has {width} columns, and {fewest} are needed.")
-    known = {cells[tag_at] for cells in rows if len(cells) == width}
+    tag_set = {cells[tag_at] for cells in rows if len(cells) == width}
 
     def comment(line: str) -> bool:
         # "#" is a word as well, in tweets above all: such a line has as many columns as the others, and a tag of theirs
         cells = line.split()
-        return line.startswith(_DOCUMENT) or (line.startswith("#") and (len(cells) != width or cells[tag_at] not in known))
+        return line.startswith(_DOCUMENT) or (line.startswith("#") and (len(cells) != width or cells[tag_at] not in tag_set))
 
     for block in _blocks(file, comment):
         words = []

@@ -55,7 +55,7 @@ def _has_labels(source: DataSource, file: Path, row: Row) -> bool:
         return True
     if not {"text", "label"} <= row.keys() or pair_columns(row) is not None:
         return False
-    if "text" in source.columns:  # the label beside it may be one of a pair, such as entailment
+    if "text" in source.columns:  # its label may belong to a pair, such as entailment
         text = source.columns["text"]
         raise UnmaskError(
             f"{file}: the recipe names a column of texts but none of labels. If '{text}' belongs to a class in the column 'label', "

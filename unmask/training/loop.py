@@ -38,7 +38,7 @@ WEIGHTS = "trainable.safetensors"
 COMPLETE = "complete"  # the seal of a checkpoint, written last, when every process has written its part
 _KEPT = 2  # checkpoints, besides the best one: if the last is damaged, the one before it is used
 _EXPLODED = 10.0  # times the median of the last losses
-_AT_LEAST = 1.0  # a loss near zero may rise to this times _EXPLODED: a harder data set is no explosion
+_AT_LEAST = 1.0  # a loss near zero may rise to this times _EXPLODED: a harder data set is not an explosion
 _MEMORY = 50
 
 
@@ -60,7 +60,7 @@ class ScheduleDataset(Dataset[Any]):
 class Loop(Trainer):  # type: ignore[misc]
     """One stage of training.
 
-    objective: (model, inputs of a batch, items of the whole step) -> loss. evaluate_with: gives the scores of the model as it is, or
+    objective: (model, inputs of a batch, items of the whole step) -> loss. evaluate_with: returns the current model's scores, or
     None. own_rates: for weights that train at another rate than the rest. Raises UnmaskError with the step, the rows and the last good
     checkpoint when the loss is not finite or explodes.
     """
@@ -98,7 +98,7 @@ class Loop(Trainer):  # type: ignore[misc]
         return SequentialSampler(self.train_dataset)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Trainer's optimizer. Weights with a rate of their own are in groups of their own: a schedule scales the rate of each group."""
+        """Trainer's optimizer. Weights with a separate learning rate form separate groups: a schedule scales the rate of each group."""
         is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         if is_new:
@@ -114,13 +114,13 @@ class Loop(Trainer):  # type: ignore[misc]
         loss = self.objective(self.model, inputs, num_items_in_batch)  # not as wrapped: see training_step
         parts = 1 if num_items_in_batch is None else self.args.gradient_accumulation_steps * self.accelerator.num_processes
         self._require_sane(float(loss.detach()) * parts, rows)
-        # a loss that was divided by the items of all processes is averaged over them once more
+        # the loss was already divided by the item count across processes, and is averaged over processes again
         return loss if num_items_in_batch is None else loss * self.accelerator.num_processes
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *more: Any, **options: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **options: Any) -> Tensor:
         """One forward and backward pass. Gradients are averaged over processes by us (see processes.py), not by the wrapper."""
         with attention_kernel(self.model, inputs):
-            loss: Tensor = super().training_step(model, inputs, *more, **options)
+            loss: Tensor = super().training_step(model, inputs, *args, **options)
         if self.accelerator.sync_gradients:  # the last pass of this step
             processes.average_gradients(self.model.parameters())
         return loss
@@ -269,7 +269,7 @@ def save_trainable(model: nn.Module, file: Path) -> None:
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             full = whole(weight.detach())
-            if first:  # on its own device the whole of all weights may have no room
+            if first:  # the full set of weights may not fit on its device
                 training[name] = full.cpu().contiguous()
     if first:
         save_tensors(file, training)

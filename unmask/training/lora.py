@@ -1,6 +1,6 @@
-"""Kinds of weight: which linear maps of a decoder get a LoRA adapter or train themselves, and a table of what trains.
+"""Kinds of weight: which linear maps of a decoder get a LoRA adapter or are trained directly, and a table of trainable weights.
 
-A list of names can miss without a word: on Mixtral `gate_proj` reaches nothing, because its experts are 3-D parameters of one module. So
+A list of names can fail silently: on Mixtral `gate_proj` matches nothing, because its experts are 3-D parameters of one module. So
 targets are looked up on the loaded model, by kind, and every kind that the recipe names must be there.
 """
 
@@ -51,7 +51,7 @@ class Coverage:
 
 
 def weight_kinds(model: nn.Module, layers: nn.ModuleList, depth: int | None = None) -> dict[str, list[str]]:
-    """Names of what "all" means in the (first `depth`) layers, by kind: linear maps, GPT-2's Conv1D, experts that are parameters.
+    """Names of what is in "all" for the (first `depth`) layers, by kind: linear maps, GPT-2's Conv1D, experts that are parameters.
 
     Such experts have 3 dimensions, or 2 where they are stacked on each other (DBRX). The kind is the name behind the layer's
     number, with the experts that it belongs to. Routers are left out: "all" does not mean them.
@@ -74,7 +74,7 @@ def weight_kinds(model: nn.Module, layers: nn.ModuleList, depth: int | None = No
 
 
 def router_kinds(model: PreTrainedModel) -> dict[str, list[str]]:
-    """Names of the routers of a mixture of experts, as a kind of their own; nothing for a dense model."""
+    """Names of the routers of a mixture of experts, as a separate kind; empty for a dense model."""
     routers = {id(router.module) for router in find_routers(model)}
     names = [name for name, module in model.named_modules() if id(module) in routers]
     return {ROUTER: names} if names else {}
@@ -100,7 +100,7 @@ def _kind(name: str) -> str:
 def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions, depth: int | None = None) -> PeftModel:
     """Put fp32 adapters on a decoder, in place, and freeze the rest.
 
-    depth: only the first so many layers, for a design that reads no deeper. Raises UnmaskError for a kind that the model lacks or
+    depth: number of layers to adapt, for a design that reads no deeper. Raises UnmaskError for a kind that the model lacks or
     that peft does not reach there, and for dropout on experts, which LoRA cannot drop.
     """
     from peft import LoraConfig, get_peft_model
@@ -180,7 +180,7 @@ def _covered(model: nn.Module, kind: str, names: Sequence[str]) -> Coverage:
 
 
 def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]]:
-    """Parameters of a linear map, or those that stand for a 3-D parameter once peft has wrapped the module that owned it."""
+    """Parameters of a linear map, or the replacements of a 3-D parameter once peft has wrapped its module."""
     modules = dict(model.named_modules())
     if name in modules:
         return list(modules[name].named_parameters())
@@ -200,7 +200,7 @@ def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]
 def require_asked(covered: Sequence[Coverage], options: LoraOptions) -> None:
     """Raise UnmaskError if nothing trains, or if a kind that was named trains in fewer places than it occurs.
 
-    "all" means all that peft can reach: on a few mixtures it cannot reach dense MLPs beside fused experts, and the table says so.
+    "all" means all that peft can reach: on a few mixtures it cannot reach dense MLPs next to fused experts, and the table says so.
     """
     if not any(kind.trainable for kind in covered):
         raise UnmaskError("LoRA reached nothing in this model, so nothing would train.")

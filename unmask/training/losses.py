@@ -142,7 +142,7 @@ class RankingLoss(ChunkedLoss):
         return super().forward(chunks, (order, candidate_ids, positive_ids))
 
     def of(self, vectors: Float[Tensor, "text dim"], labels: tuple[Tensor, Tensor | None, Tensor | None]) -> Float[Tensor, ""]:
-        """The loss of vectors, by the order of their texts, the ids of candidates and those of each anchor's positives."""
+        """The loss of vectors, by the order of their texts, the candidate ids and the ids of each anchor's positives."""
         order, candidate_ids, positive_ids = labels
         anchors, *candidates = vectors[order].unbind(0)
         first = 0
@@ -187,7 +187,7 @@ class NeighbourLoss(ChunkedLoss):
     """
 
     def of(self, vectors: Float[Tensor, "text dim"], labels: Float[Tensor, "text width"]) -> Float[Tensor, ""]:
-        """The loss of vectors, beside the teacher's of the same texts in the same order."""
+        """The loss of vectors against the teacher's vectors of the same texts, in the same order."""
         candidates, teacher_others, first = vectors, labels, 0
         if torch.distributed.is_initialized():
             candidates, teacher_others = all_gather_with_grad(vectors), all_gather(labels)

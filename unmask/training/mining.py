@@ -121,11 +121,11 @@ def mine_file(
     except ValidationError as error:
         raise UnmaskError(f"--where: {first_problem(error)}.") from error
     data = read_pairs(Path(pairs).stem, source, Path(), seed)
-    more = read_corpus(corpus, source) if corpus else Corpus([], {})
+    extra = read_corpus(corpus, source) if corpus else Corpus([], {})
     if not design and not read_saved(model, options.get("revision"), options.get("adapter"), names_design=False):
         design = DEFAULT_DESIGN
     embedder = Embedder.from_pretrained(model, design, **options)
-    mined = mine(embedder, data, settings, more.texts, more.plain)
+    mined = mine(embedder, data, settings, extra.texts, extra.plain)
     with only_writer_of(output), atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
         for example in mined.dataset.examples:
             row = dict(zip(mined.dataset.columns, example.texts, strict=True))
@@ -210,7 +210,7 @@ def _highest(positive: NDArray[np.float32], options: Mining) -> NDArray[np.float
 def _chosen(scores: NDArray[np.float32], ceiling: np.float32, options: Mining) -> list[int]:
     is_excluded = scores >= ceiling
     scores[is_excluded] = -np.inf
-    skip = max(0, options.skip - int(is_excluded.sum()))  # what lies above the ceiling ranks at the top already
+    skip = max(0, options.skip - int(is_excluded.sum()))  # candidates above the ceiling already rank at the top
     take = min(skip + options.negatives, len(scores))
     if take < len(scores):
         last = np.partition(scores, len(scores) - take)[len(scores) - take]

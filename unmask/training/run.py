@@ -52,7 +52,7 @@ Scored = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Listener:
-    """Functions that are called during training. covered: with what a stage trains. callbacks: of the Trainer."""
+    """Functions that are called during training. covered: with the weights a stage trains. callbacks: of the Trainer."""
 
     covered: Callable[[str, Sequence[Coverage]], None] = lambda *_: None
     callbacks: Sequence[Any] = field(default_factory=list)

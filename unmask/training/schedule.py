@@ -180,7 +180,7 @@ def language_schedule(lengths: Sequence[int], steps: int, batch: int, seed: int)
 
 
 _WORDS = r"(?u)\w+|[^\w\s]"  # a text that is not empty has at least one
-_FEW = 100  # texts that any word may be in; beyond, a twentieth of all texts
+_FEW = 100  # a word may be in this number of texts, or in a twentieth of them if that is more
 
 
 class Neighbours:

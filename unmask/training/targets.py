@@ -1,6 +1,6 @@
 """Targets: logits at the positions before the tokens that are predicted, and at no others.
 
-Over a vocabulary of 49 000, logits of every position take more memory than the states of all layers. So the language-model head is given
+With a vocabulary of 49 000, logits of all positions need more memory than the hidden states. So the language-model head is given
 the states that count, by a hook, and what a model does to its logits (scale, soft cap) stays its own.
 """
 
@@ -28,7 +28,7 @@ def target_logits(
     padding = {} if bool(mask.all()) else {"attention_mask": mask}
     model_inputs = {name: value for name, value in inputs.items() if name != "attention_mask"}
     head = model.get_output_embeddings()
-    hook = head.register_forward_pre_hook(lambda _, given: (given[0][:, :-1][before].unsqueeze(0), *given[1:]))
+    hook = head.register_forward_pre_hook(lambda _, arguments: (arguments[0][:, :-1][before].unsqueeze(0), *arguments[1:]))
     try:
         logits = model(**model_inputs, **padding, use_cache=False).logits
     finally:

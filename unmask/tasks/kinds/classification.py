@@ -34,7 +34,7 @@ class Classification(TextKind):
     main_score = "accuracy"
 
     def recognises(self, folder: TaskFolder) -> bool:
-        """Labelled texts beside a training file."""
+        """Labelled texts with a training file."""
         return folder.has_labelled_texts and folder.file("train") is not None
 
     def near_miss(self, folder: TaskFolder) -> str | None:
@@ -56,7 +56,7 @@ class Classification(TextKind):
         else:
             classes = [row["label"] for row in test]
             halves = drawn_halves(len(test), folder.settings.seed, classes, odd_first=True)
-            train, test = ([test[place] for place in half] for half in halves)
+            train, test = ([test[index] for index in half] for half in halves)
         if missing := {row["label"] for row in test} - {row["label"] for row in train}:
             raise UnmaskError(f"'{folder.path}': no training text has the label '{min(missing)}', which test texts have.")
         return {"train": train, "test": test}
@@ -65,9 +65,9 @@ class Classification(TextKind):
         """All training texts have one label."""
         return all_alike(data, "label", "train")
 
-    def whole_texts(self, part_texts: int, part: Data, whole: Data) -> int:
+    def whole_texts(self, part_texts: int, part: Data, full: Data) -> int:
         """A part has all training texts already, so only test texts are added."""
-        return part_texts + self.size(whole) - self.size(part)
+        return part_texts + self.size(full) - self.size(part)
 
     def mteb_class(self) -> type[Any]:
         """mteb's classification."""
@@ -80,7 +80,7 @@ class Classification(TextKind):
         from datasets import DatasetDict
 
         # numbers, not names: of two classes, mteb takes class 1 to be the positive one
-        number = {label: place for place, label in enumerate(sorted({row["label"] for row in data["train"]}))}
+        number = {label: index for index, label in enumerate(sorted({row["label"] for row in data["train"]}))}
         parts = {part: [{**row, "label": number[row["label"]]} for row in data[part]] for part in ("train", "test")}
         return DatasetDict({part: table(rows) for part, rows in parts.items()})
 

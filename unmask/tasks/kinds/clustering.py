@@ -30,7 +30,7 @@ class Clustering(TextKind):
     main_score = "v_measure"
 
     def recognises(self, folder: TaskFolder) -> bool:
-        """Labelled texts in a file named `all`, with no training file beside it."""
+        """Labelled texts in a file named `all`, without a training file."""
         return folder.has_labelled_texts and folder.main_file.stem == "all"
 
     def read(self, folder: TaskFolder) -> Data:
@@ -73,15 +73,15 @@ def _sets_of_texts(scored: ScoredSubset) -> Items:
 
 
 def _draws_of_texts(scored: ScoredSubset) -> Items | None:
-    """mteb draws texts anew in each of ten experiments, on every level of the labels where they have several.
+    """mteb samples texts in each of ten experiments, once per label level.
 
-    It draws as many texts as it embedded, or many more. Copies of a text share label and cluster, and are no new evidence. So with more
+    It draws as many texts as it embedded, or many more. Copies of a text share label and cluster and add no evidence. So with more
     draws the item is the embedded text, and `weight` says how often it was drawn. That holds for several levels, too.
     """
     recorder = scored.recorder
     labels = [label if isinstance(label, list) else [label] for label in scored.data[scored.task.label_column_name]]
     if recorder.kept is not None:
-        labels = [labels[place] for place in recorder.kept]
+        labels = [labels[index] for index in recorder.kept]
     assigned = [(level, clusters) for level, experiments in enumerate(scored.predicted.values()) for clusters in experiments]
     if len(recorder.draws) != len(assigned):
         return None
@@ -89,9 +89,9 @@ def _draws_of_texts(scored: ScoredSubset) -> Items | None:
     if len(of_level) > 1 or len(recorder.draws[0]) > len(labels):
         columns = np.zeros((3, len(labels), len(assigned)), np.int64)
         for replicate, ((level, clusters), draw) in enumerate(zip(assigned, recorder.draws, strict=True)):
-            places, codes = of_level[level]
-            texts = places[draw]
-            columns[0, texts, replicate], columns[1, places, replicate] = clusters, codes
+            indices, codes = of_level[level]
+            texts = indices[draw]
+            columns[0, texts, replicate], columns[1, indices, replicate] = clusters, codes
             columns[2, :, replicate] = np.bincount(texts, minlength=len(labels))
         return Items("v-measure", dict(zip(("assigned", "label", "weight"), columns, strict=True)))
     [(_, codes)] = of_level
@@ -104,9 +104,9 @@ def _of_level(labels: Sequence[Sequence[Any]], level: int) -> tuple[NDArray[np.i
 
     mteb leaves out a text that has none if labels are numbers. Otherwise it labels it "-1".
     """
-    known = np.array([label[level] if len(label) > level else -1 for label in labels])
-    places = np.flatnonzero(known != -1) if known.dtype.kind == "i" else np.arange(len(known))
-    return places, _codes(known[places])
+    values = np.array([label[level] if len(label) > level else -1 for label in labels])
+    indices = np.flatnonzero(values != -1) if values.dtype.kind == "i" else np.arange(len(values))
+    return indices, _codes(values[indices])
 
 
 def _codes(labels: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:

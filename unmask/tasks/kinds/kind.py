@@ -14,7 +14,7 @@ from unmask.tasks.mteb.tables import split_table
 from unmask.tasks.sampling import drawn_halves, first_drawn, sampled
 
 Data = dict[str, list[Row]]
-"""Rows by part: "test", "train" beside it, or "corpus", "queries" and "qrels"."""
+"""Rows by part: "test" and "train", or "corpus", "queries" and "qrels"."""
 
 Forms = str | tuple[str, ...]
 """A text; or a document with a title, with its title before the text and without."""
@@ -47,7 +47,7 @@ class TaskKind(ABC):
     of_words: ClassVar[bool] = False
 
     def recognises(self, folder: TaskFolder) -> bool:
-        """Whether the files and columns of a folder are those of this kind."""
+        """Whether the files and columns of a folder match this kind."""
         return self.columns <= folder.columns
 
     def near_miss(self, folder: TaskFolder) -> str | None:
@@ -64,7 +64,7 @@ class TaskKind(ABC):
 
     @abstractmethod
     def nothing_to_tell(self, data: Data) -> str | None:
-        """Why no score can be computed, because all items are alike; None if they differ."""
+        """Why no score can be computed (all items are identical), or None."""
 
     def sample(self, data: Data, limit: int, generator: random.Random) -> Data:
         """At most `limit` items (`FOLDER#limit`), drawn at random."""
@@ -79,13 +79,13 @@ class TaskKind(ABC):
         """Two halves of the items, as a seed draws them, with half of every class in each."""
         rows = data[self.item_part]
         first, second = drawn_halves(len(rows), seed, [row.get("label") for row in rows])
-        return {**data, self.item_part: [rows[place] for place in first]}, {
+        return {**data, self.item_part: [rows[index] for index in first]}, {
             **data,
-            self.item_part: [rows[place] for place in second],
+            self.item_part: [rows[index] for index in second],
         }
 
     def marks(self, data: Data) -> tuple[str, ...]:
-        """What scores depend on beside the data. It enters the revision of a task; for most tasks it is nothing."""
+        """What scores depend on in addition to the data; part of the task revision. Empty for most tasks."""
         return ()
 
     def number_of_classes(self, data: Data) -> int:
@@ -104,18 +104,18 @@ class TaskKind(ABC):
             start = len(texts)
             of_row, compared = self.texts_of(row)
             texts += of_row
-            pairs += [(start, start + place) for place in compared]
+            pairs += [(start, start + offset) for offset in compared]
         return texts, pairs
 
-    def whole_texts(self, part_texts: int, part: Data, whole: Data) -> int:
+    def whole_texts(self, part_texts: int, part: Data, full: Data) -> int:
         """How many texts the whole task embeds, estimated from those that a part of it embeds."""
-        return round(part_texts * self.size(whole) / self.size(part))
+        return round(part_texts * self.size(full) / self.size(part))
 
 
 class TextKind(TaskKind):
     """A kind that mteb scores on vectors of texts.
 
-    mteb_types: mteb's names of this kind, the first of which is that of a local folder. main_score: mteb's name of it for a local
+    mteb_types: mteb's names of this kind, the first one for a local folder. main_score: mteb's name of it for a local
     folder. searches: queries are compared with a corpus, so mteb counts queries and documents.
     """
 
@@ -144,6 +144,6 @@ class TextKind(TaskKind):
 
 
 def all_alike(data: Data, column: str, part: str = "test") -> str | None:
-    """Why nothing can be told apart: a column has one value in all rows. None if it has several."""
-    alike = len({row[column] for row in data[part]}) < 2
-    return f"all items have one {column}, so there is nothing to tell apart" if alike else None
+    """Error text if a column has the same value in all rows, else None."""
+    is_constant = len({row[column] for row in data[part]}) < 2
+    return f"all items have one {column}, so there is nothing to tell apart" if is_constant else None

@@ -39,12 +39,12 @@ class Reranking(TextKind):
         """Queries with at least one good and one bad candidate; any other has the same score under every model."""
         needed = {"query": columns.text, "positive": columns.texts, "negative": columns.texts}
         rows = list(read_columns(folder.main_file, needed))
-        kept = [row for row in rows if row["positive"] and row["negative"]]
-        if kept and len(kept) < len(rows):
+        usable = [row for row in rows if row["positive"] and row["negative"]]
+        if usable and len(usable) < len(rows):
             say(
-                f"{folder.path.name}: {len(rows) - len(kept)} of {len(rows)} queries lack good or bad candidates and are left out."
+                f"{folder.path.name}: {len(rows) - len(usable)} of {len(rows)} queries lack good or bad candidates and are left out."
             )
-        return {"test": kept}
+        return {"test": usable}
 
     def nothing_to_tell(self, data: Data) -> None:
         """Every query has a good and a bad candidate."""
@@ -69,7 +69,7 @@ class Reranking(TextKind):
             queries.append({"id": query, "text": row["query"]})
             candidates = [(text, 1) for text in row["positive"]] + [(text, 0) for text in row["negative"]]
             # the names that mteb gives them: ties are ranked by descending name, so a tie never favours a positive
-            ids = [f"{'apositive' if good else 'negative'}_{query}_{place}" for place, (_, good) in enumerate(candidates)]
+            ids = [f"{'apositive' if good else 'negative'}_{query}_{index}" for index, (_, good) in enumerate(candidates)]
             documents += [{"id": key, "title": "", "text": text} for key, (text, _) in zip(ids, candidates, strict=True)]
             relevant[query] = {key: good for key, (_, good) in zip(ids, candidates, strict=True)}
             ranked[query] = ids

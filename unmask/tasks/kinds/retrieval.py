@@ -34,7 +34,7 @@ class Retrieval(TextKind):
         "queries.jsonl": {"_id": "q1", "text": "How many strings has a guitar?"},
         "qrels_test.tsv": {"query-id": "q1", "corpus-id": "d1", "score": 1},
     }
-    tried = 0  # it has files of its own, and no test.jsonl whose columns could be looked at
+    tried = 0  # its files differ from the other kinds: there is no test.jsonl with columns to check
     item_part = "queries"
     mteb_types = ("Retrieval", "InstructionRetrieval")
     main_score = "ndcg_at_10"
@@ -72,14 +72,14 @@ class Retrieval(TextKind):
         """Queries at random, their relevant documents, and ten others for each query."""
         part = _judged(super().sample(data, limit, generator))
         relevant = _relevant(part)
-        others = [row for row in data["corpus"] if row["_id"] not in relevant]
-        drawn = sampled(generator, others, limit * DOCUMENTS_PER_QUERY)
-        return _with_documents(part, {row["_id"] for row in drawn})
+        irrelevant = [row for row in data["corpus"] if row["_id"] not in relevant]
+        distractors = sampled(generator, irrelevant, limit * DOCUMENTS_PER_QUERY)
+        return _with_documents(part, {row["_id"] for row in distractors})
 
     def first_items(self, data: Data, size: int, seed: int) -> Data:
         """The first queries, their relevant documents, and the first documents of the order that the seed draws."""
-        drawn = first_drawn(data["corpus"], size * DOCUMENTS_PER_QUERY, seed)
-        return _with_documents(_judged(super().first_items(data, size, seed)), {row["_id"] for row in drawn})
+        documents = first_drawn(data["corpus"], size * DOCUMENTS_PER_QUERY, seed)
+        return _with_documents(_judged(super().first_items(data, size, seed)), {row["_id"] for row in documents})
 
     def halves(self, data: Data, seed: int) -> tuple[Data, Data]:
         """Two halves of the queries. Both keep all documents."""
@@ -96,19 +96,19 @@ class Retrieval(TextKind):
         Training data may hold a document with a title without it, so such a document has two forms.
         """
         texts: list[Forms] = []
-        places: dict[tuple[str, str], int] = {}
+        index_of: dict[tuple[str, str], int] = {}
         for part in ("queries", "corpus"):
             for row in data[part]:
-                places[part, row["_id"]] = len(texts)
+                index_of[part, row["_id"]] = len(texts)
                 title, text = row.get("title", ""), row["text"].strip()
                 joined = f"{title} {row['text']}".strip()
                 texts.append((joined, text) if title and text else joined)
-        relevant = [row for row in data["qrels"] if row["score"] > 0 and ("corpus", row["corpus-id"]) in places]
-        return texts, [(places["queries", row["query-id"]], places["corpus", row["corpus-id"]]) for row in relevant]
+        relevant = [row for row in data["qrels"] if row["score"] > 0 and ("corpus", row["corpus-id"]) in index_of]
+        return texts, [(index_of["queries", row["query-id"]], index_of["corpus", row["corpus-id"]]) for row in relevant]
 
-    def whole_texts(self, part_texts: int, part: Data, whole: Data) -> int:
+    def whole_texts(self, part_texts: int, part: Data, full: Data) -> int:
         """All queries and documents."""
-        return len(whole["queries"]) + len(whole["corpus"])
+        return len(full["queries"]) + len(full["corpus"])
 
     def mteb_class(self) -> type[Any]:
         """mteb's retrieval."""
@@ -143,16 +143,18 @@ def _judgements_of(folder: TaskFolder) -> Path:
     return nested or folder.table(f"qrels_{split}")
 
 
-def _check_judged_documents(folder: TaskFolder, judgements: Path, corpus: Path, known: set[str], qrels: Sequence[Row]) -> None:
+def _check_judged_documents(
+    folder: TaskFolder, judgements: Path, corpus: Path, document_ids: set[str], qrels: Sequence[Row]
+) -> None:
     """Report judged documents that the corpus lacks, as in BEIR's ArguAna. Raises UnmaskError if it lacks all relevant ones.
 
     Their judgements are kept: trec_eval, BEIR and mteb count them as relevant documents that were not retrieved.
     """
-    absent = dict.fromkeys(row["corpus-id"] for row in qrels if row["corpus-id"] not in known)
+    absent = dict.fromkeys(row["corpus-id"] for row in qrels if row["corpus-id"] not in document_ids)
     if not absent:
         return
     example = next(iter(absent))
-    if not any(row["corpus-id"] in known and row["score"] > 0 for row in qrels):
+    if not any(row["corpus-id"] in document_ids and row["score"] > 0 for row in qrels):
         raise UnmaskError(f"{judgements}: no relevant document is in {corpus}; there is no document '{example}', for instance.")
     say(
         f"{folder.path.name}: {counted(len(absent), 'judged document')}, such as '{example}', not in the corpus. They count as documents "
@@ -178,7 +180,7 @@ def _relevant(data: Data) -> set[str]:
     return {row["corpus-id"] for row in data["qrels"]}
 
 
-def _with_documents(data: Data, others: set[str]) -> Data:
+def _with_documents(data: Data, document_ids: set[str]) -> Data:
     """The same data, with the judged documents and these others only."""
-    kept = _relevant(data) | others
-    return {**data, "corpus": [row for row in data["corpus"] if row["_id"] in kept]}
+    retained = _relevant(data) | document_ids
+    return {**data, "corpus": [row for row in data["corpus"] if row["_id"] in retained]}

@@ -48,8 +48,8 @@ class Summarization(TextKind):
 
     def nothing_to_tell(self, data: Data) -> str | None:
         """All summaries of each text have one score."""
-        alike = all(len({score for _, score in row["summaries"]}) < 2 for row in data["test"])
-        return "humans gave all summaries of a text the same score, so there is nothing to rank" if alike else None
+        is_constant = all(len({score for _, score in row["summaries"]}) < 2 for row in data["test"])
+        return "humans gave all summaries of a text the same score, so there is nothing to rank" if is_constant else None
 
     def texts_of(self, row: Row) -> tuple[list[str], list[int]]:
         """Text, references and summaries."""

@@ -42,8 +42,8 @@ class WordLevel(TaskKind):
 
     def nothing_to_tell(self, data: Data) -> str | None:
         """All training words have one tag."""
-        alike = len({tag for row in data["train"] for tag in row["tags"]}) < 2
-        return "all words of the training sentences have one tag, so there is nothing to tell apart" if alike else None
+        is_constant = len({tag for row in data["train"] for tag in row["tags"]}) < 2
+        return "all words of the training sentences have one tag, so there is nothing to tell apart" if is_constant else None
 
     def sample(self, data: Data, limit: int, generator: random.Random) -> Data:
         """Sentences at random, and five training sentences for each of them."""

@@ -27,7 +27,7 @@ _SEARCHED = {"queries": "num_queries", "documents": "num_documents"}
 
 
 def short(name: str) -> str:
-    """The name that stands for all spellings of it: `MTEB(eng, v2)`, `mteb-eng-v2` and `MTEB eng v2` are one."""
+    """A canonical spelling: `MTEB(eng, v2)`, `mteb-eng-v2` and `MTEB eng v2` are one name."""
     return re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
 
 
@@ -41,7 +41,7 @@ def task_names() -> dict[str, str]:
 
 @cache
 def benchmark_names() -> dict[str, str]:
-    """mteb's names of its benchmarks that hold a text task, by their short ones and those of their aliases."""
+    """mteb's names of its benchmarks with a text task, by their short names and aliases."""
     return {short(alias): benchmark.name for benchmark in _benchmarks() for alias in (benchmark.name, *benchmark.aliases)}
 
 
@@ -102,9 +102,9 @@ def size(task: MtebTask) -> int | dict[str, int] | None:
     import mteb
 
     with quiet():
-        whole = mteb.get_task(task.name)
+        loaded = mteb.get_task(task.name)
     total: Counter[str] = Counter()
-    for part in whole.metadata.tasks if whole.is_aggregate else [whole]:
+    for part in loaded.metadata.tasks if loaded.is_aggregate else [loaded]:
         statistics = part.metadata.descriptive_stats or {}
         for split in task.splits:
             of_split = statistics.get(split) or {}
@@ -114,7 +114,7 @@ def size(task: MtebTask) -> int | dict[str, int] | None:
                     return None
                 searches = TEXT_KINDS[task.kind].searches
                 counts = _COUNTED if not searches else _SEARCHED if "num_queries" in counted else _BOTH
-                total += Counter({what: int(counted[key]) for what, key in counts.items()})
+                total += Counter({unit: int(counted[key]) for unit, key in counts.items()})
     return total["items"] if set(total) == {"items"} else dict(total)
 
 

@@ -80,8 +80,8 @@ def _lists(table: Any) -> list[list[Any]]:
     if len(table) != 1:
         return []
     columns = list(table[0].values())
-    alike = all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns)
-    return columns if alike else []
+    same_length = all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns)
+    return columns if same_length else []
 
 
 def _cut_table(part: Any, table: Any, size: int) -> Any:
@@ -92,8 +92,8 @@ def _cut_table(part: Any, table: Any, size: int) -> Any:
     if _lists(table):
         row = table[0]
         labels = row.get(name) if name else None
-        places = _chosen(len(_lists(table)[0]), labels, size)
-        return Dataset.from_dict({column: [[values[place] for place in places]] for column, values in row.items()})
+        indices = _chosen(len(_lists(table)[0]), labels, size)
+        return Dataset.from_dict({column: [[values[index] for index in indices]] for column, values in row.items()})
     return table.select(_chosen(len(table), classes, size))
 
 
@@ -112,12 +112,12 @@ def _cut_search(data: Any, size: int) -> Any:
     ranked = None if ranked is None else {query: documents for query, documents in ranked.items() if query in kept_queries}
     corpus = data["corpus"]
     if ranked is None:
-        places = set(_chosen(len(corpus), None, size * DOCUMENTS_PER_QUERY))
-        kept = {document for documents in relevant.values() for document in documents}
+        sample = set(_chosen(len(corpus), None, size * DOCUMENTS_PER_QUERY))
+        required = {document for documents in relevant.values() for document in documents}
     else:
-        places, kept = set(), {document for documents in ranked.values() for document in documents}
+        sample, required = set(), {document for documents in ranked.values() for document in documents}
     identifiers = corpus["id"][:]
-    corpus = corpus.select([place for place, document in enumerate(identifiers) if place in places or document in kept])
+    corpus = corpus.select([index for index, document in enumerate(identifiers) if index in sample or document in required])
     return type(data)({**data, "queries": queries, "relevant_docs": relevant, "top_ranked": ranked, "corpus": corpus})
 
 

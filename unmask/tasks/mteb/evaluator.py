@@ -33,11 +33,11 @@ from unmask.tasks.task import LocalTask, MtebTask
 
 Encode = Callable[[Sequence[str], "str | None"], NDArray[np.float32]]
 Similarity = Callable[[Any, Any], Any]
-"""Takes vectors of queries and of documents, returns the similarity of all pairs."""
+"""(query vectors, document vectors) -> pairwise similarity matrix."""
 Seen = Callable[[NDArray[np.float32]], object]
-"""Is told of vectors as they are computed."""
+"""Called with each batch of vectors when it is computed."""
 _BATCH = 64  # texts of a batch of a sentence-transformers model
-# scores worth keeping beside the main one; AMI is chance-corrected where V-measure is not
+# secondary scores worth keeping; AMI is chance-corrected where V-measure is not
 _SIDE_SCORES = ("ami", "f1", "recall_at_10", "mrr_at_10", "map_at_10", "cosine_pearson", "cosine_f1")
 
 
@@ -59,7 +59,7 @@ class MtebModel(ABC):
     """A model as mteb's evaluators expect it. Vectors that are not finite are refused."""
 
     def __init__(self, name: str, instruction: str | None) -> None:
-        """instruction: that of the task. None takes the one of its kind."""
+        """instruction: the task's instruction. None takes the one of its kind."""
         self.instruction, self.failed = instruction, False
         # what the model is called goes into our own results; here it only has to satisfy mteb
         self.mteb_model_meta = model_meta(name)
@@ -79,11 +79,11 @@ class MtebModel(ABC):
         """Vectors of texts. inputs, prompt_type, options: what mteb gives: the batches of these texts, and what they are for."""
 
     @abstractmethod
-    def similarity(self, one: Any, other: Any) -> Any:
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The similarity of all pairs."""
 
     @abstractmethod
-    def similarity_pairwise(self, one: Any, other: Any) -> Any:
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The similarity of the vectors side by side."""
 
 
@@ -99,30 +99,30 @@ class FunctionModel(MtebModel):
         """What the function returns."""
         return self._encode(texts, None if is_document(prompt_type) else self.instruction)
 
-    def similarity(self, one: Any, other: Any) -> Any:
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The similarity of all pairs."""
         from mteb.similarity_functions import cos_sim
 
-        return (self._similarity or cos_sim)(one, other)
+        return (self._similarity or cos_sim)(embeddings1, embeddings2)
 
-    def similarity_pairwise(self, one: Any, other: Any) -> Any:
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Cosine of the vectors side by side."""
         from mteb.similarity_functions import pairwise_cos_sim
 
-        return pairwise_cos_sim(one, other)
+        return pairwise_cos_sim(embeddings1, embeddings2)
 
 
 class WrappedModel(MtebModel):
     """A sentence-transformers model in mteb's own wrapper, which applies the prompts and the similarity of the model."""
 
-    def __init__(self, name: str, model: Any, seen: Seen) -> None:
+    def __init__(self, name: str, model: Any, observer: Seen) -> None:
         """seen is called with all vectors."""
         from mteb.models import SentenceTransformerEncoderWrapper
 
         super().__init__(name, None)
         with quiet():
             self._wrapper = SentenceTransformerEncoderWrapper(model)
-        self._seen = seen
+        self._seen = observer
 
     def vectors(self, texts: Sequence[str], inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
         """What the wrapper returns, in batches that fit into memory."""
@@ -131,13 +131,13 @@ class WrappedModel(MtebModel):
         self._seen(vectors)
         return vectors
 
-    def similarity(self, one: Any, other: Any) -> Any:
-        """The model's own similarity of all pairs."""
-        return self._wrapper.similarity(one, other)
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """The model's own pairwise similarity matrix."""
+        return self._wrapper.similarity(embeddings1, embeddings2)
 
-    def similarity_pairwise(self, one: Any, other: Any) -> Any:
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The model's own similarity of the vectors side by side."""
-        return self._wrapper.similarity_pairwise(one, other)
+        return self._wrapper.similarity_pairwise(embeddings1, embeddings2)
 
 
 def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode, similarity: Similarity | None = None) -> Outcome:
@@ -149,12 +149,12 @@ def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode, similarity: 
     return _evaluated(task, lambda instruction: FunctionModel(name, encode, instruction, similarity))
 
 
-def evaluate_wrapped(task: LocalTask | MtebTask, name: str, model: Any, seen: Seen) -> Outcome:
+def evaluate_wrapped(task: LocalTask | MtebTask, name: str, model: Any, observer: Seen) -> Outcome:
     """Score a sentence-transformers model with its own prompts and similarity, as mteb.evaluate does. Raises UnmaskError as `evaluate`.
 
-    seen: is called with all vectors.
+    observer: is called with all vectors.
     """
-    return _evaluated(task, lambda _: WrappedModel(name, model, seen))
+    return _evaluated(task, lambda _: WrappedModel(name, model, observer))
 
 
 def _evaluated(task: LocalTask | MtebTask, model_of: Callable[[str | None], MtebModel]) -> Outcome:
@@ -176,7 +176,7 @@ def _of_mteb(loaded: Any, task: MtebTask, kind: TextKind, model: MtebModel) -> O
     except UnmaskError:
         raise
     except Exception as error:
-        if model.failed or _is_full(error):  # not mteb's: to be seen as it is
+        if model.failed or _is_full(error):  # not mteb's: re-raised unchanged
             raise
         raise UnmaskError(f"mteb could not score '{task.name}': {cause_of(error)}") from error
 
@@ -225,16 +225,16 @@ def _defined(score: float) -> float:
 def _ami(items: Items, recorder: RecordingRandom) -> float:
     """AMI over the distinct texts of each experiment, averaged.
 
-    mteb draws with replacement and counts a text as often as it is drawn: copies share their cluster and their label, so that
+    mteb draws with replacement and counts every draw of a text: copies share their cluster and their label, so that
     its own AMI of random vectors on a hundred texts is 0.2 and not the 0 that AMI is there for.
     """
     from sklearn.metrics import adjusted_mutual_info_score
 
     values = []
-    for replicate, drawn in enumerate(recorder.draws):
+    for replicate, indices in enumerate(recorder.draws):
         # an item is a draw, or a text with the number of its draws
         weight = items.columns.get("weight")
-        distinct = np.unique(drawn, return_index=True)[1] if weight is None else np.flatnonzero(weight[:, replicate])
+        distinct = np.unique(indices, return_index=True)[1] if weight is None else np.flatnonzero(weight[:, replicate])
         label, assigned = (items.columns[name][distinct, replicate] for name in ("label", "assigned"))
         values.append(adjusted_mutual_info_score(label, assigned))
     return float(np.mean(values))
@@ -243,11 +243,11 @@ def _ami(items: Items, recorder: RecordingRandom) -> float:
 @lru_cache(maxsize=1)  # the designs that share a pass are scored on a task one after the other
 def _loaded(task: MtebTask) -> list[Any]:
     """mteb's task with its data, on the splits and subsets of the task; its parts if it is made of tasks."""
-    whole = english(task.in_mteb)
-    parts = [english(part.metadata.name) for part in whole.metadata.tasks] if whole.is_aggregate else [whole]
+    loaded = english(task.in_mteb)
+    parts = [english(part.metadata.name) for part in loaded.metadata.tasks] if loaded.is_aggregate else [loaded]
     for part in parts:
         part.filter_eval_splits(list(task.splits) or None)
-        if task.subsets and not whole.is_aggregate:
+        if task.subsets and not loaded.is_aggregate:
             part.hf_subsets = list(task.subsets)
         try:
             with quiet():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 def read_labels_once(task: Any) -> None:
     """Keep the labels of an mteb classification task in memory, and compute no score that is not kept.
 
-    A task with a protocol of its own stays as it is.
+    Tasks with a custom protocol are left unchanged.
     """
     from mteb.abstasks import AbsTaskClassification
 
@@ -29,12 +29,12 @@ def read_labels_once(task: Any) -> None:
 
 
 def _drawing(task: Any, draw: Callable[..., Any]) -> Callable[..., Any]:
-    held: dict[int, WithLabels] = {}
+    cache: dict[int, WithLabels] = {}
 
-    def drawn(dataset: Any, *given: Any, **named: Any) -> Any:
-        if id(dataset) not in held:
-            held[id(dataset)] = WithLabels(dataset, task.label_column_name)
-        return draw(held[id(dataset)], *given, **named)
+    def drawn(dataset: Any, *args: Any, **options: Any) -> Any:
+        if id(dataset) not in cache:
+            cache[id(dataset)] = WithLabels(dataset, task.label_column_name)
+        return draw(cache[id(dataset)], *args, **options)
 
     return drawn
 
@@ -49,24 +49,24 @@ def _accuracy_and_f1(gold: Sequence[Any], predicted: Any) -> dict[str, float]:
 
 
 def _scoring(score: Callable[..., Any]) -> Callable[..., Any]:
-    def scored(gold: Any, predicted: Any, *given: Any, **named: Any) -> Any:
+    def scored(gold: Any, predicted: Any, *args: Any, **options: Any) -> Any:
         labels = gold[:]
         if np.ndim(labels) == 1 and len(set(labels)) == 2 and 1 not in labels:
             labels, predicted = _numbered(labels, predicted)
-        return score(labels, predicted, *given, **named)
+        return score(labels, predicted, *args, **options)
 
     return scored
 
 
 def _numbered(gold: Sequence[Any], predicted: Any) -> tuple[list[int], NDArray[np.int64]]:
-    """The same labels under other numbers, those of the test texts being 0 and 1, which changes no accuracy and no F1.
+    """The same labels, renumbered so that the labels of the test texts are 0 and 1. This changes neither accuracy nor F1.
 
     mteb takes test texts of two labels for a binary task, and asks for the average precision of label 1. Three classes of which the
     test texts hold 0 and 2 have none.
     """
     labels = np.asarray(predicted).tolist()
     order = [*sorted(set(gold)), *sorted(set(labels) - set(gold))]
-    number = {label: place for place, label in enumerate(order)}
+    number = {label: index for index, label in enumerate(order)}
     return [number[label] for label in gold], np.array([number[label] for label in labels])
 
 

@@ -28,8 +28,8 @@ def instruction_of(metadata: Any) -> str:
 
 
 def model_meta(name: str, revision: str = "local", settings: Mapping[str, Any] | None = None) -> Any:
-    """mteb's metadata of a model. settings: what its vectors depend on beside the weights; mteb keeps results apart by them."""
+    """mteb's metadata of a model. settings: what else its vectors depend on, besides the weights; mteb separates results by them."""
     from mteb.models.model_meta import ModelMeta
 
-    about = {"name": f"unmask/{name.replace('/', '-')}", "revision": revision, "modalities": ["text"]}
-    return ModelMeta.create_empty({**about, "experiment_kwargs": dict(settings) if settings else None})
+    fields = {"name": f"unmask/{name.replace('/', '-')}", "revision": revision, "modalities": ["text"]}
+    return ModelMeta.create_empty({**fields, "experiment_kwargs": dict(settings) if settings else None})

@@ -18,7 +18,7 @@ Measure = Callable[[Scores, Relevant, int], float]
 
 
 def ndcg(scores: Scores, relevant: Relevant, depth: int) -> float:
-    """nDCG at a depth of one query, with gains as they are (trec_eval's ndcg_cut); ties by descending id, as trec_eval."""
+    """nDCG at a depth of one query, with linear gains (trec_eval's ndcg_cut); ties by descending id, as trec_eval."""
     gains = [max(relevant.get(document, 0), 0) for document in _ranking(scores)[:depth]]
     ideal = sorted((gain for gain in relevant.values() if gain > 0), reverse=True)[:depth]
     discounts = 1 / np.log2(np.arange(2, depth + 2))
@@ -36,8 +36,8 @@ def average_precision(scores: Scores, relevant: Relevant, depth: int) -> float:
 
 def reciprocal_rank(scores: Scores, relevant: Relevant, depth: int) -> float:
     """One over the rank of the first relevant document among the first `depth`, or 0."""
-    places = np.flatnonzero(_hits(scores, relevant, depth))
-    return 1 / float(places[0] + 1) if len(places) else 0.0
+    hits = np.flatnonzero(_hits(scores, relevant, depth))
+    return 1 / float(hits[0] + 1) if len(hits) else 0.0
 
 
 def recall(scores: Scores, relevant: Relevant, depth: int) -> float:
@@ -70,7 +70,7 @@ MEASURES: dict[str, Measure] = {
 def without_abstention() -> Iterator[None]:
     """Let mteb leave out, within a `with` block, how well scores tell when not to answer (nAUC).
 
-    These are a hundred areas for each task that ranks, which nobody reads here, and they take longer than its scores.
+    These are about a hundred areas per ranking task; they are unused here and take longer to compute than the scores.
     """
     from mteb._evaluators import retrieval_metrics
 
@@ -84,7 +84,7 @@ def without_abstention() -> Iterator[None]:
 
 
 def ranked_items(scored: ScoredSubset) -> Items | None:
-    """Queries as items; None for a main score that is no mean over queries."""
+    """Queries as items; None if the main score is not a mean over queries."""
     results = scored.predicted
     if scored.task.ignore_identical_ids:
         results = {query: {key: value for key, value in scores.items() if key != query} for query, scores in results.items()}
@@ -98,7 +98,7 @@ def ranked_items(scored: ScoredSubset) -> Items | None:
 
 
 def per_query(metric: str, results: Mapping[str, Scores], relevant: Mapping[str, Relevant]) -> NDArray[np.float64] | None:
-    """The measure of each query, in the order of their ids; None for a main score that is no mean over queries.
+    """The measure of each query, in the order of their ids; None if the main score is not a mean over queries.
 
     metric: such as `ndcg_at_10`. With `max_over_subqueries_` before it, the queries `a_1`, `a_2`, ... are one query `a`, and a document
     has the highest of its scores for them (MIND: one query for each article that a user has read).
@@ -117,11 +117,11 @@ def _merged(results: Mapping[str, Scores], relevant: Mapping[str, Relevant]) -> 
     best: dict[str, dict[str, float]] = {}
     judged: dict[str, Relevant] = {}
     for query, scores in results.items():
-        whole = query.rpartition("_")[0]
-        judged[whole] = relevant[query]
-        mine = best.setdefault(whole, {})
+        query_id = query.rpartition("_")[0]
+        judged[query_id] = relevant[query]
+        scores_of_query = best.setdefault(query_id, {})
         for document, score in scores.items():
-            mine[document] = max(score, mine.get(document, score))
+            scores_of_query[document] = max(score, scores_of_query.get(document, score))
     return dict(best), judged
 
 

@@ -38,16 +38,16 @@ class RecordingRandom(random.Random):
 
     def choices(self, population: Any, *args: Any, **options: Any) -> list[Any]:
         """Draw as random.Random does, and remember."""
-        drawn = super().choices(population, *args, **options)
-        self.draws.append(drawn)
-        return drawn
+        sample = super().choices(population, *args, **options)
+        self.draws.append(sample)
+        return sample
 
 
 @dataclass(frozen=True)
 class ScoredSubset:
     """One subset of one split, scored by mteb.
 
-    task: mteb's task. data: the rows of the split. predicted: the predictions that mteb saved. scores: those of mteb.
+    task: mteb's task. data: the rows of the split. predicted: the predictions that mteb saved. scores: mteb's scores.
     """
 
     task: Any
@@ -69,7 +69,7 @@ class ScoredSubset:
 
 
 def checked(items: Items | None, scored: ScoredSubset) -> Items | None:
-    """The items that a main score averages over. None if they do not give the main score, as for a score that is no mean over items."""
+    """The items that a main score averages over. None if their mean is not the main score."""
     main = float(scored.scores["main_score"])
     fits = items is not None and abs(score(items) - (0.0 if np.isnan(main) else main)) < _ROUNDED
     return items if fits else None
@@ -77,10 +77,10 @@ def checked(items: Items | None, scored: ScoredSubset) -> Items | None:
 
 def joined(parts: Sequence[Items | None], main: float) -> Items | None:
     """The items of several subsets as one set; None if a subset has none, or if the mean over all items is not the main score."""
-    known = [items for items in parts if items is not None]
-    if len(known) == len(parts) == 1:
-        return known[0]
-    if len(known) < len(parts) or any(items.metric != "mean" for items in known):
+    available = [items for items in parts if items is not None]
+    if len(available) == len(parts) == 1:
+        return available[0]
+    if len(available) < len(parts) or any(items.metric != "mean" for items in available):
         return None
-    values = np.concatenate([items.columns["value"] for items in known])
+    values = np.concatenate([items.columns["value"] for items in available])
     return Items("mean", {"value": values}) if abs(values.mean() - main) < _ROUNDED else None

@@ -22,8 +22,8 @@ def _readable(value: Any) -> Any:
     if isinstance(value, str):
         return without_surrogates(value)
     if isinstance(value, dict):
-        return {name: _readable(one) for name, one in value.items()}
-    return [_readable(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _readable(item) for name, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def split_table(rows: Sequence[Row]) -> Any:
