@@ -68,7 +68,7 @@ def test_symmetry() -> None:
 
 def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
     model = pico_model(tokenizer, "causal", "olmoe")
-    found = probe_winners(model, DESIGNS, PAIRS, most=3)
+    found = probe_winners(model, DESIGNS, PAIRS, limit=3)
     similarities = pair_cosines(model, DESIGNS, PAIRS)
     gold = [pair.score for pair in PAIRS]
     for place in (0, 1):

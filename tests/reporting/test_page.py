@@ -261,7 +261,7 @@ def test_amounts_have_three_digits(number: float | None, shown: str) -> None:
 def test_many_names_are_counted() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
-    assert listed(list("abcdefg"), most=2) == "a, b and 5 others"
+    assert listed(list("abcdefg"), limit=2) == "a, b and 5 others"
 
 
 def head_of(folder: Path) -> tuple[str, str]:

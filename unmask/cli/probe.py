@@ -291,7 +291,7 @@ def pairs(
     rows = read_pairs(pairs, limit)
     labels, pair = labelled_pair(designs)
     loaded = _load(model, pair[0].attention, options)
-    result = probe_winners(loaded, pair, rows, most=most)
+    result = probe_winners(loaded, pair, rows, limit=most)
     note = save_probe(result, output, "pairs", partial(draw_winners, result, output, labels))
     _show(result, pairs_table(result, labels), as_json, [note])
 
@@ -433,7 +433,7 @@ def experts(
     rows = read_labelled(texts or [], label or [], column or ["text"], seed)
     check_folder(output)
     loaded = load_encoder(options.source(model), "causal", **_encoding(options), predicts=True)
-    result = measure_experts(loaded, rows, output, together=together, seed=seed, batch_tokens=options.batch_tokens)
+    result = measure_experts(loaded, rows, output, all_points=together, seed=seed, batch_tokens=options.batch_tokens)
     _show(result, experts_table(result, output), as_json)
 
 

@@ -52,7 +52,7 @@ class Branch:
 def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Branch:
     """Load a branch of a dense language model. Raises UnmaskError if it has another tokenizer, or if it is not a branch of this model.
 
-    An embedder is saved without the head that predicts tokens. If that head is not tied, the branch has that of the base.
+    An embedder is saved without the head that predicts tokens. If that head is not tied, the branch uses the base model's head.
     """
     try:
         model, branch_tokenizer = load_base_language_model(source)
@@ -76,8 +76,8 @@ def _require_branch_of(dense: PreTrainedModel, branch: Branch) -> None:
             "A branch is a copy of the base model that was trained further."
         )
     for path, weight in base.items():
-        if (own := branch.weights[path]).shape != weight.shape:
-            sizes = (" x ".join(map(str, tensor.shape)) for tensor in (own, weight))
+        if (branch_weight := branch.weights[path]).shape != weight.shape:
+            sizes = (" x ".join(map(str, tensor.shape)) for tensor in (branch_weight, weight))
             raise UnmaskError(
                 f"Branch '{{}}' does not fit the base model: its {path} is {{}}, the base's is {{}}.".format(
                     branch.name, *sizes
@@ -91,7 +91,7 @@ def _require_branch_of(dense: PreTrainedModel, branch: Branch) -> None:
 
 
 def _cosine(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
-    """Cosine of two models as vectors of all their matrices. (Norms are near 1 in every model, so they would hide all differences.)"""
+    """Cosine of two models, each flattened into one vector. (Norms are near 1 in every model, so they would hide all differences.)"""
     product = squares = rest = 0.0
     for path, weight in first.items():
         if weight.ndim > 1:

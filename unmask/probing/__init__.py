@@ -9,7 +9,7 @@
     states       state_change        How much does each state change when attention becomes bidirectional?
     layers       layers              How do vectors change from layer to layer, and what does each layer score?
     attribution  attribution         Which layers does a trained head over layers read?
-    clusters     clusters, topics    Do two designs group texts alike, and what are the groups about?
+    clusters     clusters, topics    Do two designs form the same clusters of texts, and what are the clusters about?
     prompts      prompt_sensitivity  How much do similarities change with the prompt?
     winners      won_pairs           Which pairs does one design rank right and another wrong?
 

@@ -1,4 +1,4 @@
-"""Clusters: do two designs, such as hidden states and routing weights, group the same texts alike?
+"""Clusters: do two designs, such as hidden states and routing weights, form the same clusters of texts?
 
 The vectors of each design, at unit length, are clustered by k-means. Then the two groupings of the texts are compared (MoEE, arXiv
 2410.10814, section 3.3: Jaccard 0.06 and an exact matching of 45.5 % for hidden states and routing weights). Each measure is given with two
@@ -126,14 +126,16 @@ def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: in
 
     def dealt_anew() -> float:
         order = random.permutation(len(first[0]))
-        return float(np.mean([measure(contingency(some, others[order])) for some, others in zip(first, second, strict=True)]))
+        return float(
+            np.mean([measure(contingency(grouping, paired[order])) for grouping, paired in zip(first, second, strict=True)])
+        )
 
     dealt = np.array([dealt_anew() for _ in range(_PERMUTATIONS)])
     low, high = np.quantile(dealt, [0.025, 0.975])
-    one, other = (mean_agreement(measure, list(combinations(some, 2))) for some in (first, second))
+    within_first, within_second = (mean_agreement(measure, list(combinations(groupings, 2))) for groupings in (first, second))
     p = (int((dealt >= value).sum()) + 1) / (_PERMUTATIONS + 1)
     chance = float(dealt.mean()), (float(low), float(high))
-    return Agreement(name, value, bounds, *chance, p, (one[0], other[0]), (one[1], other[1]))
+    return Agreement(name, value, bounds, *chance, p, (within_first[0], within_second[0]), (within_first[1], within_second[1]))
 
 
 def mean_agreement(measure: Callable[[Table], float], pairs: Sequence[tuple[Labels, Labels]]) -> tuple[float, Bounds | None]:
@@ -196,8 +198,8 @@ def probe_clusters(
     vectors = design_vectors(encoder, designs, texts)
     first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
     order = matched(first[0], second[0])
-    known = np.unique(labels, return_inverse=True)[1] if labels is not None else None
-    golds = [] if known is None else [_with(known, grouping) for grouping in (first, second)]
+    label_codes = np.unique(labels, return_inverse=True)[1] if labels is not None else None
+    golds = [] if label_codes is None else [_with(label_codes, grouping) for grouping in (first, second)]
     words = [[tuple(top) for top in top_words(texts, grouping[0].tolist())] for grouping in (first, second)]
     return Clusters(
         (designs[0].name, designs[1].name),
@@ -206,7 +208,7 @@ def probe_clusters(
         seeds,
         tuple(agree(name, first, second) for name in MEASURES),
         tuple(tuple(row) for row in contingency(first[0], second[0])[:, order].tolist()),
-        (tuple(words[0]), tuple(words[1][place] for place in order)),
+        (tuple(words[0]), tuple(words[1][index] for index in order)),
         (golds[0][0], golds[1][0]) if golds else None,
         (golds[0][1], golds[1][1]) if golds else None,
         fingerprint_of([*texts, *(labels or [])]),
@@ -218,7 +220,7 @@ def matched(first: Labels, second: Labels) -> list[int]:
     """For each cluster of the first grouping, the cluster of the second that it is matched with."""
     from scipy.optimize import linear_sum_assignment
 
-    return [int(place) for place in linear_sum_assignment(contingency(first, second), maximize=True)[1]]
+    return [int(column) for column in linear_sum_assignment(contingency(first, second), maximize=True)[1]]
 
 
 def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[tuple[float, ...], Bounds | None]:

@@ -7,7 +7,7 @@
   use (Roy and Vetterli, 2007).
 
 Intervals are by jackknife (`unmask.statistics.intervals`), since a bootstrap would draw some texts twice, and two copies of a text are
-equal. Texts that pairs link are left out together: the two texts of a paraphrase are alike.
+equal. Texts that pairs link are left out together, since the two texts of a paraphrase are similar.
 """
 
 from __future__ import annotations
@@ -158,15 +158,15 @@ def without_each(
     sums, with_all, inside = np.zeros((number, rows.shape[1])), np.zeros(number), np.zeros(number)
     np.add.at(sums, groups, rows)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
-        own = groups[start : start + _ROWS_AT_ONCE]
+        block_groups = groups[start : start + _ROWS_AT_ONCE]
         near = np.exp(-_T * (2 - 2 * rows[start : start + _ROWS_AT_ONCE] @ rows.T))
-        with_all += np.bincount(own, near.sum(axis=1), number)
-        inside += np.bincount(own, (near * (own[:, None] == groups)).sum(axis=1), number)
-    left = len(rows) - np.bincount(groups, minlength=number).astype(np.float64)
-    left[left < 2] = np.nan
-    close = with_all.sum() - 2 * with_all + inside - left  # a text with itself has a kernel of 1
-    total = np.square(sums.sum(axis=0) - sums).sum(axis=1) - left
-    return np.log(close / left / (left - 1)), total / left / (left - 1)
+        with_all += np.bincount(block_groups, near.sum(axis=1), number)
+        inside += np.bincount(block_groups, (near * (block_groups[:, None] == groups)).sum(axis=1), number)
+    remaining = len(rows) - np.bincount(groups, minlength=number).astype(np.float64)
+    remaining[remaining < 2] = np.nan
+    close = with_all.sum() - 2 * with_all + inside - remaining  # a text with itself has a kernel of 1
+    total = np.square(sums.sum(axis=0) - sums).sum(axis=1) - remaining
+    return np.log(close / remaining / (remaining - 1)), total / remaining / (remaining - 1)
 
 
 def _score(file: Path, line: int, row: dict[str, Any]) -> float:
@@ -191,18 +191,20 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
     vectors = embedder.encode(texts)
     groups = linked([(row[pair.one], row[pair.other]) for pair in pairs], len(texts))
     first, second = ([row[getattr(pair, side)] for pair in positives] for side in ("one", "other"))
-    apart = np.square(unit(vectors[first]) - unit(vectors[second])).sum(axis=1)
-    own = np.unique(groups[first], return_inverse=True)[1]
-    aligned = ratio_left_out(np.bincount(own, apart).astype(np.float64), np.bincount(own).astype(np.float64))
+    squared_distances = np.square(unit(vectors[first]) - unit(vectors[second])).sum(axis=1)
+    pair_groups = np.unique(groups[first], return_inverse=True)[1]
+    aligned = ratio_left_out(
+        np.bincount(pair_groups, squared_distances).astype(np.float64), np.bincount(pair_groups).astype(np.float64)
+    )
     spread, close = without_each(vectors, groups)
-    found = alignment(vectors[first], vectors[second]), uniformity(vectors), mean_cosine(vectors)
+    measures = alignment(vectors[first], vectors[second]), uniformity(vectors), mean_cosine(vectors)
     return Geometry(
-        alignment=found[0],
-        alignment_interval=jackknife_interval(found[0], aligned),
-        uniformity=found[1],
-        uniformity_interval=jackknife_interval(found[1], spread, most=0.0),
-        mean_cosine=found[2],
-        mean_cosine_interval=jackknife_interval(found[2], close, most=1.0),
+        alignment=measures[0],
+        alignment_interval=jackknife_interval(measures[0], aligned),
+        uniformity=measures[1],
+        uniformity_interval=jackknife_interval(measures[1], spread, most=0.0),
+        mean_cosine=measures[2],
+        mean_cosine_interval=jackknife_interval(measures[2], close, most=1.0),
         effective_rank=effective_rank(vectors),
         positives=len(positives),
         texts=len(texts),

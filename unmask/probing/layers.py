@@ -2,7 +2,7 @@
 
 Pooling and Attention (arXiv 2409.02727, figures 1 and 2) finds that adjacent deep layers have nearly equal embeddings, that early ones
 change much, and that scores are flat over a wide range of layers. All layers are read from one forward pass. States of a decoder share a
-large common part, so the cosine of two layers is high whatever the text. Therefore a second cosine is given too: that of centred vectors,
+large common part, so the cosine of two layers is high whatever the text. Therefore the cosine of centred vectors is given too,
 minus their layer's mean over the texts.
 """
 
@@ -92,8 +92,8 @@ def centre(stack: Stack) -> Stack:
 def next_layers(stack: Stack, seed: int = 0) -> tuple[Estimate, ...]:
     """For layers 1..L-1, the mean cosine with the next layer, and its interval over texts."""
     values = row_cosines(stack[:-1], stack[1:])
-    drawn = np.random.default_rng(seed).integers(values.shape[1], size=(RESAMPLES, values.shape[1]))
-    return tuple(Estimate(float(row.mean()), interval(row[drawn].mean(axis=1))) for row in values)
+    resamples = np.random.default_rng(seed).integers(values.shape[1], size=(RESAMPLES, values.shape[1]))
+    return tuple(Estimate(float(row.mean()), interval(row[resamples].mean(axis=1))) for row in values)
 
 
 def layer_designs(design: Design, depth: int) -> list[Design]:
@@ -164,7 +164,7 @@ def _intervals(items: Sequence[Items], scores: Sequence[float]) -> tuple[tuple[t
     # resamples score a higher V-measure than the items do: they are shifted to the score (see `v_measure`)
     samples = [bootstrap(layer_items, RESAMPLES) for layer_items in items]
     if items[0].metric == "v-measure":
-        samples = [drawn - drawn.mean() + score for drawn, score in zip(samples, scores, strict=True)]
+        samples = [sample - sample.mean() + score for sample, score in zip(samples, scores, strict=True)]
     best = int(np.argmax(scores))
-    level = [layer + 1 for layer, drawn in enumerate(samples) if layer == best or interval(samples[best] - drawn)[0] <= 0]
-    return tuple(interval(drawn) for drawn in samples), tuple(level)
+    level = [layer + 1 for layer, sample in enumerate(samples) if layer == best or interval(samples[best] - sample)[0] <= 0]
+    return tuple(interval(sample) for sample in samples), tuple(level)

@@ -133,9 +133,9 @@ def mask_text(ids: Sequence[int], special: Sequence[int], rate: float, mask: int
     random = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
     count = max(1, round(rate * len(free))) if free else 0
     positions = tuple(sorted(free[index] for index in random.permutation(len(free))[:count].tolist()))
-    chosen = set(positions)
+    masked_positions = set(positions)
     return MaskedText(
-        tuple(mask if position in chosen else int(token) for position, token in enumerate(ids)),
+        tuple(mask if position in masked_positions else int(token) for position, token in enumerate(ids)),
         positions,
         tuple(int(ids[position]) for position in positions),
     )
@@ -147,10 +147,10 @@ def score_logits(logits: Float[Tensor, "masked token"], targets: Int[Tensor, " m
     Tokens with equal logits, which are frequent in bf16, are ordered by their id.
     """
     logits = logits.float()
-    own = logits.gather(1, targets.unsqueeze(1))
+    target_logits = logits.gather(1, targets.unsqueeze(1))
     earlier = torch.arange(logits.shape[1], device=logits.device) < targets.unsqueeze(1)
-    rank = ((logits > own) | ((logits == own) & earlier)).sum(dim=1)
-    surprise = logits.logsumexp(dim=1) - own.squeeze(1)
+    rank = ((logits > target_logits) | ((logits == target_logits) & earlier)).sum(dim=1)
+    surprise = logits.logsumexp(dim=1) - target_logits.squeeze(1)
     return torch.stack([(rank < 1).float(), (rank < 5).float(), surprise], dim=1)
 
 

@@ -21,7 +21,7 @@ from unmask.statistics.ratios import Difference, Ratio, difference
 
 @dataclass(frozen=True)
 class StageGap:
-    """The gap of one stage. name: as the user gave it; found: the gap; step: the gap minus that of the stage before, None for the first."""
+    """The gap of one stage. name: as the user gave it; found: the gap; step: the change from the previous stage, None for the first."""
 
     name: str
     found: PrefixGap

@@ -49,9 +49,9 @@ class Triple:
 
 @dataclass(frozen=True)
 class PrefixGap:
-    """How much the states of a prefix tell of what follows.
+    """How much the states of a prefix reveal about the text that follows.
 
-    gap: mean of cos(q, s+) - cos(q, s-), exactly 0 if the model sees nothing of what follows; accuracy: the share of triples with a
+    gap: mean of cos(q, s+) - cos(q, s-), exactly 0 if the model does not see the text that follows; accuracy: the share of triples with a
     positive gap (0.0 for a causal model); same, different: the two mean cosines. Intervals are 95 % over triples: by bootstrap, and of
     the accuracy by Wilson's formula.
     """
@@ -156,11 +156,11 @@ def prefix_vectors(encoder: Encoder, triple: Triple, layer: int) -> list[NDArray
     positions = torch.arange(length).expand(len(ids), -1)
     real = positions < torch.tensor([[len(text_ids)] for text_ids in ids])
     embed = (positions >= start) & (positions < stop)
-    read = HiddenRead(layer, mean)
+    hidden_read = HiddenRead(layer, mean)
     vectors = []
     for first in range(len(ids)):
         batch = TokenBatch(padded.roll(-first, 0), real.roll(-first, 0), embed)
-        vectors.append(encoder.backbone.read(batch, [read])[read][0].cpu().numpy().astype(np.float64))
+        vectors.append(encoder.backbone.read(batch, [hidden_read])[hidden_read][0].cpu().numpy().astype(np.float64))
     return vectors
 
 
@@ -170,11 +170,13 @@ def prefix_tokens(encoder: Encoder, triple: Triple) -> tuple[list[list[int]], tu
     spans, border = set(), len(triple.prefix)
     for text in triple.texts:
         tokens = tokenize_bare(encoder.tokenizer, text)
-        places = enumerate(zip(tokens.offsets, tokens.special, strict=True))
-        own = [at for at, ((begin, end), special) in places if begin < border and end > begin and not special]
-        if not own or tokens.offsets[own[-1]][1] > border:
+        indexed_tokens = enumerate(zip(tokens.offsets, tokens.special, strict=True))
+        prefix_indices = [
+            index for index, ((begin, end), special) in indexed_tokens if begin < border and end > begin and not special
+        ]
+        if not prefix_indices or tokens.offsets[prefix_indices[-1]][1] > border:
             raise _inexact(triple, f"in '{text}' a token crosses its end")
-        spans.add((own[0], own[-1] + 1))
+        spans.add((prefix_indices[0], prefix_indices[-1] + 1))
         all_ids.append(list(tokens.ids))
     stop = next(iter(spans))[1]
     if len(spans) > 1 or len({tuple(ids[:stop]) for ids in all_ids}) > 1:

@@ -64,12 +64,12 @@ class PromptSensitivity:
 
 def summarise(matrix: Square, prompts: int) -> dict[str, float]:
     """Means of a matrix of readings: within HS and, if RW are there too, within RW, between, same prompt, steadier."""
-    above = np.triu_indices(prompts, 1)
-    means = {"HS": float(matrix[:prompts, :prompts][above].mean())}
+    upper_triangle = np.triu_indices(prompts, 1)
+    means = {"HS": float(matrix[:prompts, :prompts][upper_triangle].mean())}
     if len(matrix) < 2 * prompts:
         return means
     across = matrix[:prompts, prompts : 2 * prompts]
-    means["RW"] = float(matrix[prompts : 2 * prompts, prompts : 2 * prompts][above].mean())
+    means["RW"] = float(matrix[prompts : 2 * prompts, prompts : 2 * prompts][upper_triangle].mean())
     return means | {
         "between": float(across.mean()),
         "same prompt": float(across.diagonal().mean()),

@@ -98,7 +98,7 @@ def probe_states(encoder: Encoder, texts: Sequence[str]) -> StateChange:
     unrelated = [_unrelated(*states, groups) for states in zip(sums.causal, sums.bidirectional, strict=True)]
     return StateChange(
         tuple(tuple(row) for row in (total / counts).tolist()),
-        tuple(tuple(_of_bin(sums, layer, place) for place in range(len(bins))) for layer in range(backbone.depth)),
+        tuple(tuple(_of_bin(sums, layer, bin_index) for bin_index in range(len(bins))) for layer in range(backbone.depth)),
         tuple(bins),
         tuple(int(count) for count in counts),
         tuple(Estimate(layer.value, layer.interval() or (layer.value, layer.value)) for layer in by_layer),
@@ -119,11 +119,11 @@ def name_of(bounds: tuple[int, int]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _of_bin(sums: _Sums, layer: int, place: int) -> Bounds | None:
+def _of_bin(sums: _Sums, layer: int, bin_index: int) -> Bounds | None:
     """The interval of a mean cosine, over the texts that reach the bin."""
-    reach = sums.tokens[:, place] > 0
-    above, below = sums.cosine[reach, layer, place], sums.tokens[reach, place]
-    return jackknife_interval(float(above.sum() / below.sum()), ratio_left_out(above, below), most=1.0)
+    reach = sums.tokens[:, bin_index] > 0
+    cosines, counts = sums.cosine[reach, layer, bin_index], sums.tokens[reach, bin_index]
+    return jackknife_interval(float(cosines.sum() / counts.sum()), ratio_left_out(cosines, counts), most=1.0)
 
 
 def _unrelated(causal: Tensor, bidirectional: Tensor, tokens: NDArray[np.float64]) -> tuple[float, Bounds | None]:
@@ -151,14 +151,14 @@ def _sum_up(
     starts = np.array([first for first, _ in bins])
     budget = min(batch_tokens, max(1, _STATES_AT_ONCE // (width * depth)))
     with progress_bar("reading texts", len(texts)) as advance:
-        for places in plan([len(text.ids) for text in texts], budget):
-            batch = collate([texts[place] for place in places], pad_id=0)
+        for members in plan([len(text.ids) for text in texts], budget):
+            batch = collate([texts[index] for index in members], pad_id=0)
             rows, positions = (indices.numpy() for indices in batch.real.nonzero(as_tuple=True))
-            where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
-            np.add.at(sums.tokens, where, 1)
-            for layer, cosine in enumerate(_both_ways(*backbones, batch, sums, torch.from_numpy(where[0] % _GROUPS))):
-                np.add.at(sums.cosine[:, layer], where, cosine)
-            advance(len(places))
+            cells = np.array(members)[rows], np.searchsorted(starts, positions, side="right") - 1
+            np.add.at(sums.tokens, cells, 1)
+            for layer, cosine in enumerate(_both_ways(*backbones, batch, sums, torch.from_numpy(cells[0] % _GROUPS))):
+                np.add.at(sums.cosine[:, layer], cells, cosine)
+            advance(len(members))
     return sums
 
 
@@ -170,13 +170,13 @@ def _both_ways(
     groups: the group of each token's text.
     """
     layers = range(1, causal.depth + 1)
-    own = [HiddenRead(layer, _real) for layer in layers]
-    kept = causal.read(batch, own)
+    causal_reads = [HiddenRead(layer, _real) for layer in layers]
+    causal_states = causal.read(batch, causal_reads)
 
     def against(layer: int) -> HiddenRead:
         def compare(hidden: Tensor, mask: Tensor) -> Tensor:
             # each layer's causal states are dropped as soon as they have been compared
-            before, after = (_unit(states) for states in (kept.pop(own[layer - 1]), _real(hidden, mask)))
+            before, after = (_unit(states) for states in (causal_states.pop(causal_reads[layer - 1]), _real(hidden, mask)))
             sums.causal[layer - 1].index_add_(0, groups, before.double().cpu())
             sums.bidirectional[layer - 1].index_add_(0, groups, after.double().cpu())
             return (before * after).sum(dim=1, keepdim=True)
@@ -184,7 +184,7 @@ def _both_ways(
         return HiddenRead(layer, compare)
 
     cosines = bidirectional.read(batch, reads := [against(layer) for layer in layers])
-    return [cosines[read][:, 0].double().cpu().numpy() for read in reads]
+    return [cosines[hidden_read][:, 0].double().cpu().numpy() for hidden_read in reads]
 
 
 def _real(hidden: Tensor, mask: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def top_words(texts: Sequence[str], clusters: Sequence[int], number: int = 10) -
     from sklearn.feature_extraction.text import CountVectorizer
 
     joined = [
-        " ".join(text for text, own in zip(texts, clusters, strict=True) if own == cluster)
+        " ".join(text for text, assigned in zip(texts, clusters, strict=True) if assigned == cluster)
         for cluster in range(max(clusters) + 1)
     ]
     vectorizer = CountVectorizer(stop_words="english")

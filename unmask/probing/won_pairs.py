@@ -50,7 +50,7 @@ class WonPairs:
     spearman: of each design with gold; errors: of each design on every pair; margin: the mean margin; wins: the numbers of pairs that the
     first and the second design win; p: of the hypothesis that margins are symmetric around 0 (Wilcoxon signed-rank, two-sided, margins of
     0 dropped); goes_with: Spearman of the margin with the pair's gold score, its shared words and its length; first, second: the pairs
-    with the largest margins for each design. Intervals are 95 % by bootstrap over pairs; each resample is ranked anew.
+    with the largest margins for each design. Intervals are 95 % by bootstrap over pairs; each resample is ranked again.
     """
 
     designs: tuple[str, str]
@@ -73,14 +73,14 @@ class WonPairs:
 
 
 def rank_errors(ranks: RankTable, n: int) -> NDArray[np.float64]:
-    """Distances of each row's ranks from those of the last row, divided by n; shape (reading, item), without the last row."""
+    """Distance of each row's ranks to the ranks of the last row, divided by n; shape (reading, item), without the last row."""
     return np.asarray(np.abs(ranks[:-1] - ranks[-1]) / n, np.float64)
 
 
 def shared_words(first: str, second: str) -> float:
-    """Words that both texts have over words that at least one has, ignoring case (Jaccard); 0 if there are no words."""
-    words, others = (set(_WORD.findall(text.lower())) for text in (first, second))
-    return len(words & others) / len(words | others) if words | others else 0.0
+    """Words that both texts have over words that at least one has, ignoring case (Jaccard); 0 without words."""
+    first_words, second_words = (set(_WORD.findall(text.lower())) for text in (first, second))
+    return len(first_words & second_words) / len(first_words | second_words) if first_words | second_words else 0.0
 
 
 def symmetry(margins: Column) -> float:
@@ -109,9 +109,9 @@ def compare_ranks(
             | dict(zip(properties, with_properties, strict=True))
         )
 
-    whole = measure(np.ones(len(gold), np.int64))
+    full_sample = measure(np.ones(len(gold), np.int64))
     samples = [measure(counts) for counts in resampled(len(gold), seed)]
-    return {name: Estimate(float(value), interval([sample[name] for sample in samples])) for name, value in whole.items()}
+    return {name: Estimate(float(value), interval([sample[name] for sample in samples])) for name, value in full_sample.items()}
 
 
 def probe_winners(
@@ -119,10 +119,10 @@ def probe_winners(
     designs: tuple[Design, Design],
     pairs: Sequence[Pair],
     *,
-    most: int = 10,
+    limit: int = 10,
     seed: int = 0,
 ) -> WonPairs:
-    """Rank scored pairs by two designs, and give the `most` pairs that each wins by the largest margins. Raises UnmaskError."""
+    """Rank scored pairs by two designs, and return the `limit` pairs that each wins by the largest margins. Raises UnmaskError."""
     scores = [pair.score for pair in pairs if pair.score is not None]
     if len(scores) < max(len(pairs), _FEWEST) or len(set(scores)) < 2:
         raise UnmaskError(
@@ -140,10 +140,10 @@ def probe_winners(
     errors = rank_errors(ranks, len(gold))
     margins = errors[1] - errors[0]
     order = np.argsort(-margins, kind="stable")
-    places = (ranks - 1) / (len(gold) - 1)
+    relative_ranks = (ranks - 1) / (len(gold) - 1)
     won = [
         WonPair(pair.one, pair.other, float(score), float(rank[2]), (float(rank[0]), float(rank[1])), float(margin))
-        for pair, score, rank, margin in zip(pairs, gold, places.T, margins, strict=True)
+        for pair, score, rank, margin in zip(pairs, gold, relative_ranks.T, margins, strict=True)
     ]
     return WonPairs(
         (designs[0].name, designs[1].name),
@@ -153,8 +153,8 @@ def probe_winners(
         (int((margins > 0).sum()), int((margins < 0).sum())),
         symmetry(margins),
         {name: estimates[name] for name in properties},
-        tuple(won[place] for place in order[:most] if margins[place] > 0),
-        tuple(won[place] for place in order[::-1][:most] if margins[place] < 0),
+        tuple(won[index] for index in order[:limit] if margins[index] > 0),
+        tuple(won[index] for index in order[::-1][:limit] if margins[index] < 0),
         (tuple(errors[0].tolist()), tuple(errors[1].tolist())),
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),

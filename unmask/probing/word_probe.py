@@ -107,8 +107,8 @@ class WordProbe:
     def as_json(self) -> dict[str, Any]:
         """For `--json`. The scores of single sentences come last."""
         content = {name: value for name, value in asdict(self).items() if name != "scores"}
-        kept = {name: value for name, value in asdict(self.scores).items() if value is not None}
-        return content | {"scores": {name: value.tolist() for name, value in kept.items()}}
+        scores = {name: value for name, value in asdict(self.scores).items() if value is not None}
+        return content | {"scores": {name: value.tolist() for name, value in scores.items()}}
 
 
 def probe_words(
@@ -119,9 +119,9 @@ def probe_words(
     layer: int | None = None,
     **options: Any,
 ) -> WordProbe:
-    """Fit a linear probe on the words of `train` and score it on those of `test`, at one layer (1..L, by default the last).
+    """Fit a linear probe on the words of `train` and score it on `test`, at one layer (1..L, by default the last).
 
-    Options and errors are those of `probe_words_at_layers`.
+    Options and errors are the same as for `probe_words_at_layers`.
     """
     layer = encoder.backbone.depth if layer is None else layer
     return probe_words_at_layers(encoder, train, test, [layer], **options)[layer]
@@ -163,12 +163,12 @@ def _probe(
     scored: Float[NDArray[np.float32], "test_word dim"],
     c: float | None,
     seed: int,
-    **about: Any,
+    **fields: Any,
 ) -> WordProbe:
-    """Fit on the words' vectors of one layer and score. about: fields of the result that are copied as they are."""
+    """Fit on the words' vectors of one layer and score. fields: copied into the result unchanged."""
     labels = np.array([tag for sentence in train for tag in sentence.tags])
-    chosen = c if c is not None else _choose_c(fitted, labels, [len(sentence.words) for sentence in train], seed)
-    predict, converged = fit_probe(fitted, labels, chosen)
+    best_c = c if c is not None else _choose_c(fitted, labels, [len(sentence.words) for sentence in train], seed)
+    predict, converged = fit_probe(fitted, labels, best_c)
     guesses = _split(predict(scored), [len(sentence.words) for sentence in test])
     scores = score([sentence.tags for sentence in test], [tags.tolist() for tags in guesses])
     main = scores.entity_f1 or scores.accuracy
@@ -188,13 +188,13 @@ def _probe(
         test_words=len(gold),
         unseen=len(gold) - int(np.isin(gold, labels).sum()),
         dim=scored.shape[1],
-        c=chosen,
+        c=best_c,
         c_chosen=c is None,
         converged=converged,
         seed=seed,
         scores=scores,
         test_data=_data(test),
-        **about,
+        **fields,
     )
 
 
@@ -228,11 +228,11 @@ def assign_words(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tupl
         end = begin + len(word)
         while first < len(offsets) and offsets[first][1] <= begin:
             first += 1
-        positions, at = [], first
-        while at < len(offsets) and offsets[at][0] < end:
-            if offsets[at][1] > begin:
-                positions.append(at)
-            at += 1
+        positions, index = [], first
+        while index < len(offsets) and offsets[index][0] < end:
+            if offsets[index][1] > begin:
+                positions.append(index)
+            index += 1
         if not positions:
             raise UnmaskError(f"{sentence.where or 'A sentence'}: the tokenizer makes no token of the word {word!r}.")
         words.append(tuple(positions))
@@ -249,7 +249,7 @@ def layer_vectors(
 ) -> dict[int, Matrix]:
     """One vector for each word at each of some layers, float32 of shape (word, dim), sentence after sentence. Raises UnmaskError.
 
-    States are averaged inside the forward pass: memory holds the vectors of words, never the states of all tokens.
+    States are averaged inside the forward pass: only word vectors are held in memory, never the states of every token.
     """
     backbone = encoder.backbone
     for layer in layers:
@@ -283,7 +283,7 @@ def _read(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int]
 
     reads = {layer: HiddenRead(layer, pool) for layer in layers}
     values = backbone.read(batch, reads.values())
-    return {layer: np.asarray(values[read].cpu().numpy(), np.float32) for layer, read in reads.items()}
+    return {layer: np.asarray(values[hidden_read].cpu().numpy(), np.float32) for layer, hidden_read in reads.items()}
 
 
 def averaging(
@@ -317,9 +317,9 @@ def fit_probe(vectors: Matrix, labels: NDArray[Any], c: float) -> tuple[Callable
 
 def _choose_c(vectors: Matrix, labels: NDArray[Any], lengths: Sequence[int], seed: int) -> float:
     """The C of CS with the best accuracy on a tenth of the sentences; of equal ones the smallest, which regularises most."""
-    held = np.zeros(len(lengths), dtype=bool)
-    held[np.random.default_rng(seed).permutation(len(lengths))[: max(1, round(_HELD_OUT * len(lengths)))]] = True
-    out = np.repeat(held, lengths)
+    held_out = np.zeros(len(lengths), dtype=bool)
+    held_out[np.random.default_rng(seed).permutation(len(lengths))[: max(1, round(_HELD_OUT * len(lengths)))]] = True
+    out = np.repeat(held_out, lengths)
     if len(set(labels[~out].tolist())) < 2:
         raise UnmaskError("There are too few training sentences to choose C on a tenth of them. Give C.")
     accuracies = {}
@@ -341,8 +341,8 @@ def score(gold: Sequence[Sequence[str]], guesses: Sequence[Sequence[str]]) -> Sc
     return Scores(
         correct,
         words,
-        np.array([len(own & guessed) for own, guessed in spans]),
-        np.array([len(own) for own, _ in spans]),
+        np.array([len(gold_spans & guessed) for gold_spans, guessed in spans]),
+        np.array([len(gold_spans) for gold_spans, _ in spans]),
         np.array([len(guessed) for _, guessed in spans]),
     )
 

@@ -33,10 +33,10 @@ def print_comparison(run: ComparisonRun) -> None:
     if shared := labels_by_layer(run.results):
         console.print(shared_readings(shared))
     if truncated := [result for result in run.results if result.truncated]:
-        most = max(truncated, key=lambda result: result.truncated / max(1, result.texts))
+        worst = max(truncated, key=lambda result: result.truncated / max(1, result.texts))
         console.print(
-            f"Up to {most.truncated} of {most.texts} texts were truncated to {most.conditions.max_length} tokens, prompt included "
-            f"({most.label} on {most.task}). --max-length sets the limit.",
+            f"Up to {worst.truncated} of {worst.texts} texts were truncated to {worst.conditions.max_length} tokens, prompt included "
+            f"({worst.label} on {worst.task}). --max-length sets the limit.",
             style="dim",
         )
     if any(result.task.startswith("starter-") for result in run.results):
@@ -56,14 +56,14 @@ def print_recommendation(choice: Recommendation) -> None:
         terminal.tell(
             f"Round {number}: {stage.items} items, {stage.tokens:,} tokens; distance to the best, with intervals corrected over all pairs"
         )
-        width = max(len(standing.label) for standing in stage.standings)
-        for standing in stage.standings:
-            behind = f"{100 * standing.behind:5.1f} behind" if standing is not stage.standings[0] else ""
-            if standing.interval:
-                low, high = standing.interval
-                behind += f" [{points(low)}, {points(high)}]{', worse' * standing.worse}"
-            mark = "+" if standing.label in stage.kept and not standing.worse else " "
-            terminal.tell(f"  {mark} {100 * standing.score:5.1f}  {standing.label:{min(width, 40)}} {behind}".rstrip())
+        width = max(len(candidate.label) for candidate in stage.standings)
+        for candidate in stage.standings:
+            behind = f"{100 * candidate.behind:5.1f} behind" if candidate is not stage.standings[0] else ""
+            if candidate.interval:
+                low, high = candidate.interval
+                behind += f" [{points(low)}, {points(high)}]{', worse' * candidate.worse}"
+            mark = "+" if candidate.label in stage.kept and not candidate.worse else " "
+            terminal.tell(f"  {mark} {100 * candidate.score:5.1f}  {candidate.label:{min(width, 40)}} {behind}".rstrip())
         print()
     for label, reason in choice.failed.items():
         terminal.tell(f"Left out: {label}, {reason}")

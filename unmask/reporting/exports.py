@@ -1,4 +1,4 @@
-"""Exports: every number of a report as CSV, JSON and LaTeX, for whoever goes on from it."""
+"""Exports: every number of a report as CSV, JSON and LaTeX, for further analysis."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def export(grid: Grid, summary: Summary, folder: Path) -> list[Path]:
         "failures": failure_rows(grid),
         "words": word_rows(grid),
     }
-    written = []
+    paths = []
     for name, rows in tables.items():
         if rows:
-            written.append(_write_csv(folder / f"{name}.csv", rows))
+            paths.append(_write_csv(folder / f"{name}.csv", rows))
         else:  # an earlier report may have had some
             (folder / f"{name}.csv").unlink(missing_ok=True)
     write_json(folder / "report.json", tables | {"recommendations": advice_rows(grid, summary), "passes": _passes(grid)})
     with atomic(folder / "results.tex") as scratch:
         scratch.write_text(latex(grid, summary), encoding="utf-8")
-    return [*written, folder / "report.json", folder / "results.tex"]
+    return [*paths, folder / "report.json", folder / "results.tex"]
 
 
 def cell_rows(grid: Grid, summary: Summary) -> list[Record]:
@@ -74,13 +74,13 @@ def word_rows(grid: Grid) -> list[Record]:
     rows: list[Record] = []
     for result in grid.words:
         low, high = result.interval or (None, None)
-        about: Record = {
+        common: Record = {
             "model": result.conditions.model,
             "reading": result.design,
             "task": result.task,
             "metric": result.metric,
         }
-        rows.append(about | {"score": result.main_score, "low": low, "high": high, "n": result.n})
+        rows.append(common | {"score": result.main_score, "low": low, "high": high, "n": result.n})
     return rows
 
 
@@ -116,12 +116,12 @@ def _cell_row(grid: Grid, result: Result, mark: str) -> Record:
 def design_rows(grid: Grid, summary: Summary) -> list[Record]:
     """One row a design, best first: its mean with interval, how far behind the best, and what it costs."""
     rows: list[Record] = []
-    for place, (system, mean) in enumerate(summary.order, start=1):
+    for rank, (system, mean) in enumerate(summary.order, start=1):
         low, high = summary.intervals.get(system, (None, None))
         behind, cost = summary.against.get(system), grid.cost(system)
         rows.append(
             {
-                "place": place,
+                "place": rank,
                 "name": grid.names[system],
                 "model": system[0],
                 "design": system[1],
@@ -190,7 +190,7 @@ def advice_rows(grid: Grid, summary: Summary) -> list[Record]:
 
 
 def latex(grid: Grid, summary: Summary) -> str:
-    """A booktabs table of main scores x 100, best design first; bold: best of its task, underlined: not told apart from it."""
+    """A booktabs table of main scores x 100, best design first; bold: best of its task, underlined: not significantly different from it."""
     tasks = list(grid.tasks)
     upright = len(tasks) >= _ROTATE_FROM
     ranked: list[tuple[tuple[str, str], float | None]] = [*summary.order, *((system, None) for system in summary.unranked)]
@@ -219,8 +219,8 @@ def latex(grid: Grid, summary: Summary) -> str:
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX prints as it stands."""
-    shown = (character if character in _LATEX else visible(character) for character in text)
-    return "".join(_LATEX.get(character, character) for part in shown for character in part)
+    parts = (character if character in _LATEX else visible(character) for character in text)
+    return "".join(_LATEX.get(character, character) for part in parts for character in part)
 
 
 def _head(name: str, upright: bool) -> str:

@@ -30,12 +30,12 @@ _MARKERS = "osD^vPX"  # one more than colours, so that both come round together 
 
 def draw(grid: Grid, summary: Summary) -> dict[str, Figure]:
     """Every figure that there is something for, by name."""
-    drawn = {name: figure(grid, summary) for name, figure in FIGURES.items()}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    figures = {name: figure(grid, summary) for name, figure in FIGURES.items()}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
-    """A name that fits beside a chart: its middle gives way where it is long; one line, whatever it holds."""
+    """A name that fits next to a chart: on one line, with the middle of a long name elided."""
     name = " ".join(name.split()) or "(no name)"
     half = (longest - 1) // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
@@ -45,15 +45,13 @@ def ranking(grid: Grid, summary: Summary) -> Figure:
     """Mean of every design with its interval; filled: the leader, and what the tests do not tell apart from it."""
     number = len(summary.order)
     figure, axes = _figure(0.9 + 0.27 * number, _NARROW)
-    for place, (system, mean) in enumerate(summary.order):
+    for row, (system, mean) in enumerate(summary.order):
         filled = system in summary.level
         low, high = summary.intervals.get(system, (mean, mean))
-        axes.plot(
-            [100 * low, 100 * high], [place, place], color=ACCENT if filled else SOFT, linewidth=1.8, solid_capstyle="round"
-        )
-        _draw_point(axes, system, (100 * mean, place), filled)
+        axes.plot([100 * low, 100 * high], [row, row], color=ACCENT if filled else SOFT, linewidth=1.8, solid_capstyle="round")
+        _draw_point(axes, system, (100 * mean, row), filled)
         axes.annotate(
-            f"{100 * mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", color=INK if filled else MUTED
+            f"{100 * mean:.1f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", color=INK if filled else MUTED
         )
     axes.set_yticks(range(number), [shortened(grid.names[system], _SHORT_NAME) for system, _ in summary.order])
     axes.set_ylim(number - 0.4, -0.6)
@@ -63,15 +61,15 @@ def ranking(grid: Grid, summary: Summary) -> Figure:
     return figure
 
 
-def _draw_point(axes: Axes, system: System, at: tuple[float, float], filled: bool) -> None:
+def _draw_point(axes: Axes, system: System, point: tuple[float, float], filled: bool) -> None:
     """A dot for a design, a diamond for a reference."""
     mark, size = ("D", 5.5) if system[1] == SENTENCE_TRANSFORMERS else ("o", 6.5)
     colours = {"color": ACCENT} if filled else {"color": PAPER, "markeredgecolor": MUTED}
-    axes.plot(*at, mark, markersize=size, zorder=3, **colours)  # type: ignore[arg-type]
+    axes.plot(*point, mark, markersize=size, zorder=3, **colours)  # type: ignore[arg-type]
 
 
 def critical(grid: Grid, summary: Summary) -> Figure | None:
-    """Critical-difference diagram: mean ranks on a line, a bar over each group that is not told apart (Demsar, 2006)."""
+    """Critical-difference diagram: mean ranks on a line, a bar over each group without significant differences (Demsar, 2006)."""
     return None if summary.ranks is None else critical_diagram(summary.ranks)
 
 
@@ -81,7 +79,7 @@ def critical_diagram(ranks: MeanRanks) -> Figure:
     # a bar of a single design says nothing; the longest first, so that the picture narrows downwards
     groups = sorted((group for group in ranks.cliques if len(group) > 1), key=lambda group: ranks.mean_ranks[group[0]])
     half = (len(order) + 1) // 2
-    bars = [0.6 + 0.5 * place for place in range(len(groups))]
+    bars = [0.6 + 0.5 * index for index in range(len(groups))]
     top = (bars[-1] if bars else 0) + 1.2
     depth = top + half
     figure, axes = _figure(0.3 + 0.2 * (depth + 1.5), _WIDE)
@@ -93,17 +91,17 @@ def critical_diagram(ranks: MeanRanks) -> Figure:
     for tick in _ticks(last):
         axes.plot([tick, tick], [0, -0.25], color=INK, linewidth=1)
         axes.text(tick, -0.45, str(tick), ha="center", va="bottom", color=MUTED)
-    for place, (_, rank) in enumerate(order):
-        left = place < half
-        level = top + (place if left else len(order) - 1 - place)
-        edge = 1 - 0.06 * margin if left else last + 0.06 * margin
+    for index, (_, rank) in enumerate(order):
+        on_left = index < half
+        level = top + (index if on_left else len(order) - 1 - index)
+        edge = 1 - 0.06 * margin if on_left else last + 0.06 * margin
         axes.plot([rank, rank, edge], [0, level, level], color=MUTED, linewidth=0.8)
-        text = f"{names[place]}  {rank:.1f}" if left else f"{rank:.1f}  {names[place]}"
+        text = f"{names[index]}  {rank:.1f}" if on_left else f"{rank:.1f}  {names[index]}"
         axes.text(
-            edge - 0.03 * margin if left else edge + 0.03 * margin,
+            edge - 0.03 * margin if on_left else edge + 0.03 * margin,
             level,
             text,
-            ha="right" if left else "left",
+            ha="right" if on_left else "left",
             va="center",
             in_layout=False,
             fontsize=8,
@@ -137,7 +135,7 @@ def curves(grid: Grid, kind: str) -> list[Curve]:
             family.setdefault(design.layer, []).append(result)
     models = list(dict.fromkeys(model for model, _, _ in families))
     short = {model: model_name(model) for model in models}
-    drawn = []
+    lines = []
     for (model, _, design), by_layer in families.items():
         layers = sorted(layer for layer in by_layer if layer is not None)
         common = set.intersection(*({result.task for result in those} for those in by_layer.values()))
@@ -150,8 +148,8 @@ def curves(grid: Grid, kind: str) -> list[Curve]:
         called = _called(design, by_layer.get(None, ()))
         alone = list(short.values()).count(short[model]) == 1
         name = f"{short[model] if alone else model} {called}" if len(models) > 1 else called
-        drawn.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
-    return drawn
+        lines.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
+    return lines
 
 
 def _called(design: Design, results: Sequence[Result]) -> str:
@@ -177,9 +175,9 @@ def layers(grid: Grid, summary: Summary) -> Figure | None:
         axes.set_visible(False)
     handles, labels = grid_of_axes[0].get_legend_handles_labels()
     for axes in grid_of_axes[1:]:
-        more = axes.get_legend_handles_labels()
-        handles += [handle for handle, label in zip(*more, strict=True) if label not in labels]
-        labels += [label for label in more[1] if label not in labels]
+        legend = axes.get_legend_handles_labels()
+        handles += [handle for handle, label in zip(*legend, strict=True) if label not in labels]
+        labels += [label for label in legend[1] if label not in labels]
     figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8.5)
     return figure
 
@@ -190,8 +188,8 @@ def _draw_curves(axes: Axes, lines: Sequence[Curve], names: Sequence[str]) -> No
     last = max(line.layers[-1] for line in lines)
     final_at = last + max(1, ticks[1] - ticks[0])
     for line in lines:
-        place = names.index(line.name)
-        colour, mark = SERIES[place % len(SERIES)], _MARKERS[place % len(_MARKERS)]
+        index = names.index(line.name)
+        colour, mark = SERIES[index % len(SERIES)], _MARKERS[index % len(_MARKERS)]
         # a leading blank: matplotlib leaves names that start with an underscore out of legends
         axes.plot(
             line.layers,
@@ -241,8 +239,8 @@ def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
 
 def priced(grid: Grid, summary: Summary, price: Price) -> list[tuple[System, float, float]]:
     """(system, price, mean score) of every ranked design whose price is known."""
-    known = [(system, price.of(grid.cost(system)), mean) for system, mean in summary.order]
-    return [(system, value, mean) for system, value, mean in known if value is not None]
+    prices = [(system, price.of(grid.cost(system)), mean) for system, mean in summary.order]
+    return [(system, value, mean) for system, value, mean in prices if value is not None]
 
 
 def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
@@ -253,17 +251,23 @@ def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
     leading = front(points)
     height = max(3.3, 0.8 + _LINE * len(points))
     figure, axes = _figure(height)
-    at = {system: (value, 100 * mean) for system, value, mean in points}
-    axes.plot(*_columns([at[system] for system in leading]), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1)
-    for system, point in at.items():
+    coordinates = {system: (value, 100 * mean) for system, value, mean in points}
+    axes.plot(
+        *_columns([coordinates[system] for system in leading]), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1
+    )
+    for system, point in coordinates.items():
         _draw_point(axes, system, point, system in leading)
-    values = [value for value, _ in at.values()]
+    values = [value for value, _ in coordinates.values()]
     if max(values) > 20 * min(values):
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:,.0f}")  # its own writes powers in TeX, which stays as it is in text
+        axes.xaxis.set_major_formatter("{x:,.0f}")  # the default writes powers in TeX, which is not rendered in text
     axes.margins(x=0.06, y=0.06)
     gap = _LINE / (height - 0.6)  # of the axes, which are that much lower than the figure
-    _name_points(axes, gap, [(shortened(grid.names[system], _SHORT_NAME), at[system], system in leading) for system in at])
+    _name_points(
+        axes,
+        gap,
+        [(shortened(grid.names[system], _SHORT_NAME), coordinates[system], system in leading) for system in coordinates],
+    )
     axes.set_xlabel(price.what)
     axes.set_ylabel(f"main score x 100, {_mean_over(len(summary.common))}")
     axes.grid()

@@ -38,7 +38,7 @@ class Grid:
     """Results by system (model, design) and task; failures of the cells that have none; costs of passes.
 
     lost: results whose items are gone, which count as not measured; words: results on word-level tasks, one for all designs that
-    share attention and layer, beside those on texts (in a folder that holds nothing else, they are the results).
+    share attention and layer, separate from those on texts (in a folder that holds nothing else, they are the results).
     """
 
     store: ResultStore
@@ -62,8 +62,8 @@ class Grid:
     def tasks(self) -> dict[str, Result]:
         """Tasks, kind by kind, each with one of its results (for its kind, metric and number of items)."""
         first = {result.task: result for result in reversed(self.results)}
-        seen = dict.fromkeys(result.task for result in self.results)
-        return {task: first[task] for kind in self.kinds for task in seen if first[task].kind == kind}
+        task_names = dict.fromkeys(result.task for result in self.results)
+        return {task: first[task] for kind in self.kinds for task in task_names if first[task].kind == kind}
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -72,11 +72,11 @@ class Grid:
 
     @cached_property
     def names(self) -> dict[System, str]:
-        """What a reader calls each system: short, and no two alike."""
+        """Short, unique display name of each system."""
         short = {system: display_name(system, self.results) for system in self.systems}
-        taken = list(short.values())
+        labels = list(short.values())
         return {
-            system: name if taken.count(name) == 1 else f"{name} ({system[0]}, {system[1]})" for system, name in short.items()
+            system: name if labels.count(name) == 1 else f"{name} ({system[0]}, {system[1]})" for system, name in short.items()
         }
 
     @cached_property
@@ -89,9 +89,9 @@ class Grid:
 
     @cached_property
     def failed(self) -> dict[tuple[System, str], int]:
-        """The place among the failures of a system that failed on a task."""
+        """Index among the failures, for each system that failed on a task."""
         cells = [((failure.model, failure.design), failure.task) for failure in self.failures]
-        return {cell: place for place, cell in reversed(list(enumerate(cells)))}
+        return {cell: index for index, cell in reversed(list(enumerate(cells)))}
 
     def of(self, system: System) -> list[Result]:
         """The results of a system."""
@@ -105,17 +105,17 @@ class Grid:
     def _design_costs(self) -> dict[System, DesignCost]:
         return {system: self._cost(self.of(system)) for system in self.systems}
 
-    def _cost(self, own: Sequence[Result]) -> DesignCost:
-        texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
+    def _cost(self, results: Sequence[Result]) -> DesignCost:
+        texts, tokens = sum(result.texts for result in results), sum(result.tokens for result in results)
         per_text = tokens / texts if tokens and texts else None
-        passes = self._passes(own)
+        passes = self._passes(results)
         seconds = sum(run.seconds for run in passes)
-        prompts = {run.prompt: [one for one in passes if one.prompt == run.prompt] for run in passes}
+        prompts = {run.prompt: [candidate for candidate in passes if candidate.prompt == run.prompt] for run in passes}
         timed = [(sum(run.seconds for run in runs), sum(run.texts for run in runs)) for runs in prompts.values()]
         if not seconds or not all(texts for _, texts in timed):
-            return DesignCost(own[0].dim, per_text)
+            return DesignCost(results[0].dim, per_text)
         return DesignCost(
-            own[0].dim,
+            results[0].dim,
             per_text,
             sum(run.tokens for run in passes) / seconds,
             sum(1000 * spent / texts for spent, texts in timed),
@@ -125,14 +125,14 @@ class Grid:
     def _passes(self, results: Sequence[Result]) -> list[Cost]:
         """The forward passes that results were made from. Each design is parsed once, not once for each pass."""
         readers: dict[str, list[tuple[Design, Conditions]]] = {}
-        for one in (run for result in results for run in runs_of(result)):
-            if (design := design_of(one)) is not None:
-                readers.setdefault(one.conditions.task, []).append((design, one.conditions))
+        for model_run in (run for result in results for run in runs_of(result)):
+            if (design := design_of(model_run)) is not None:
+                readers.setdefault(model_run.conditions.task, []).append((design, model_run.conditions))
         return [run for run in self.costs if any(_reads(*reader, run) for reader in readers.get(run.task, ()))]
 
 
 def require_results(folder: Path) -> None:
-    """Raise UnmaskError where a folder is none that `unmask compare` wrote; it is left as it is."""
+    """Raise UnmaskError, without changing the folder, if `unmask compare` did not write it."""
     if not (folder / "results.jsonl").is_file():
         raise UnmaskError(f"'{folder}' holds no results.jsonl: give the folder that `unmask compare -o` wrote.")
 
@@ -141,19 +141,19 @@ def read_grid(folder: Path) -> Grid:
     """The grid of a folder that `unmask compare` wrote. Raises UnmaskError where there is nothing to report."""
     require_results(folder)
     store = ResultStore(folder)
-    kept = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
-    if not kept:
+    stored = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
+    if not stored:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
-    measured = {_cell_and_settings(result) for result in kept}
+    measured = {_cell_and_settings(result) for result in stored}
     failures = {_cell_and_settings(failure): failure for failure in store.failures if failure.applies}
-    renamed, failed = _told_apart(kept, [failure for what, failure in failures.items() if what not in measured])
+    renamed, failed = _told_apart(stored, [failure for cell, failure in failures.items() if cell not in measured])
     texts, words = split_word_level(mean_over_seeds(renamed, kept=True))
-    lost = len(store.results) - len(kept)
+    lost = len(store.results) - len(stored)
     return Grid(store, texts or words, failed, store.costs, lost, words if texts else [])
 
 
 def _with_width(result: Result, store: ResultStore) -> Result:
-    """The result with an interval that has a width: where all items came out alike, older versions kept one that has none."""
+    """The result; a zero-width interval, which older versions stored if all items had the same score, is recomputed."""
     if result.interval is None or result.interval[1] - result.interval[0] > NO_WIDTH or (items := store.items(result)) is None:
         return result
     return result.model_copy(update={"interval": score_interval(items)})
@@ -174,9 +174,14 @@ def _reads(design: Design, conditions: Conditions, run: Cost) -> bool:
     return run.attention == design.attention and run.prompt in design.prompts and run.is_of(conditions)
 
 
-def _cell_and_settings(one: Result | Failure) -> tuple[object, ...]:
+def _cell_and_settings(result: Result | Failure) -> tuple[object, ...]:
     """What was measured, under which settings. Without the revisions: a failure may be of older weights or data than the result."""
-    return (one.model, one.design, one.task, *(getattr(one.conditions, name) for name in _SETTINGS if name != _REVISION))
+    return (
+        result.model,
+        result.design,
+        result.task,
+        *(getattr(result.conditions, name) for name in _SETTINGS if name != _REVISION),
+    )
 
 
 def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple[list[Result], list[Failure]]:
@@ -196,25 +201,25 @@ def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple
         by_task.setdefault(result.task, set()).add(result.conditions.task_revision)
     short = Counter(map(model_name, settings))
 
-    def named(one: Measured) -> Measured:
+    def named(result: Measured) -> Measured:
         change: dict[str, str] = {}
-        of_model = settings.get(one.model, {})
-        if differing := [name for name, values in of_model.items() if len(values | _own_value(one, name)) > 1]:
-            model = model_name(one.model) if short[model_name(one.model)] == 1 else one.model
-            change["model"] = f"{model} ({', '.join(_setting(one.conditions, name) for name in differing)})"
-        if len(by_design.get((one.model, one.design), ())) > 1:
-            fit = f" (fit {(one.conditions.reference or 'none')[:7]})"
-            change |= {"design": one.design + fit, "label": one.label + fit}
-        if len(by_task.get(one.task, ())) > 1:
-            change["task"] = f"{one.task} ({one.conditions.task_revision[:7]})"
-        return one.model_copy(update=change)
+        of_model = settings.get(result.model, {})
+        if differing := [name for name, values in of_model.items() if len(values | _own_value(result, name)) > 1]:
+            model = model_name(result.model) if short[model_name(result.model)] == 1 else result.model
+            change["model"] = f"{model} ({', '.join(_setting(result.conditions, name) for name in differing)})"
+        if len(by_design.get((result.model, result.design), ())) > 1:
+            fit = f" (fit {(result.conditions.reference or 'none')[:7]})"
+            change |= {"design": result.design + fit, "label": result.label + fit}
+        if len(by_task.get(result.task, ())) > 1:
+            change["task"] = f"{result.task} ({result.conditions.task_revision[:7]})"
+        return result.model_copy(update=change)
 
     return [named(result) for result in results], [named(failure) for failure in failures]
 
 
-def _own_value(one: Result | Failure, name: str) -> set[object]:
-    """The value of a setting, to compare with those of the results. None for the revision of a failure, which may be an older one."""
-    return set() if isinstance(one, Failure) and name == _REVISION else {getattr(one.conditions, name)}
+def _own_value(result: Result | Failure, name: str) -> set[object]:
+    """The value of a setting, to compare with the results. Empty for the revision of a failure, which may be outdated."""
+    return set() if isinstance(result, Failure) and name == _REVISION else {getattr(result.conditions, name)}
 
 
 def _setting(conditions: Conditions, name: str) -> str:

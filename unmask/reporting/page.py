@@ -26,14 +26,14 @@ from unmask.statistics.intervals import Bounds
 from unmask.tasks.kinds import KINDS
 
 _LEVELS = 10
-_UNBROKEN = 20  # characters of a name that a phone has room for beside a column of numbers
+_UNBROKEN = 20  # characters of a name that fit next to a column of numbers on a phone
 DASH, MINUS = "\u2013", "\u2212"
 _SPOKEN: dict[Mark, str] = {"best": "best of its task", "tied": "not told apart from the best"}
 
 
 @dataclass(frozen=True)
 class GridColumn:
-    """A column of the grid: a task, a second score beside it, or a mean over the tasks of a kind (shown while it is filtered)."""
+    """A column of the grid: a task, a second score next to it, or a mean over the tasks of a kind (shown while it is filtered)."""
 
     head: str
     below: str
@@ -61,7 +61,7 @@ class Cell:
 
 
 def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequence[Path]) -> str:
-    """The page: charts are SVG elements by name, data the files beside the page that it links to."""
+    """The page: charts are SVG elements by name, data: files in the same folder that it links to."""
     from markupsafe import Markup
 
     filters = {
@@ -73,9 +73,9 @@ def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequen
         "breakable": breakable,
         "design": design_name,
     }
-    shown = {"charts": {name: Markup(chart) for name, chart in charts.items()}, "data": [file.name for file in data]}
-    own = "unmask.reporting"
-    return fill((own, "report.html"), STYLE, part(own, "report.js"), filters, shown | _content(grid, summary))
+    context = {"charts": {name: Markup(chart) for name, chart in charts.items()}, "data": [file.name for file in data]}
+    package = "unmask.reporting"
+    return fill((package, "report.html"), STYLE, part(package, "report.js"), filters, context | _content(grid, summary))
 
 
 def points(score: float | None) -> str:
@@ -102,10 +102,10 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def listed(names: Sequence[str], most: int = 4) -> str:
+def listed(names: Sequence[str], limit: int = 4) -> str:
     """Names in a sentence, the first few where there are many."""
-    shown = list(names) if len(names) <= most + 1 else [*names[:most], f"{len(names) - most} others"]
-    return enumeration(shown)
+    items = list(names) if len(names) <= limit + 1 else [*names[:limit], f"{len(names) - limit} others"]
+    return enumeration(items)
 
 
 def breakable(name: str) -> str:
@@ -127,15 +127,15 @@ def design_name(name: str) -> str:
 def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
     columns, scale = _columns(grid), _scale(grid)
     order = [system for system, _ in summary.order] + summary.unranked
-    rows = {cell: f"r{place}" for place, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
+    rows = {cell: f"r{index}" for index, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
     price = main_price(grid, summary)
     efficient = set(front(priced(grid, summary, price)))
     test = next(iter(summary.lead.tests.values()), None) or (summary.tests[0] if summary.tests else None)
     return {
         "models": _models(grid),
         "names": grid.names,
-        "advice": [_card(grid, summary, place) for place in range(len(summary.advice))],
-        "order": [_ranked_row(grid, summary, place, efficient) for place in range(len(summary.order))],
+        "advice": [_card(grid, summary, index) for index in range(len(summary.advice))],
+        "order": [_ranked_row(grid, summary, index, efficient) for index in range(len(summary.order))],
         "unranked": [(grid.names[system], len(grid.of(system))) for system in summary.unranked],
         "leader": _ranked_row(grid, summary, [system for system, _ in summary.order].index(summary.leader), efficient),
         "headline": _headline(grid, summary),
@@ -184,22 +184,25 @@ def _headline(grid: Grid, summary: Summary) -> list[tuple[str, bool]]:
     for reference in summary.references:
         relation = "better" if reference.relation == "untested" and reference.is_higher else reference.relation
         by_relation.setdefault(relation, []).append(grid.names[reference.system])
-    where = next((relation for relation in ("better", "tied", "worse") if relation in by_relation), None)
+    outcome = next((relation for relation in ("better", "tied", "worse") if relation in by_relation), None)
     parts = [(grid.names[summary.leader], True)]
     if not compared:
         verb = {"better": " is behind ", "tied": " ties with ", "worse": " is better than "}
-        return [*parts, *([(verb[where], False), (listed(by_relation[where]), True)] if where else [(", on its own", False)])]
+        return [
+            *parts,
+            *([(verb[outcome], False), (listed(by_relation[outcome]), True)] if outcome else [(", on its own", False)]),
+        ]
     if len(tied) == 1:
         parts += [(" ties with ", False), (grid.names[tied[0]], True)]
     elif tied:
         parts.append((f" ties with {len(tied)} others", False))
-    elif where in ("better", "tied"):
+    elif outcome in ("better", "tied"):
         parts.append((" is the best design" if summary.lead.tests else " scores highest of the designs", False))
     else:
         parts.append((" leads" if summary.lead.tests else " scores highest", False))
-    if where == "better":
+    if outcome == "better":
         parts += [(", behind ", False), (listed(by_relation["better"]), True)]
-    elif where == "tied":
+    elif outcome == "tied":
         parts += [(", and with " if tied else ", tied with ", False), (listed(by_relation["tied"]), True)]
     return parts
 
@@ -224,9 +227,9 @@ def _words(grid: Grid) -> dict[str, Any]:
     return {"tasks": list(tasks.values()), "rows": rows}
 
 
-def _card(grid: Grid, summary: Summary, place: int) -> dict[str, Any]:
+def _card(grid: Grid, summary: Summary, index: int) -> dict[str, Any]:
     """What to use for a kind of task, and why."""
-    advice = summary.advice[place]
+    advice = summary.advice[index]
     tasks = [result for result in grid.tasks.values() if result.kind == advice.kind]
     return {
         "title": (KINDS[advice.kind].title if advice.kind in KINDS else "") or advice.kind.capitalize(),
@@ -236,7 +239,11 @@ def _card(grid: Grid, summary: Summary, place: int) -> dict[str, Any]:
         "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
         "tasks": len(tasks),
         "tied": len(advice.tied),
-        "above": [(grid.names[one.system], one.score, one.relation) for one in advice.references if one.is_higher],
+        "above": [
+            (grid.names[reference.system], reference.score, reference.relation)
+            for reference in advice.references
+            if reference.is_higher
+        ],
         "reasons": [_minus(reason) for reason in advice.reasons],
         "cost": _cost_words(grid.cost(advice.system)),
     }
@@ -262,11 +269,11 @@ def memory(size: int | None) -> str:
     return amount(size / 2**30, "GiB") if size >= 2**30 else amount(round(size / 2**20), "MiB")
 
 
-def _ranked_row(grid: Grid, summary: Summary, place: int, efficient: set[System]) -> dict[str, Any]:
-    system, mean = summary.order[place]
+def _ranked_row(grid: Grid, summary: Summary, index: int, efficient: set[System]) -> dict[str, Any]:
+    system, mean = summary.order[index]
     cost = grid.cost(system)
     return {
-        "place": place + 1,
+        "place": index + 1,
         "name": grid.names[system],
         "mean": mean,
         "interval": summary.intervals.get(system),
@@ -341,9 +348,9 @@ def _line(
 
 
 def _empty(grid: Grid, system: System, column: GridColumn) -> Cell:
-    place = grid.failed.get((system, column.head))
-    if place is not None and column.role == "task":
-        return Cell("failed", kind=column.kind, row=f"f{place}", role="failed")
+    index = grid.failed.get((system, column.head))
+    if index is not None and column.role == "task":
+        return Cell("failed", kind=column.kind, row=f"f{index}", role="failed")
     return Cell(DASH, kind=column.kind, role="missing")
 
 

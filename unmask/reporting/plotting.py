@@ -24,7 +24,7 @@ COLOURS = (BLUE, ORANGE, GREEN, PINK, "#e69f00", "#56b4e9")
 MARKS = "osD^vP"
 _CELLS_WITH_NUMBERS = 12
 MADE_BY = "made by unmask"
-"""What a figure on disk says of itself, so that it can be told from a figure of somebody else."""
+"""Metadata written to each figure, to recognise files that unmask may overwrite."""
 METADATA = {
     "png": {"Software": MADE_BY},
     "svg": {"Creator": MADE_BY, "Date": None},
@@ -81,7 +81,7 @@ def heat_map(
 
 
 def arrange(figure: Figure, dpi: float) -> None:
-    """Find a place for every part, once: else each format finds it anew, and draws the figure twice for that."""
+    """Compute the layout once; otherwise every output format computes it again and draws the figure twice."""
     figure.set_dpi(dpi)
     layout = figure.get_layout_engine()
     if layout is not None:
@@ -90,7 +90,7 @@ def arrange(figure: Figure, dpi: float) -> None:
 
 
 def require_figure_file(file: Path) -> None:
-    """Raise UnmaskError, before any work, for a file that no figure can be written to: by its ending, or since it is somebody else's."""
+    """Raise UnmaskError, before any work, if a figure cannot be written: unsupported extension, or a file not from unmask."""
     if file.suffix.removeprefix(".") not in METADATA:
         raise UnmaskError(f"A figure is written as {', '.join(METADATA)}: give a file with such an ending, not '{file.name}'.")
     refuse_foreign(file, [MADE_BY], "file")

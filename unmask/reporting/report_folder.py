@@ -27,7 +27,7 @@ TITLES = {
 def write_report(folder: Path, output: Path) -> Path:
     """Write `report.html`, `figures/` and `data/` to `output`, from the results in `folder`; the page.
 
-    Raises UnmaskError where there is nothing to report, while a comparison is writing to the folder, and where a file of somebody else
+    Raises UnmaskError where there is nothing to report, while a comparison is writing to the folder, and where a file of another program
     would be replaced.
     """
     require_package("matplotlib")
@@ -42,7 +42,7 @@ _MARKER = ".unmask-report"
 
 
 def _refuse_foreign(output: Path) -> None:
-    """Raise UnmaskError if a file of somebody else stands where the report would be written."""
+    """Raise UnmaskError if the report would overwrite a file that unmask did not write."""
     page = output / "report.html"
     if (output / _MARKER).is_file() or (page.is_file() and b"<title>unmask report" in page.read_bytes()):
         return
@@ -60,11 +60,11 @@ def _write(folder: Path, output: Path) -> Path:
     data = export(grid, summary, output / "data")
     charts = {}
     with drawing():
-        drawn = draw(grid, summary)
-        for name in TITLES.keys() - drawn.keys():  # an earlier report may have had it
+        figures = draw(grid, summary)
+        for name in TITLES.keys() - figures.keys():  # an earlier report may have had it
             for ending in METADATA:
                 (output / "figures" / f"{name}.{ending}").unlink(missing_ok=True)
-        for name, figure in drawn.items():
+        for name, figure in figures.items():
             arrange(figure, 200)
             svg = as_svg(figure)
             charts[name] = inline(svg, f"chart-{name}", TITLES[name])

@@ -1,4 +1,4 @@
-"""Summary: which designs lead, on each task and over all, and which of them cannot be told apart from the best."""
+"""Summary: which designs lead, on each task and over all, and which are not significantly worse than the best."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Mark = Literal["best", "tied"]
 
 
 class MeanRanks(Protocol):
-    """Mean ranks of designs over tasks (1 = best), Friedman's test of them, and the groups that are not told apart."""
+    """Mean ranks of designs over tasks (1 = best), Friedman's test of them, and the groups without significant differences."""
 
     @property
     def mean_ranks(self) -> dict[str, float]:
@@ -26,11 +26,11 @@ class MeanRanks(Protocol):
 
     @property
     def friedman_p(self) -> float:
-        """p of Friedman's test that all designs rank alike."""
+        """p of Friedman's test (null hypothesis: all designs have equal mean ranks)."""
 
     @property
     def cliques(self) -> tuple[tuple[str, ...], ...]:
-        """Maximal groups of designs that are not told apart."""
+        """Maximal groups of designs without significant differences."""
 
     @property
     def n(self) -> int:
@@ -68,8 +68,8 @@ class Against:
 class Summary:
     """What the results say.
 
-    order: systems with their mean over `common` tasks, best first. unranked: systems that miss so many tasks that none would be common.
-    intervals: 95 % of each mean. marks: the best of each task, and what is not told apart from it. against: every other system of the
+    order: systems with their mean over `common` tasks, best first. unranked: systems that lack too many tasks to leave a common one.
+    intervals: 95 % of each mean. marks: the best of each task, and its statistical ties. against: every other system of the
     order against the leader. lead: what may be said of the designs, reference rows apart. untested: tasks on which no pair was tested,
     so that only the best is marked.
     advice: for each kind of task, with the interval of its score.
@@ -92,7 +92,7 @@ class Summary:
 
     @property
     def tied(self) -> set[System]:
-        """Designs that cannot be told apart from the leader over all tasks."""
+        """Designs that do not differ significantly from the leader over all tasks."""
         return set(self.lead.tied)
 
     @property
@@ -108,13 +108,13 @@ class Summary:
 
 def summarise(grid: Grid) -> Summary:
     """Test and rank what a grid holds."""
-    kept = comparable(grid.results)
-    order = ranked(kept)
+    results = comparable(grid.results)
+    order = ranked(results)
     systems = {system for system, _ in order}
     common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
     marks, untested = _marks(grid)
-    tests = comparisons(kept, grid.store)
-    first = lead(candidates(order), tests, kept)
+    tests = comparisons(results, grid.store)
+    first = lead(candidates(order), tests, results)
     advice = [leader for kind in grid.kinds for leader in _advice(grid, kind)]
     return Summary(
         order=order,
@@ -163,9 +163,9 @@ def _intervals(grid: Grid, order: Sequence[tuple[System, float]], common: Sequen
     intervals = {}
     for system, _ in order:
         results = [grid.cells[system, task] for task in common]
-        known = [result.interval for result in results if result.interval]
-        if results and len(known) == len(results):
-            intervals[system] = mean_interval([result.main_score for result in results], known)
+        task_intervals = [result.interval for result in results if result.interval]
+        if results and len(task_intervals) == len(results):
+            intervals[system] = mean_interval([result.main_score for result in results], task_intervals)
     return intervals
 
 
@@ -196,7 +196,7 @@ def _advice(grid: Grid, kind: str) -> list[KindLeader]:
 
 
 def _candidates(grid: Grid, kind: str) -> list[Result]:
-    """Results of a kind of task that can be recommended: those of the LLM, on tasks that they share; none is a reference row."""
+    """Results of one kind of task that can be recommended: designs of the LLM (no reference rows) on their common tasks."""
     return comparable([result for result in grid.results if result.kind == kind and result.design != SENTENCE_TRANSFORMERS])
 
 
@@ -209,15 +209,15 @@ def _advice_intervals(grid: Grid, advice: Sequence[KindLeader]) -> Iterator[tupl
             yield leader.kind, bounds
 
 
-def _ranks(scores: Mapping[str, Sequence[float]], apart: Collection[frozenset[str]] | None) -> MeanRanks | None:
+def _ranks(scores: Mapping[str, Sequence[float]], significant_pairs: Collection[frozenset[str]] | None) -> MeanRanks | None:
     """Mean ranks, or None where there are too few tasks or designs.
 
-    apart: pairs that the page's tests tell apart, which make the groups. None if it has no tests: then those of the ranks make them.
+    significant_pairs: pairs that differ in the page's tests; they define the groups. None: groups follow from the tests of the ranks.
     """
     from unmask.statistics.ranks import critical_differences
 
     try:
         ranks = critical_differences(scores)
-        return ranks if apart is None else ranks.grouped_by(apart)
+        return ranks if significant_pairs is None else ranks.grouped_by(significant_pairs)
     except ValueError:
         return None

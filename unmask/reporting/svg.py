@@ -18,7 +18,7 @@ INK, MUTED, LINE, PAPER, ACCENT, SOFT = "#1c2733", "#5b6875", "#d5dbe1", "#fefef
 """Colours of every figure; in a page each becomes the variable of that name, so that figures follow its dark mode."""
 
 SERIES = "#2467b0", "#b35a00", "#0b7a5b", "#7a4ea0", "#a8324a", "#4d5a66"
-"""Colours for lines, told apart by every kind of eye with the marks that go with them; `--series-0` and on in a page."""
+"""Line colours, distinguishable with colour blindness when combined with their markers; `--series-0` and on in a page."""
 
 _VARIABLES = {
     INK: "var(--ink)",
@@ -27,7 +27,7 @@ _VARIABLES = {
     PAPER: "var(--paper)",
     ACCENT: "var(--accent)",
     SOFT: "var(--soft)",
-    **{colour: f"var(--series-{place})" for place, colour in enumerate(SERIES)},
+    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES)},
 }
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
@@ -35,7 +35,7 @@ _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Settings to draw under: text stays text, names are no formulas, identifiers do not change from run to run."""
+    """Matplotlib settings: text stays text, names are not parsed as formulas, identifiers do not change from run to run."""
     from matplotlib import rc_context
 
     settings = {
@@ -72,7 +72,7 @@ def as_svg(figure: Figure) -> str:
     """A figure as the text of an SVG file."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return visible(stream.getvalue(), keep="\n\r\t")  # a control character in a name is no XML
+    return visible(stream.getvalue(), keep="\n\r\t")  # XML does not allow control characters in a name
 
 
 def inline(svg: str, name: str, title: str) -> str:

@@ -45,15 +45,15 @@ METRIC_NAMES = {
 def ranking(results: Sequence[Result], width: int) -> Table:
     """Systems, best first: main score x 100 on each task, the mean, and the tokens of a text. Half an interval if there is room.
 
-    width: of the terminal, in characters. If there is no room for all tasks, each kind of task has one column, with its mean.
+    width: of the terminal, in characters. If the tasks do not fit, each kind of task has one column, with its mean.
     """
     columns = _columns({result.task: result for result in results}, width)
     tables = (_ranking(results, columns, decimals) for decimals in (1, 0) if all(len(tasks) == 1 for _, tasks in columns))
     if fitting := next((table for table in tables if _width(table) <= width), None):
         return fitting
     longest = min(_DESIGN, max(len(visible(display_name(result.system, results))) for result in results))
-    whole = _ranking(results, columns, None, whole_heads=True)
-    return whole if _width(whole) - longest + _FOLDED <= width else _ranking(results, columns, None)
+    full_table = _ranking(results, columns, None, whole_heads=True)
+    return full_table if _width(full_table) - longest + _FOLDED <= width else _ranking(results, columns, None)
 
 
 def _width(table: Table) -> int:
@@ -67,15 +67,19 @@ def _ranking(
     """The table of `ranking`. decimals: of half an interval; None for no intervals. whole_heads: only the names of designs fold."""
     first = {result.task: result for result in results}
     with_intervals = decimals is not None
-    what = "Main score x 100" if all(len(of) == 1 for _, of in columns) else "Main score x 100, means over the tasks of a kind"
-    table = empty_table(what + " ± half its 95 % interval" * with_intervals + ", best design first")
+    title = (
+        "Main score x 100"
+        if all(len(group) == 1 for _, group in columns)
+        else "Main score x 100, means over the tasks of a kind"
+    )
+    table = empty_table(title + " ± half its 95 % interval" * with_intervals + ", best design first")
     if whole_heads:
         table.show_edge, table.caption = False, " "  # two characters more; the caption is the empty line that the edge was
     table.add_column("", justify="right")
     table.add_column("design", overflow="fold", max_width=_DESIGN)
-    for header, of in columns:
-        # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
-        metric = METRIC_NAMES.get(first[of[0]].metric, first[of[0]].metric)
+    for header, group in columns:
+        # on a narrow terminal with many tasks there is room for a name, wrapped if necessary, but not for the metric
+        metric = METRIC_NAMES.get(first[group[0]].metric, first[group[0]].metric)
         head = two_lines(header, metric) if with_intervals or len(columns) < 5 else Text(header)
         table.add_column(head, justify="right", overflow="fold", no_wrap=whole_heads, min_width=5)  # a score is never broken
     if len(columns) > 1:
@@ -83,13 +87,13 @@ def _ranking(
     table.add_column(two_lines("tokens", "a text"), justify="right", no_wrap=True)
     cells = {(result.system, result.task): result for result in results}
     systems = {result.system for result in results}
-    means = {header: [_mean(cells, system, of) for system in systems] for header, of in columns}
-    best = {header: max((mean for mean in known if mean is not None), default=None) for header, known in means.items()}
-    for place, (system, mean) in enumerate(ranked(results), start=1):
-        scores = [_score(cells, system, of, best[header], decimals) for header, of in columns]
+    means = {header: [_mean(cells, system, group) for system in systems] for header, group in columns}
+    best = {header: max((mean for mean in values if mean is not None), default=None) for header, values in means.items()}
+    for rank, (system, mean) in enumerate(ranked(results), start=1):
+        scores = [_score(cells, system, group, best[header], decimals) for header, group in columns]
         tokens = tokens_per_text(results, system)
         overall = [f"{100 * mean:.1f}"] if len(columns) > 1 else []
-        table.add_row(str(place), display_name(system, results), *scores, *overall, f"{tokens:.0f}" if tokens else "-")
+        table.add_row(str(rank), display_name(system, results), *scores, *overall, f"{tokens:.0f}" if tokens else "-")
     return table
 
 
@@ -100,7 +104,7 @@ def _columns(tasks: Mapping[str, Result], width: int) -> list[tuple[str, list[st
     kinds: dict[str, list[str]] = {}
     for task, result in tasks.items():
         kinds.setdefault(result.kind, []).append(task)
-    return [(_heading(kind) + (f"\n({len(of)})" if len(of) > 1 else ""), of) for kind, of in kinds.items()]
+    return [(_heading(kind) + (f"\n({len(group)})" if len(group) > 1 else ""), group) for kind, group in kinds.items()]
 
 
 def _heading(kind: str) -> str:
@@ -117,19 +121,20 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
     order = [system for system, _ in ranked(results)]
     name = min(_NAME, max(len(visible(display_name(system, results))) for system in order) + 4)
     decimals = 1 if name + 8 * (len(order) - 1) <= width else 0
-    most = max(2, (width - name) // (7 + decimals) + 1)
-    order = order[:most]
+    max_columns = max(2, (width - name) // (7 + decimals) + 1)
+    order = order[:max_columns]
     by_pair = {(test.a, test.b): test for test in comparisons}
     outcome = comparisons[0].outcome
     table = empty_table("Row minus column x 100; * differs")
     table.add_column("", no_wrap=True, max_width=name)
-    for place in range(2, len(order) + 1):
-        table.add_column(str(place), justify="right", no_wrap=True, min_width=5 + decimals)
-    for place, system in enumerate(order[:-1], start=1):
+    for rank in range(2, len(order) + 1):
+        table.add_column(str(rank), justify="right", no_wrap=True, min_width=5 + decimals)
+    for rank, system in enumerate(order[:-1], start=1):
         cells = [
-            _difference(system, other, by_pair, decimals) if at > place else "" for at, other in enumerate(order[1:], start=2)
+            _difference(system, rival, by_pair, decimals) if other_rank > rank else ""
+            for other_rank, rival in enumerate(order[1:], start=2)
         ]
-        table.add_row(f"{place} {display_name(system, results)}", *cells)
+        table.add_row(f"{rank} {display_name(system, results)}", *cells)
     unit = f"{outcome.n} {outcome.unit}" + (
         f" of {counted(len(comparisons[0].tasks), 'task')}" if outcome.unit == "items" else ""
     )
@@ -138,7 +143,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
     if outcome.unit == "items":
         note += " Too few tasks for a test over tasks: it says which design is better on these tasks, not on tasks in general."
     if len(order) < len({result.system for result in results}):
-        note += f" The {most} best are shown; comparison.json has every pair."
+        note += f" The {max_columns} best are shown; comparison.json has every pair."
     return Group(table, Text(note, style="dim"), "")
 
 
@@ -210,7 +215,7 @@ def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
 
 
 def gain_table(gain: TrainingGain, title: str) -> Table:
-    """A trained embedder beside its untrained base and a reference row: mean scores of each kind of task."""
+    """A trained embedder compared with its untrained base and a reference row: mean scores of each kind of task."""
     header, *rows = gain.table
     table = empty_table(f"{title}: main score x 100, means over the tasks of a kind and over all")
     for column in header:
@@ -226,6 +231,6 @@ def recipe_table(recipes: Sequence[tuple[Recipe, Sequence[str]]]) -> Table:
     for column in ("recipe", "stages", "scales", "what it trains"):
         table.add_column(column, no_wrap=column == "recipe")
     for recipe, scales in recipes:
-        about = Text(f"{recipe.about} ").append(recipe.source, style="dim")
-        table.add_row(recipe.name, " > ".join(recipe.stages), " ".join(scales), about)
+        description = Text(f"{recipe.about} ").append(recipe.source, style="dim")
+        table.add_row(recipe.name, " > ".join(recipe.stages), " ".join(scales), description)
     return table

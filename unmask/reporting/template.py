@@ -13,7 +13,7 @@ from unmask.io.terminal import visible
 Part = tuple[str, str]
 """A package that has a folder `page`, and a file in it."""
 _SHARED: Final = "unmask.reporting"
-"""Where the parts of all pages are: their look, and `head.html`, which includes the `title` of a page."""
+"""The package with the parts that pages share: styles, and `head.html`, which includes the `title` of a page."""
 STYLE: Final[tuple[Part, ...]] = ((_SHARED, "colours.css"), (_SHARED, "report.css"))
 """The look that all pages share."""
 
@@ -29,7 +29,7 @@ def fill(template: Part, styles: Sequence[Part], script: str, filters: Mapping[s
     from markupsafe import Markup
 
     package, name = template
-    loader = ChoiceLoader([PackageLoader(place, "page") for place in (package, _SHARED)])
+    loader = ChoiceLoader([PackageLoader(package_name, "page") for package_name in (package, _SHARED)])
     page = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, lstrip_blocks=True)
     page.filters |= filters
     html = page.get_template(name).render(

@@ -1,4 +1,4 @@
-"""The engine of all studies: a plan (TOML), cells that are measured once, results, and verdicts on claims.
+"""The engine shared by the studies: a plan (TOML), cells that are measured once, results, and verdicts on claims.
 
 A paper's package holds its plan (`plan.py`, and a TOML file for each study), what it measures (`run.py`), and its findings and tables.
 """
@@ -160,13 +160,13 @@ class StudyRun:
         with atomic(self.folder / REPORT) as scratch:
             scratch.write_text(report, encoding="utf-8")
         numbers = json.loads(json.dumps({**self._settings, **findings.as_json()}))
-        made = {
+        metadata = {
             "versions": versions(),
             "hardware": hardware(pick_device(self.source.device)),
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
         }
         if json.dumps(numbers) == json.dumps({name: self._before.get(name) for name in numbers}):
-            made = {name: self._before[name] for name in made}
+            metadata = {name: self._before[name] for name in metadata}
         else:
             machines = sorted({part["hardware"] for part in provenance if "hardware" in part})
             libraries: dict[str, set[str]] = {}
@@ -174,15 +174,15 @@ class StudyRun:
                 for name, version in part.get("versions", {}).items():
                     libraries.setdefault(name, set()).add(version)
             if machines:
-                made["hardware"] = ", ".join(machines)
+                metadata["hardware"] = ", ".join(machines)
             if libraries:
-                made["versions"] = {name: ", ".join(sorted(used)) for name, used in libraries.items()}
+                metadata["versions"] = {name: ", ".join(sorted(used)) for name, used in libraries.items()}
         content = {
             **numbers,
             "claims": [finding.model_dump(mode="json") for finding in findings.claims],
             "tables": [vars(table) for table in tables],
             "finished": finished,
             **self._about,
-            **made,
+            **metadata,
         }
         write_json(self.folder / RESULTS, content)

@@ -1,4 +1,4 @@
-"""Plans of studies: a TOML file with a table `[scale.NAME]` of what differs at that scale, and `key=value` settings over it."""
+"""Plans of studies: a TOML file with a table `[scale.NAME]` of overrides for that scale, and `key=value` settings on top."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PlanTable(BaseModel):
 
 
 class StudyPlan(PlanTable):
-    """What the plans of all studies have."""
+    """Fields common to the plans of every study."""
 
     models: tuple[str, ...] = Field(min_length=1)
     """Base models."""
@@ -40,7 +40,7 @@ Plan = TypeVar("Plan", bound=StudyPlan)
 
 
 def plan_tables(study: str) -> dict[str, Any]:
-    """The TOML file of a study, as it is. `scale` holds what differs at each scale."""
+    """The parsed TOML file of a study. `scale` holds the overrides of each scale."""
     [file] = Path(__file__).parent.glob(f"*/{study}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 

@@ -85,7 +85,7 @@ def refuse_foreign_files(folder: Path) -> None:
 
 def refuse_several(folder: Path) -> None:
     """Raise UnmaskError for the folder of a whole study, with a folder for each base model below it."""
-    models = sorted(below for below in folder.glob("*") if is_study(below))
+    models = sorted(path for path in folder.glob("*") if is_study(path))
     if models:
         raise UnmaskError(
             f"'{folder}' holds a study, with a folder for each base model. Give one of them: {', '.join(map(str, models))}."

@@ -27,7 +27,7 @@ class Sheet:
         """The table alone as Markdown, with numbers aligned to the right."""
         lines = [
             self.columns,
-            tuple("--:" if self._holds_numbers(place) else "---" for place in range(len(self.columns))),
+            tuple("--:" if self._holds_numbers(index) else "---" for index in range(len(self.columns))),
             *self.rows,
         ]
         return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
@@ -37,12 +37,12 @@ class Sheet:
         from unmask.io.terminal import table as empty_table
 
         table = empty_table(self.title, caption=self.note or None, caption_justify="left", pad_edge=True)
-        for place, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if self._holds_numbers(place) else "left", overflow="fold")
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if self._holds_numbers(index) else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*row)
         return table
 
-    def _holds_numbers(self, place: int) -> bool:
+    def _holds_numbers(self, index: int) -> bool:
         """Whether every cell of a column begins with a number, or is empty. The first column holds names."""
-        return place > 0 and all(re.match(r"\W*\d", row[place]) for row in self.rows if row[place])
+        return index > 0 and all(re.match(r"\W*\d", row[index]) for row in self.rows if row[index])

@@ -148,10 +148,10 @@ class _Counts:
             np.add(shares.tokens, np.bincount(codes_[codes_ >= 0], minlength=len(shares.tokens)), out=shares.tokens)
         displayed_rows, mapped = self._shown_rows(choices), self._mapped_rows(choices)
         firsts = np.empty((len(choices.texts), len(self.record.points)), np.int16)
-        for point, (probabilities, chosen) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
-            first = np.where(chosen[:, 0] >= 0, chosen[:, 0], probabilities.argmax(axis=1)).astype(np.int64)
+        for point, (probabilities, selected) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
+            first = np.where(selected[:, 0] >= 0, selected[:, 0], probabilities.argmax(axis=1)).astype(np.int64)
             firsts[:, point] = first
-            self._count(point, first, probabilities, chosen, codes)
+            self._count(point, first, probabilities, selected, codes)
             self._keep(point, first, probabilities, displayed_rows, mapped)
         self.filled += len(displayed_rows)
         self.plain.append((choices.texts, choices.ids, choices.positions, firsts))
@@ -161,14 +161,14 @@ class _Counts:
         point: int,
         first: NDArray[np.int64],
         probabilities: NDArray[Any],
-        chosen: NDArray[Any],
+        selected: NDArray[Any],
         codes: Sequence[NDArray[np.int64]],
     ) -> None:
         experts = probabilities.shape[1]
         slots = slice(self.starts[point], self.starts[point + 1])
         sure = np.take_along_axis(probabilities, first[:, None], axis=1)[:, 0].astype(np.float64)
         acts = np.zeros((len(first), experts + 1), np.float32)  # the last column takes "no choice" (-1)
-        np.put_along_axis(acts, chosen.astype(np.int64) % (experts + 1), 1, axis=1)
+        np.put_along_axis(acts, selected.astype(np.int64) % (experts + 1), 1, axis=1)
         acts = acts[:, :experts]
         self.pairs[point] += acts.T @ acts
         for shares, code in zip(self.shares, codes, strict=True):

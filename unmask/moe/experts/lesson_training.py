@@ -131,7 +131,7 @@ class LessonCollator:
 def response_loss(
     learning: Learning, computing: Callable[[], Any], penalty: Penalty | None = None
 ) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
-    """The loss of one pass. The losses of all passes of a step add up to the loss of the step.
+    """The loss of one pass. The losses of the passes in a step add up to the loss of the step.
 
     A penalty needs all lessons of a pass at once. Without a penalty, lessons of similar length are computed together, each group padded
     to its own longest: otherwise half of a batch can be padding.

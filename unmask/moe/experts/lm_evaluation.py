@@ -60,7 +60,7 @@ class LMSettings:
 
 @dataclass(frozen=True)
 class LMSection:
-    """One kind of score of all models."""
+    """One kind of score for every model."""
 
     name: str
     rows: list[ModelScores]
@@ -81,8 +81,8 @@ def evaluate_language_models(settings: LMSettings) -> list[LMSection]:
         "run_code": settings.run_code or settings.allow_unsandboxed_code,
         "unsandboxed": settings.allow_unsandboxed_code,
     }
-    if tests and (how := require_code_to_run(tests, **code)):
-        say(how)
+    if tests and (notice := require_code_to_run(tests, **code)):
+        say(notice)
     scores: dict[str, dict[str, Any]] = {LIKELIHOOD: {}, TEXT_LIKELIHOOD: {}, ACCURACY: {}}
     tokens: dict[str, list[list[int]]] = {}
     counts: dict[str, dict[str, Any]] = {}

@@ -55,13 +55,13 @@ class RunRecord(Record):
     def is_same(self, before: RunRecord, folder: Path) -> bool:
         """Whether an earlier run in a folder was started with the same. Raises UnmaskError if the weights have changed since."""
         now, then = self.base_weights, before.base_weights
-        named = lasting_name(before.base) == lasting_name(self.base)
-        if named and now and then and now != then:
+        same_name = lasting_name(before.base) == lasting_name(self.base)
+        if same_name and now and then and now != then:
             raise UnmaskError(
                 f"The model '{self.base}' has changed since the run in '{folder}' began: its weights were {then} and are {now} now. "
                 "Bring the old weights back, or give another folder."
             )
-        same_base = then in (now, None) if named else now is not None and now == then
+        same_base = then in (now, None) if same_name else now is not None and now == then
         ignored = _NOT_SETTINGS | {name for name in _LATER if getattr(before, name, None) in (None, {}, "auto")}
         return same_base and before.model_dump(exclude=ignored) == self.model_dump(exclude=ignored)
 
@@ -97,5 +97,5 @@ def another_run(folder: Path, difference: str = "") -> UnmaskError:
 
 def _difference(now: RunRecord, before: RunRecord) -> str:
     """What "auto" may have changed, without the user."""
-    then, asked = (getattr(record, "dtype", None) for record in (before, now))
-    return f" (dtype {then} then, {asked} now)" if then and then != asked else ""
+    then, requested = (getattr(record, "dtype", None) for record in (before, now))
+    return f" (dtype {then} then, {requested} now)" if then and then != requested else ""

@@ -1,4 +1,4 @@
-"""Router training: the router learns on the lessons of all domains which expert a token goes to. Base and experts are frozen.
+"""Router training: the router learns from the lessons of every domain which expert a token is routed to. Base and experts are frozen.
 
 It trains with all experts (`train_top_k` = n), even if only one acts later: under top-1 the first expert that does well would take all
 tokens, and would act at a fraction of its strength while the router is untrained.
@@ -9,7 +9,7 @@ against routing by domain. Over the passes of a step it does so less (arXiv 2501
 is counted over the passes of the step so far.
 
 Prototypes initialise a router so that it separates the domains before any training. The row of an expert is the mean state of its domain's
-tokens minus the mean of all domains, made orthogonal to that mean, since what all tokens share must not decide. All rows are scaled
+tokens minus the mean over domains, orthogonalised to that mean, since a common component must not affect the choice. All rows are scaled
 together: on average, the mean state of a domain prefers its expert by `GAIN` nats.
 """
 

@@ -138,7 +138,7 @@ class RoutingPoint(nn.Module):
         self, name: str, router: nn.Linear, rank: int, control: Control, always: int = 0, leader: RoutingPoint | None = None
     ) -> None:
         super().__init__()
-        self._leader = [leader] if leader else []  # in a list, so that it is no submodule
+        self._leader = [leader] if leader else []  # in a list, so that it is not registered as a submodule
         self._decision: Tensor | None = None
         self.name, self.router, self.rank, self.control, self.always = name, router, rank, control, always
         self.now = BlockState()
@@ -218,7 +218,7 @@ class RoutingPoint(nn.Module):
         now = self.now
         if hidden is now.input and stack in self._sharing:
             return now.low[self._sharing[stack]]
-        strength = now.strength.reshape(*hidden.shape[:-1], -1)  # a block may flatten the tokens of all texts into one row
+        strength = now.strength.reshape(*hidden.shape[:-1], -1)  # a block may flatten the batch into one row of tokens
         if now.few:
             return nn.functional.linear(hidden.float(), stack.few("down")[now.chosen]) * strength  # type: ignore[no-any-return]
         return nn.functional.linear(hidden, stack.down.to(hidden.dtype)) * strength  # type: ignore[no-any-return]
@@ -256,7 +256,9 @@ class ExpertLinear(nn.Module):
         self.down = nn.Parameter(torch.cat([down for down, _ in experts]).to(**like), requires_grad=False)
         self.up = nn.Parameter(torch.cat([up for _, up in experts], dim=1).to(**like), requires_grad=False)
         self._few: dict[str, Tensor] = {}
-        self._point = [point]  # in a list, so that it is no submodule: it belongs to the block, not to each of its maps
+        self._point = [
+            point
+        ]  # in a list, so that it is not registered as a submodule: it belongs to the block, not to each of its maps
 
     @property
     def point(self) -> RoutingPoint:

@@ -55,7 +55,7 @@ _SPREAD = 0.01  # of a new router's weights: equal logits would send every token
 class MixtureModel:
     """A causal language model with experts in it (MiXSE; Self-MoE, arXiv 2406.12034, section 2.2).
 
-    model: changed in place. experts: in the order of the router's rows. routing: can be changed at any time, except for what it is
+    model: changed in place. experts: in the order of the router's rows. routing: can be changed at any time, except for the settings it is
     `made_for`. shared: one more expert, which acts on every token at full strength and is not routed.
     Raises UnmaskError for experts that cannot be stacked or do not fit the model.
     """

@@ -160,12 +160,12 @@ def ablate_experts(
     encoder: Encoder,
     texts: Sequence[str],
     *,
-    together: bool = False,
+    all_points: bool = False,
     batch_tokens: int = 2048,
 ) -> Ablation:
     """Remove each expert in turn, and measure the loss of texts.
 
-    model: causal, with the output layer that predicts tokens. together: an expert is removed at all routing points at once, for experts
+    model: causal, with the output layer that predicts tokens. all_points: an expert is removed at all routing points at once, for experts
     that have one origin, such as a branch; else at one point after the other. Experts of a mixture of LoRA experts are always removed
     at all points. Raises UnmaskError for a dense model, and for texts of fewer than two tokens.
     """
@@ -179,7 +179,7 @@ def ablate_experts(
     tokenized = list(encoder.prompt_tokenizer("plain").tokenize(texts))
     if any(len(text.ids) < 2 for text in tokenized):
         raise UnmaskError("A text of one token has no loss: leave out texts of fewer than two tokens.")
-    removals = _removals([point.experts for point in points.values()], together or getattr(body, "mixture", None) is not None)
+    removals = _removals([point.experts for point in points.values()], all_points or getattr(body, "mixture", None) is not None)
     with progress_bar("removing experts", 1 + len(removals)) as advance:
         loss = text_losses(encoder.language_model, tokenized, batch_tokens)
         advance(1)
@@ -209,9 +209,9 @@ def experts_of(backbone: Backbone) -> dict[nn.Module, Point]:
     return points
 
 
-def _removals(numbers: Sequence[int], together: bool) -> tuple[Removal, ...]:
+def _removals(numbers: Sequence[int], all_points: bool) -> tuple[Removal, ...]:
     """Each expert once. numbers: of experts, by routing point."""
-    if together:
+    if all_points:
         return tuple(Removal(tuple(range(len(numbers))), expert) for expert in range(max(numbers)))
     return tuple(Removal((point,), expert) for point, number in enumerate(numbers) for expert in range(number))
 
@@ -243,7 +243,7 @@ Cka = tuple[float, NDArray[np.float64]]
 
 
 def output_differences(encoder: Encoder, texts: Sequence[str], seed: int = 0) -> OutputDifferences:
-    """Compare the outputs of all experts on the tokens of some texts, at each routing point of a native mixture.
+    """Compare the expert outputs on the tokens of some texts, at each routing point of a native mixture.
 
     Every expert gets every token, whatever the router says. All outputs of one layer are in memory: a few thousand tokens are enough.
     Intervals are over texts: of cosines by bootstrap, of CKA by jackknife. Raises UnmaskError for a dense model, and for experts
@@ -283,7 +283,7 @@ def output_differences(encoder: Encoder, texts: Sequence[str], seed: int = 0) ->
 def factor_overlaps(experts: Sequence[Expert]) -> dict[str, float]:
     """For each linear map, the overlap of the directions that two LoRA experts write to: 1 if they are the same, r / dim by chance.
 
-    There are no intervals: an overlap is a property of the weights, and no texts were drawn to measure it. Raises ValueError for fewer
+    There are no intervals: an overlap is a property of the weights and does not depend on sampled texts. Raises ValueError for fewer
     than two experts.
     """
     names = experts[0].factors
@@ -323,7 +323,7 @@ def _outputs(experts: nn.Module, hidden: Tensor) -> NDArray[np.float32]:
 
 
 def _compare(name: str, outputs: NDArray[np.float32], lengths: NDArray[np.int64], seed: int) -> tuple[Cosine, Cka]:
-    """The measures of one layer, with what the intervals need: resamples of the cosine, and CKA without each text."""
+    """The measures of one layer and, for the intervals, resamples of the cosine and CKA without each text."""
     if not np.isfinite(outputs).all():
         raise UnmaskError(f"The experts of '{name}' give numbers that are not finite. Use --dtype float32.")
     starts = np.cumsum(lengths) - lengths
@@ -362,11 +362,11 @@ def measure_experts(
     labelled: LabelledTexts,
     folder: Path,
     *,
-    together: bool = False,
+    all_points: bool = False,
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> ExpertLosses:
-    """Remove each expert in turn, compare the experts, and write `experts.json` into a folder. together: see `ablate_experts`.
+    """Remove each expert in turn, compare the experts, and write `experts.json` into a folder. all_points: see `ablate_experts`.
 
     Labels of words are left out: a loss belongs to a text. Raises UnmaskError for a dense model, for a folder with foreign files, and if no
     text has two tokens.
@@ -381,7 +381,7 @@ def measure_experts(
     plain = [text.text for text in texts]
     mixture = getattr(encoder.backbone.model, "mixture", None)
     differences = None if mixture else _differences(encoder, _few(plain, tokens, seed), seed)
-    ablation = ablate_experts(encoder, plain, together=together, batch_tokens=batch_tokens or 2048)
+    ablation = ablate_experts(encoder, plain, all_points=all_points, batch_tokens=batch_tokens or 2048)
     labels = {name: [text.values[index] for text in texts] for index, name in enumerate(labelled.labels)}
     losses = ExpertLosses(
         model=encoder.source.model,
@@ -429,7 +429,7 @@ def _with_loss(encoder: Encoder, texts: Sequence[LabelledText]) -> tuple[list[La
 
 
 def _few(texts: Sequence[str], tokens: Sequence[int], seed: int) -> list[str]:
-    """Texts drawn by the seed, at most as many tokens as fit in memory with the outputs of all experts; one text at least.
+    """Texts drawn by the seed, at most as many tokens as fit in memory with every expert's output; one text at least.
 
     They are drawn, since files are often sorted by source or label.
     """

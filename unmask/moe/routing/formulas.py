@@ -137,17 +137,17 @@ def strongest_partner(pairs: Float[NDArray[Any], "*batch expert expert"]) -> Flo
 
 
 def pair_codes(
-    chosen: Int[NDArray[Any], "token k"], experts: int
+    selected: Int[NDArray[Any], "token k"], experts: int
 ) -> tuple[Int[NDArray[np.int64], " pair"], Int[NDArray[np.int64], " pair"]]:
-    """Every two experts that act together, as one x experts + other, and the token of each. -1 in `chosen` means no choice.
+    """Every two experts that act together, as one x experts + other, and the token of each. -1 in `selected` means no choice.
 
     Each token has a pair of an expert with itself, too: on the diagonal of a table, how often an expert acts.
     """
     codes, tokens = [], []
-    for first in range(chosen.shape[1]):
-        for second in range(chosen.shape[1]):
-            real = np.flatnonzero((chosen[:, first] >= 0) & (chosen[:, second] >= 0))
-            codes.append(chosen[real, first].astype(np.int64) * experts + chosen[real, second])
+    for first in range(selected.shape[1]):
+        for second in range(selected.shape[1]):
+            real = np.flatnonzero((selected[:, first] >= 0) & (selected[:, second] >= 0))
+            codes.append(selected[real, first].astype(np.int64) * experts + selected[real, second])
             tokens.append(real)
     return np.concatenate(codes), np.concatenate(tokens)
 
@@ -218,9 +218,9 @@ def kappa(table: Table) -> float:
     return (agreement - chance) / (1 - chance) if chance < 1 - 1e-12 else 1.0
 
 
-def overlap(chosen: Int[NDArray[Any], "token k"], last: Int[NDArray[Any], "token k"]) -> Float[NDArray[np.float64], " token"]:
-    """For each token, the share of the experts in `last` that are in `chosen` too. -1 means no choice."""
-    shared = ((last[:, :, None] == chosen[:, None, :]) & (last >= 0)[:, :, None]).any(axis=2).sum(axis=1)
+def overlap(selected: Int[NDArray[Any], "token k"], last: Int[NDArray[Any], "token k"]) -> Float[NDArray[np.float64], " token"]:
+    """For each token, the share of the experts in `last` that are in `selected` too. -1 means no choice."""
+    shared = ((last[:, :, None] == selected[:, None, :]) & (last >= 0)[:, :, None]).any(axis=2).sum(axis=1)
     return np.asarray(shared / np.maximum((last >= 0).sum(axis=1), 1), np.float64)
 
 

@@ -53,7 +53,7 @@ Series = tuple[float, NDArray[np.float64], float]
 
 @dataclass(frozen=True, eq=False)
 class PointChoices:
-    """The choices of all tokens at one routing point. texts: numbered from 0 without gaps, in order."""
+    """The choices of every token at one routing point. texts: numbered from 0 without gaps, in order."""
 
     texts: NDArray[np.int64]
     positions: NDArray[Any]
@@ -369,9 +369,9 @@ def _append(collected: dict[str, list[Series]], measures: Mapping[str, Series]) 
 def _means(collected: Mapping[str, Sequence[Series]], largest: Mapping[str, float]) -> dict[str, Any]:
     means = {}
     for name, points in collected.items():
-        most = largest.get(name, 1.0)
-        by_point = [mean_of([series], most).corrected for series in points]
-        means[name] = {**mean_of(points, most).as_json(), "by_point": by_point}
+        maximum = largest.get(name, 1.0)
+        by_point = [mean_of([series], maximum).corrected for series in points]
+        means[name] = {**mean_of(points, maximum).as_json(), "by_point": by_point}
     return means
 
 

@@ -100,7 +100,7 @@ class Choices:
     """What routers did with some tokens, token by token, texts one behind the other. The lists have an entry for each routing point read.
 
     texts: the number of the text. positions: in the text, from 0, special tokens before it included. ids: token ids. tags: labels
-    of tokens. probabilities: of all experts, the softmax of the router's scores. chosen: the experts that act, strongest
+    of tokens. probabilities: softmax of the router's scores over the experts. chosen: the experts that act, strongest
     first; -1 for none. gates: how strongly these act.
     """
 
@@ -138,12 +138,12 @@ class RoutingRecord:
         return next(label for label in self.settings.labels if label.name == name)
 
     def batches(self, points: Sequence[int] | None = None) -> Iterator[Choices]:
-        """The choices part by part, of some routing points only (by index) or of all. A part fits in memory."""
+        """Iterate over the choices in parts that fit in memory, at every routing point or only at some (by index)."""
         for part in range(self.settings.parts):
             yield self._read(part, range(len(self.points)) if points is None else points)
 
     def choices(self, points: Sequence[int] = ()) -> Choices:
-        """The choices of all tokens at some routing points. 1 M tokens at a point of 16 experts take 50 MB."""
+        """The choices of every token at some routing points. 1 M tokens at a point of 16 experts take 50 MB."""
         return _joined(list(self.batches(points)))
 
     @cached_property

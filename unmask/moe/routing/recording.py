@@ -226,8 +226,8 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
         module: layer_number for layer_number, layer in enumerate(backbone.layers, start=1) for module in layer.modules()
     }
     return {
-        module: Point(name=names[module], layer=layer_of.get(module, 0), experts=experts, chosen=chosen)
-        for module, (experts, chosen) in zip(ran, sizes, strict=True)
+        module: Point(name=names[module], layer=layer_of.get(module, 0), experts=experts, chosen=top_k)
+        for module, (experts, top_k) in zip(ran, sizes, strict=True)
     }
 
 
@@ -247,7 +247,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _claim(folder: Path, settings: RecordSettings) -> RecordSettings:
-    """Write the settings of a record, or read those of a started one. Raises UnmaskError if that is another record."""
+    """Write the settings of a record, or read them if it has been started. Raises UnmaskError if they differ."""
     check_folder(folder)
     before = RecordSettings.read(folder / RECORD)
     if before is None:
@@ -274,14 +274,14 @@ def _record_part(
     ends = np.cumsum([int(mask.sum()) for mask in masks])
     starts, total = ends - [int(mask.sum()) for mask in masks], int(ends[-1])
     probabilities = [np.empty((total, point.experts), np.float16) for point in settings.points]
-    chosen = [np.empty((total, point.chosen), np.int16) for point in settings.points]
+    selected = [np.empty((total, point.chosen), np.int16) for point in settings.points]
     gates = [np.empty((total, point.chosen), np.float16) for point in settings.points]
     hidden = np.empty((len(part_texts), settings.dim), np.float32)
     for batch in plan([len(text.ids) for text in part_texts], settings.batch_tokens):
         rows = np.concatenate([np.arange(starts[text], ends[text]) for text in batch])
         hidden[batch], values = _read(backbone, layout, [part_texts[text] for text in batch], [masks[text] for text in batch])
         for point, (shares, places_of, strengths) in enumerate(values):
-            probabilities[point][rows], chosen[point][rows], gates[point][rows] = shares, places_of, strengths
+            probabilities[point][rows], selected[point][rows], gates[point][rows] = shares, places_of, strengths
     tags = np.concatenate([tokenized.tags[number][:, mask] for number, mask in zip(numbers, masks, strict=True)], axis=1)
     of_tokens = [label.name for label in settings.labels if label.of == "token"]
     choices = Choices(
@@ -290,7 +290,7 @@ def _record_part(
         ids=np.concatenate([np.asarray(text.ids, np.int32)[mask] for text, mask in zip(part_texts, masks, strict=True)]),
         tags=dict(zip(of_tokens, tags, strict=True)),
         probabilities=probabilities,
-        chosen=chosen,
+        chosen=selected,
         gates=gates,
     )
     texts_written = [encodable(texts.texts[number].text) for number in numbers]

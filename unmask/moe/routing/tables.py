@@ -37,9 +37,9 @@ def routing_table(record: RoutingRecord, result: dict[str, Any]) -> ProbeTable:
         if readout := measures["readout"]:
             rows += [_measure_row(f"{label}: probe, {sources[key]}", probe) for key, probe in readout["probes"].items()]
             rows += [_measure_row(f"{label}: clusters, {sources[key]}", group) for key, group in readout["groups"].items()]
-            few = "" if readout["probes"] else "; no probe, since a label has fewer than five texts"
+            probe_note = "" if readout["probes"] else "; no probe, since a label has fewer than five texts"
             label_notes.append(
-                f"{label}: probes show accuracy on held-out texts (always the most frequent label: {readout['majority']:.3f}){few}. "
+                f"{label}: probes show accuracy on held-out texts (always the most frequent label: {readout['majority']:.3f}){probe_note}. "
                 "Clusters show AMI."
             )
     settings = record.settings
@@ -58,13 +58,13 @@ def routing_table(record: RoutingRecord, result: dict[str, Any]) -> ProbeTable:
     return ProbeTable("Routers", rows, notes, ("", "value", "95 %", "by chance"))
 
 
-def agreement_table(result: Any, record: RoutingRecord, other: RoutingRecord) -> ProbeTable:
+def agreement_table(result: Any, record: RoutingRecord, other_record: RoutingRecord) -> ProbeTable:
     """Agreement of two routing records."""
     rows = [_measure_row(name, measure) for name, measure in result.as_json()["measures"].items()]
     notes = [
-        f"{result.tokens} tokens in {record.folder} and {other.folder}; means over routing points.",
+        f"{result.tokens} tokens in {record.folder} and {other_record.folder}; means over routing points.",
         "kappa and AMI: agreement of first choices, 0 by chance; experts are matched first, since two runs number them differently.",
-        f"saturation: share of the experts chosen in {other.folder} that are also chosen in {record.folder}, beyond chance.",
+        f"saturation: share of the experts chosen in {other_record.folder} that are also chosen in {record.folder}, beyond chance.",
     ]
     return ProbeTable("Agreement of two records", rows, notes, ("", "value", "95 %", "by chance"))
 
@@ -101,8 +101,8 @@ def experts_table(result: ExpertLosses, output: Path) -> ProbeTable:
                 values = [measured.value for measured in by_layer if measured]
                 measures.append(f"{name} {_measured(total_measure, 2)}, {min(values):.2f} to {max(values):.2f} by layer")
         notes.append(f"Outputs of a layer's experts for the same tokens: {'; '.join(measures)}. 1: copies.")
-    if (more := len(result.removals) - _SHOWN_EXPERTS) > 0:
-        notes.append(f"{more} further experts are in {EXPERTS} only.")
+    if (omitted := len(result.removals) - _SHOWN_EXPERTS) > 0:
+        notes.append(f"{omitted} further experts are in {EXPERTS} only.")
     notes.append(
         f"Written to {output}/: {EXPERTS}. If the folder has a routing record, `unmask report {shlex.quote(str(output))}` shows "
         "these losses."

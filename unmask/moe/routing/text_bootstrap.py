@@ -61,22 +61,22 @@ class Measured:
         return {"corrected": self.corrected, **asdict(self)}
 
 
-def without_chance(value: float, chance: float, most: float = 1.0) -> float:
-    """(value - chance) / (most - chance) x most."""
-    return (value - chance) * most / (most - chance) if most > chance else 0.0
+def without_chance(value: float, chance: float, maximum: float = 1.0) -> float:
+    """(value - chance) / (maximum - chance) x maximum."""
+    return (value - chance) * maximum / (maximum - chance) if maximum > chance else 0.0
 
 
-def measured(value: float, samples: Float[NDArray[Any], " resample"], chance: float = 0.0, most: float = 1.0) -> Measured:
+def measured(value: float, samples: Float[NDArray[Any], " resample"], chance: float = 0.0, maximum: float = 1.0) -> Measured:
     """A value with its interval. The samples are corrected like the value, and moved so that it is their mean.
 
     Drawing some texts twice raises what chance gives, so the plain percentiles of the samples lie too high.
     """
     samples = samples[~np.isnan(samples)]
     if len(samples) < 2 or np.isnan(value):
-        return Measured(float(value), float(chance), None, most)
-    stretch = most / (most - chance) if most > chance else 0.0
-    low, high = interval(samples * stretch, around=without_chance(value, chance, most))
-    return Measured(float(value), float(chance), (low, high), most)
+        return Measured(float(value), float(chance), None, maximum)
+    stretch = maximum / (maximum - chance) if maximum > chance else 0.0
+    low, high = interval(samples * stretch, around=without_chance(value, chance, maximum))
+    return Measured(float(value), float(chance), (low, high), maximum)
 
 
 def text_weights(
@@ -123,7 +123,7 @@ def text_counts(codes: NDArray[np.int64], texts: NDArray[np.int64], number: int,
     return flat.reshape(number, size).astype(np.float64)
 
 
-def mean_of(points: Sequence[tuple[float, NDArray[np.float64], float]], most: float = 1.0) -> Measured:
+def mean_of(points: Sequence[tuple[float, NDArray[np.float64], float]], maximum: float = 1.0) -> Measured:
     """The mean of a measure over routing points. Each has a value, samples of the same resamples, and what chance gives."""
     values, samples, chances = zip(*points, strict=True)
-    return measured(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)), most)
+    return measured(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)), maximum)

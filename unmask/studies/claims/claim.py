@@ -87,9 +87,9 @@ class Claim(_Fixed):
         """Whether this is a question of reviewers or our own, and no claim of a paper."""
         return self.where.startswith(_OWN)
 
-    def question(self, than: str) -> tuple[object, ...]:
+    def question(self, rival: str) -> tuple[object, ...]:
         """What is tested against another thing. Two claims with the same question have one test."""
-        return self.better, than, self.kinds, self.less_on, self.agreement, self.within, self.costs
+        return self.better, rival, self.kinds, self.less_on, self.agreement, self.within, self.costs
 
     @property
     def has_margin(self) -> bool:
@@ -118,10 +118,10 @@ class ClaimTest(_Fixed):
     """A true difference of this size is found in 80 % of studies like this one, at the corrected level."""
 
     @classmethod
-    def of(cls, claim: Claim, than: str, test: PairedTest, measured_in: str) -> ClaimTest:
+    def of(cls, claim: Claim, rival: str, test: PairedTest, measured_in: str) -> ClaimTest:
         """The corrected test of a claim."""
         return cls(
-            than=than,
+            than=rival,
             difference=test.difference,
             measured_in=measured_in,
             interval=test.interval,
@@ -157,7 +157,7 @@ class Finding(_Fixed):
 
     @property
     def deciding(self) -> ClaimTest | None:
-        """The test that decided, or that kept the claim from being confirmed. None if there was no test."""
+        """The test that decided, or that kept the claim from being confirmed. None without a test."""
         return self.tests[self.decided_by] if self.tests else None
 
 
@@ -166,16 +166,16 @@ def check_names(claims: Sequence[Claim], *, agreement: bool = False) -> None:
 
     agreement: whether the study can test claims about agreement. If it cannot, such a claim is refused.
     """
-    seen: list[str] = []
+    earlier_ids: list[str] = []
     for claim in claims:
         if claim.agreement and not agreement:
             raise UnmaskError(f"This study cannot test a claim about agreement. Leave `agreement` out of '{claim.id}'.")
-        if claim.id in seen:
+        if claim.id in earlier_ids:
             raise UnmaskError(f"Two claims are called '{claim.id}'. Give each its own name.")
         for needed in claim.needs:
-            if needed not in seen:
-                raise unknown(f"claim before '{claim.id}', which needs it", needed, seen)
-        seen.append(claim.id)
+            if needed not in earlier_ids:
+                raise unknown(f"claim before '{claim.id}', which needs it", needed, earlier_ids)
+        earlier_ids.append(claim.id)
 
 
 def findings(
@@ -191,7 +191,7 @@ def findings(
     corrected = _corrected({claim.id: claim for claim in claims}, tests)
     by_id: dict[str, Finding] = {}
     for claim in claims:
-        of_claim = {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests}
+        of_claim = {rival: corrected[claim.id, rival] for rival in claim.than if (claim.id, rival) in tests}
         finding = _finding(claim, of_claim, measured_in(claim))
         lacking = [name for name in claim.needs if by_id[name].verdict != "confirmed" and name not in hold_here]
         if lacking and finding.verdict not in ("not measured", "not testable here"):
@@ -203,13 +203,13 @@ def findings(
     return list(by_id.values())
 
 
-def with_here(general: Sequence[Finding], here: Sequence[Finding]) -> list[Finding]:
+def with_here(general: Sequence[Finding], item_findings: Sequence[Finding]) -> list[Finding]:
     """Findings of tests over tasks, with the findings of the same claims over the items of these tasks."""
     return [
         finding.model_copy(update={"here": Here(test=on_items.deciding, verdict=on_items.verdict)})
         if finding.deciding and finding.deciding.unit == "tasks" and on_items.deciding
         else finding
-        for finding, on_items in zip(general, here, strict=True)
+        for finding, on_items in zip(general, item_findings, strict=True)
     ]
 
 
@@ -219,14 +219,14 @@ def _corrected(claims: Mapping[str, Claim], tests: Mapping[tuple[str, str], Pair
     A comparison that several claims make is one test.
     """
     questions = {
-        claims[name].question(than): _about_margin(claims[name], test) if claims[name].has_margin else test
-        for (name, than), test in tests.items()
+        claims[name].question(rival): _about_margin(claims[name], test) if claims[name].has_margin else test
+        for (name, rival), test in tests.items()
     }
     corrected = dict(zip(questions, with_holm(list(questions.values())), strict=True))
-    family = {(name, than): corrected[claims[name].question(than)] for name, than in tests}
+    family = {(name, rival): corrected[claims[name].question(rival)] for name, rival in tests}
     return {
-        (name, than): replace(test, interval=test.bounds(test.level)) if claims[name].has_margin and test.bounds else test
-        for (name, than), test in family.items()
+        (name, rival): replace(test, interval=test.bounds(test.level)) if claims[name].has_margin and test.bounds else test
+        for (name, rival), test in family.items()
     }
 
 
@@ -235,22 +235,22 @@ def _about_margin(claim: Claim, test: PairedTest) -> PairedTest:
 
     Over tasks it is the interval of t. With few tasks, the bootstrap interval confirms too much. A spread of 0 gives no t.
     """
-    named = replace(test, test=f"interval over {test.unit}: {test.test}")
+    margin_test = replace(test, test=f"interval over {test.unit}: {test.test}")
     if test.unit == "tasks" and test.changes is not None and np.ptp(test.changes) > NO_WIDTH:
-        # as with the signed ranks, no p is below that of n tasks that all agree
+        # as with signed ranks, p is bounded below by the p-value for n tasks that agree
         least = 2.0 ** (1 - test.n)
-        named = replace(named, test="interval over tasks: t", bounds=partial(t_interval, test.changes), least=least)
+        margin_test = replace(margin_test, test="interval over tasks: t", bounds=partial(t_interval, test.changes), least=least)
 
     def decides(level: float) -> bool:
-        bounds = named.bounds(1 - level) if named.bounds else named.interval
-        return any(_sides(replace(named, interval=bounds), claim))
+        bounds = margin_test.bounds(1 - level) if margin_test.bounds else margin_test.interval
+        return any(_sides(replace(margin_test, interval=bounds), claim))
 
     # the smallest level at which the interval is on one side of each bound of the margin
     low, high = _LEAST, 1.0
     while high - low > 0.01 * low:
         middle = (low * high) ** 0.5
         low, high = (low, middle) if decides(middle) else (middle, high)
-    return replace(named, p=max(named.least, high))
+    return replace(margin_test, p=max(margin_test.least, high))
 
 
 Sides = tuple[bool, bool]
@@ -258,9 +258,9 @@ Sides = tuple[bool, bool]
 
 
 def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Finding:
-    measured = tuple(ClaimTest.of(claim, than, test, unit) for than, test in tests.items())
+    measured = tuple(ClaimTest.of(claim, rival, test, unit) for rival, test in tests.items())
     sides = [_sides(test, claim) for test in tests.values()]
-    # the least favourable of the tests that show the claim wrong, else of those that do not show it right, else of all
+    # the least favourable test: among those that refute the claim, else those that do not confirm it, else any
     refuting = [index for index, (_, wrong) in enumerate(sides) if wrong]
     deciding = refuting or [index for index, (right, _) in enumerate(sides) if not right] or list(range(len(sides)))
     verdict: Verdict = "confirmed" if all(right for right, _ in sides) else "undecided"

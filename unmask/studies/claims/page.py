@@ -18,7 +18,7 @@ from unmask.studies.claims.tables import HERE, MEANINGS, NOTE, compared, counts,
 from unmask.studies.results import StudyResults, read_results
 
 _FAR: Final = 2.5
-"""An axis ends at so many times the reach of a usual difference; an interval that goes on beyond ends in an arrow."""
+"""An axis ends at this multiple of a typical difference; a longer interval ends in an arrow."""
 _STEPS: Final = 4
 """An axis has at most two more."""
 
@@ -53,7 +53,7 @@ class Axis:
 class Plot:
     """The places of a plot. goes_on: whether the interval goes on beyond the axis, on the left and on the right.
 
-    near: the zone of differences that are smaller than what could be detected. margins: where the claim allows a difference.
+    near: the zone of differences below the detectable effect. margins: where the claim allows a difference.
     """
 
     axis: Axis
@@ -69,17 +69,20 @@ def signed(value: float) -> str:
     return f"{value:+.6g}".replace("-", MINUS) if value else "0"
 
 
-def plots(found: Sequence[Finding]) -> list[Plot | None]:
+def plots(findings: Sequence[Finding]) -> list[Plot | None]:
     """A plot for each claim; None for a claim without a test. Claims of one unit have one axis."""
     tested: dict[str, list[Finding]] = {}
-    for one in found:
-        if one.deciding:
-            tested.setdefault(one.deciding.measured_in, []).append(one)
+    for finding in findings:
+        if finding.deciding:
+            tested.setdefault(finding.deciding.measured_in, []).append(finding)
     axes = {unit: _axis(of_unit) for unit, of_unit in tested.items()}
-    return [_plot(one, one.deciding, axes[one.deciding.measured_in]) if one.deciding else None for one in found]
+    return [
+        _plot(finding, finding.deciding, axes[finding.deciding.measured_in]) if finding.deciding else None
+        for finding in findings
+    ]
 
 
-def _plot(one: Finding, test: ClaimTest, axis: Axis) -> Plot:
+def _plot(finding: Finding, test: ClaimTest, axis: Axis) -> Plot:
     low, high = test.interval
     return Plot(
         axis,
@@ -87,26 +90,30 @@ def _plot(one: Finding, test: ClaimTest, axis: Axis) -> Plot:
         (axis.place(low), axis.place(high)),
         (low < axis.low, high > axis.high),
         (axis.place(-test.detectable), axis.place(test.detectable)),
-        tuple(axis.place(margin) for margin in _margins(one)),
+        tuple(axis.place(margin) for margin in _margins(finding)),
     )
 
 
-def _margins(one: Finding) -> tuple[float, ...]:
-    if one.claim.within is not None:
-        return -one.claim.within, one.claim.within
-    return () if one.claim.costs is None else (-one.claim.costs,)
+def _margins(finding: Finding) -> tuple[float, ...]:
+    if finding.claim.within is not None:
+        return -finding.claim.within, finding.claim.within
+    return () if finding.claim.costs is None else (-finding.claim.costs,)
 
 
 def _axis(of_unit: Iterable[Finding]) -> Axis:
-    """The axis of all claims of a unit. A few intervals that are much wider than the others do not decide on it."""
-    found = [(one, test) for one in of_unit if (test := one.deciding)]
-    shown = [0.0, *(test.difference for _, test in found), *(margin for one, _ in found for margin in _margins(one))]
-    reach = max(*map(abs, shown), median(max(map(abs, test.interval)) for _, test in found)) or 1.0
-    low = max(min(*shown, *(test.interval[0] for _, test in found)), -_FAR * reach)
-    high = min(max(*shown, *(test.interval[1] for _, test in found)), _FAR * reach)
+    """The axis shared by the claims of a unit. It is not stretched by a few intervals that are much wider than the others."""
+    tested = [(finding, test) for finding in of_unit if (test := finding.deciding)]
+    differences = [
+        0.0,
+        *(test.difference for _, test in tested),
+        *(margin for finding, _ in tested for margin in _margins(finding)),
+    ]
+    reach = max(*map(abs, differences), median(max(map(abs, test.interval)) for _, test in tested)) or 1.0
+    low = max(min(*differences, *(test.interval[0] for _, test in tested)), -_FAR * reach)
+    high = min(max(*differences, *(test.interval[1] for _, test in tested)), _FAR * reach)
     step = _step((high - low or reach) / _STEPS)
     first, last = min(math.floor(low / step), -1), max(math.ceil(high / step), 1)
-    return Axis(tuple(place * step for place in range(first, last + 1)))
+    return Axis(tuple(tick * step for tick in range(first, last + 1)))
 
 
 def _step(rough: float) -> float:
@@ -123,7 +130,7 @@ _MARK: Final = "<title>unmask claims"
 def write_claims(folder: Path, output: Path) -> Path:
     """Write `claims.html` into `output`, from the results of a study on one base model; the page.
 
-    Raises UnmaskError if the study has no results yet, and where a file of somebody else would be replaced.
+    Raises UnmaskError if the study has no results yet, or if a file that unmask did not write would be replaced.
     """
     results = read_results(folder)
     page = output / NAME
@@ -141,7 +148,7 @@ def render(results: StudyResults) -> str:
         "results": results,
         "counts": counts(results.claims),
         "note": NOTE,
-        "here": HERE if any(one.here for one in results.claims) else "",
+        "here": HERE if any(finding.here for finding in results.claims) else "",
         "groups": list(_groups(results.claims)),
         "conclusion": [_parted(point) for point in results.conclusion],
     }
@@ -160,24 +167,24 @@ def _parted(point: str) -> tuple[str, str]:
     return "", point
 
 
-def _groups(found: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+def _groups(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
     """The claims by verdict. What does not hold comes first."""
-    lines = [_line(one, plot) for one, plot in zip(found, plots(found), strict=True)]
+    lines = [_line(finding, plot) for finding, plot in zip(findings, plots(findings), strict=True)]
     for verdict, meaning in MEANINGS.items():
         of_verdict = [line for line in lines if line["finding"].verdict == verdict]
         if of_verdict:
             yield {"verdict": verdict, "id": verdict.replace(" ", "-"), "meaning": meaning, "claims": of_verdict}
 
 
-def _line(one: Finding, plot: Plot | None) -> dict[str, Any]:
-    others: list[ClaimTest] = list(one.tests) if len(one.tests) > 1 else []
-    missing = [than for than in one.claim.than if than not in {test.than for test in one.tests}]
+def _line(finding: Finding, plot: Plot | None) -> dict[str, Any]:
+    tests: list[ClaimTest] = list(finding.tests) if len(finding.tests) > 1 else []
+    missing = [rival for rival in finding.claim.than if rival not in {test.than for test in finding.tests}]
     return {
-        "finding": one,
-        "claim": one.claim,
-        "compared": compared(one),
+        "finding": finding,
+        "claim": finding.claim,
+        "compared": compared(finding),
         "plot": plot,
-        "tests": others,
+        "tests": tests,
         "missing": missing,
-        "here": here_said(one),
+        "here": here_said(finding),
     }

@@ -51,81 +51,90 @@ _TESTS: Final = {
 _SENTENCE_END: Final = re.compile(r"(?<=\.) ")
 
 
-def summary(found: Sequence[Finding]) -> str:
+def summary(findings: Sequence[Finding]) -> str:
     """Sentences: how many claims there are of each verdict, which are refuted, and which stay undecided."""
-    shown: tuple[Verdict, ...] = ("refuted", "undecided")
-    lines = [f"- {verdict.capitalize()}: {one.claim.says}" for verdict in shown for one in found if one.verdict == verdict]
-    return "\n".join([counts(found), *lines])
+    verdicts: tuple[Verdict, ...] = ("refuted", "undecided")
+    lines = [
+        f"- {verdict.capitalize()}: {finding.claim.says}"
+        for verdict in verdicts
+        for finding in findings
+        if finding.verdict == verdict
+    ]
+    return "\n".join([counts(findings), *lines])
 
 
-def counts(found: Sequence[Finding]) -> str:
+def counts(findings: Sequence[Finding]) -> str:
     """A sentence: how many claims there are of each verdict."""
-    said = ", ".join(f"{number} {verdict}" for verdict, number in verdict_counts(found).items() if number)
-    return f"{counted(len(found), 'claim')}: {said}." if found else "No claim is tested."
+    totals = ", ".join(f"{number} {verdict}" for verdict, number in verdict_counts(findings).items() if number)
+    return f"{counted(len(findings), 'claim')}: {totals}." if findings else "No claim is tested."
 
 
-def verdict_counts(found: Sequence[Finding]) -> dict[Verdict, int]:
+def verdict_counts(findings: Sequence[Finding]) -> dict[Verdict, int]:
     """How many claims there are of each verdict."""
-    return {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
+    return {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
 
 
-def claims_sheet(found: Sequence[Finding]) -> Sheet:
-    """A line for each claim, what does not hold first. What is said of all tests stands below the table, once."""
-    of_all = said_of_all(found)
-    some_here = any(one.here for one in found)
+def claims_sheet(findings: Sequence[Finding]) -> Sheet:
+    """A line for each claim, those that do not hold first. Text common to every test is printed once, below the table."""
+    of_all = said_of_all(findings)
+    some_here = any(finding.here for finding in findings)
     lines = tuple(
         (
-            one.claim.says,
-            one.verdict,
-            one.claim.where,
-            compared(one).removesuffix(of_all).rstrip(),
-            _effect(one),
-            _p(one.deciding),
-            f"{name_of_test(one.deciding)}, {size(one.deciding)}" if one.deciding else "",
-            f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else "",
-            *([here_said(one)] if some_here else []),
+            finding.claim.says,
+            finding.verdict,
+            finding.claim.where,
+            compared(finding).removesuffix(of_all).rstrip(),
+            _effect(finding),
+            _p(finding.deciding),
+            f"{name_of_test(finding.deciding)}, {size(finding.deciding)}" if finding.deciding else "",
+            f"{finding.deciding.detectable:.3g}" if finding.deciding and finding.verdict == "undecided" else "",
+            *([here_said(finding)] if some_here else []),
         )
-        for one in sorted(found, key=lambda one: list(MEANINGS).index(one.verdict))
+        for finding in sorted(findings, key=lambda finding: list(MEANINGS).index(finding.verdict))
     )
-    here = ["on these tasks"] if some_here else []
-    columns = ("claim", "verdict", "where", "compared here", "difference", "p", "test, n", "detectable", *here)
+    item_column = ["on these tasks"] if some_here else []
+    columns = ("claim", "verdict", "where", "compared here", "difference", "p", "test, n", "detectable", *item_column)
     note = f"{of_all} {NOTE} {HERE if some_here else ''}".strip()
     return Sheet("Claims", columns, lines, note)
 
 
-def said_of_all(found: Sequence[Finding]) -> str:
+def said_of_all(findings: Sequence[Finding]) -> str:
     """The sentences that end what every testable claim says of its test; none if there is one such claim or no common end."""
-    told = [reversed(_SENTENCE_END.split(one.claim.how)) for one in found if not one.claim.untestable and not one.because]
-    same = takewhile(lambda sentences: len(set(sentences)) == 1, zip(*told, strict=False)) if len(told) > 1 else ()
+    endings = [
+        reversed(_SENTENCE_END.split(finding.claim.how))
+        for finding in findings
+        if not finding.claim.untestable and not finding.because
+    ]
+    same = takewhile(lambda sentences: len(set(sentences)) == 1, zip(*endings, strict=False)) if len(endings) > 1 else ()
     return " ".join(reversed([sentences[0] for sentences in same]))
 
 
-def short_sheet(found: Sequence[Finding]) -> Sheet:
+def short_sheet(findings: Sequence[Finding]) -> Sheet:
     """The same for a terminal: claims by their ids."""
-    lines = tuple((one.claim.id, _effect(one), _p(one.deciding), one.verdict) for one in found)
+    lines = tuple((finding.claim.id, _effect(finding), _p(finding.deciding), finding.verdict) for finding in findings)
     return Sheet("Claims", ("", "difference", "p", "verdict"), lines, NOTE)
 
 
-def compared(one: Finding) -> str:
-    """What is compared with what, or why nothing is."""
-    claim = one.claim
+def compared(finding: Finding) -> str:
+    """The compared models, or the reason why there is no comparison."""
+    claim = finding.claim
     if claim.untestable:
         return claim.untestable
-    deciding = one.deciding
-    than = ", ".join(_quoted(name) for name in ([deciding.than] if deciding else claim.than))
+    deciding = finding.deciding
+    rivals = ", ".join(_quoted(name) for name in ([deciding.than] if deciding else claim.than))
     kinds = f" on {', '.join(claim.kinds)}" if claim.kinds else ""
     kinds += f" more than on {', '.join(claim.less_on)}" if claim.less_on else ""
     margin = f", within {claim.within:g}" if claim.within else f", at a cost of {claim.costs:g} at most" if claim.costs else ""
-    more = "".join(f" {sentence}" for sentence in (claim.how, one.because) if sentence)
-    return f"{_quoted(claim.better)} against {than}{kinds}{margin}.{more}"
+    details = "".join(f" {sentence}" for sentence in (claim.how, finding.because) if sentence)
+    return f"{_quoted(claim.better)} against {rivals}{kinds}{margin}.{details}"
 
 
 def _quoted(name: str) -> str:
     return f"'{name}'"  # names may hold a comma
 
 
-def _effect(one: Finding) -> str:
-    return f"{difference(one.deciding)} {one.deciding.measured_in}" if one.deciding else ""
+def _effect(finding: Finding) -> str:
+    return f"{difference(finding.deciding)} {finding.deciding.measured_in}" if finding.deciding else ""
 
 
 def difference(test: ClaimTest) -> str:
@@ -134,13 +143,13 @@ def difference(test: ClaimTest) -> str:
     return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
 
 
-def here_said(one: Finding) -> str:
+def here_said(finding: Finding) -> str:
     """What becomes of a claim on these tasks alone; empty if its own test is about that."""
-    if one.here is None:
+    if finding.here is None:
         return ""
-    test = one.here.test
-    rival = f" (against {test.than})" if one.deciding and test.than != one.deciding.than else ""
-    return f"{one.here.verdict}{rival}, {difference(test)}"
+    test = finding.here.test
+    rival = f" (against {test.than})" if finding.deciding and test.than != finding.deciding.than else ""
+    return f"{finding.here.verdict}{rival}, {difference(test)}"
 
 
 def name_of_test(test: ClaimTest) -> str:
@@ -154,5 +163,5 @@ def _p(test: ClaimTest | None) -> str:
 
 def size(test: ClaimTest) -> str:
     """How much was measured: items or tasks, and seeds and prompts where there are several."""
-    several = [f"several {what}" for what in ("seeds", "prompts") if what in test.test]
+    several = [f"several {unit}" for unit in ("seeds", "prompts") if unit in test.test]
     return ", ".join([f"{test.n} {test.unit}", *several])

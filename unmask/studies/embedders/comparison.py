@@ -69,14 +69,14 @@ def compare_embedders(
 
     It is the mean over the tasks that both were scored on. In general, the test is over tasks, and over seeds where there are several
     (`compare_on_tasks`). If the tasks are too few for one of `family` tests to be significant after Holm's correction, it is the second
-    test: over the items of these tasks, and over seeds. That one leaves tasks without items out. None if there is no task to test.
+    test: over the items of these tasks, and over seeds. The latter leaves out tasks without items. None without a task to test.
 
     less_on: kinds whose mean difference is subtracted. That is the interaction of designs and kinds of task, and is tested over items.
     """
     same_trainings = len(a.runs) > 1 and a.models == b.models  # two poolings of one trained model, for example
     tasks, items = _common_tasks(a, b, kinds), _items(a, b, kinds, store)
     subtracted = _items(a, b, less_on, store) if less_on else {}
-    here = None
+    item_test = None
     if items and (subtracted or not less_on):
         weights = np.ones(len(items))
         if less_on:
@@ -91,11 +91,11 @@ def compare_embedders(
             for side, system in enumerate((a, b))
         ]
         interaction = bool((weights != 1).any())
-        here = compare_on_items(*sampled, same_trainings=same_trainings, interaction=interaction).in_percent()
+        item_test = compare_on_items(*sampled, same_trainings=same_trainings, interaction=interaction).in_percent()
     if less_on or len(tasks) < fewest_tasks(family):
-        return here, here
+        return item_test, item_test
     scores = [points[0] if len(points) == 1 else points for points in (a.points(tasks), b.points(tasks))]
-    return compare_on_tasks(*scores, same_trainings=same_trainings).in_percent(), here
+    return compare_on_tasks(*scores, same_trainings=same_trainings).in_percent(), item_test
 
 
 def _common_tasks(a: Scored, b: Scored, kinds: Sequence[str]) -> list[str]:
@@ -144,15 +144,17 @@ def agreement_test(agreements: Mapping[str, Sequence[TaskAgreement]]) -> PairedT
     per_run = np.mean([[_gap(run.total) for run in runs] for runs in agreements.values()], axis=0)
     if len(per_run) > 1:
         sources.append((float(np.var(per_run, ddof=1)) / len(per_run), len(per_run) - 1))
-    what = "items, prompts and seeds" if len(per_run) > 1 else "items and prompts"
-    return t_test(float(per_run.mean()), sources, sum(first.n for first in firsts), what).in_percent()
+    units = "items, prompts and seeds" if len(per_run) > 1 else "items and prompts"
+    return t_test(float(per_run.mean()), sources, sum(first.n for first in firsts), units).in_percent()
 
 
-def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store: ResultStore) -> dict[str, list[TaskAgreement]]:
+def agreements(
+    agreement_kind: Agreement, a: Sequence[Scored], b: Sequence[Scored], store: ResultStore
+) -> dict[str, list[TaskAgreement]]:
     """How far both sides of a claim agree, for each task that it is measured on, and each run of a training.
 
-    Everything comes from what the store keeps of scored tasks: the similarities of pairs of texts, and the clusters of texts. a, b: two
-    embedders, each under the same prompts in the same order. what:
+    Everything is computed from the stored predictions: similarities of text pairs, and clusters of texts. a, b: two
+    embedders, each under the same prompts in the same order. agreement_kind:
 
     - `prompts`: the mean rank correlation of the similarities under two prompts (Spearman, over the pairs of a task of STS), of a and of b.
     - `clusters`: how similar two groupings of the texts of a task of clustering are (V-measure, the mean over mteb's experiments). First
@@ -163,7 +165,7 @@ def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store:
 
     A task is left out if not all of them have items that can be compared. Raises UnmaskError if their items are not the same.
     """
-    kind, metric, measure = _MEASURED[what]
+    kind, metric, measure = _MEASURED[agreement_kind]
     by_task: dict[str, list[TaskAgreement]] = {}
     for task in a[0].tasks([kind]):
         items = [scored.items(task, store) if task in scored.runs[0] else None for scored in (*a, *b)]
@@ -203,7 +205,9 @@ def _agreement_over_prompts(a: Sequence[Items], b: Sequence[Items]) -> TaskAgree
     without_item = np.array([agreement(once - item) for item in np.eye(len(table), dtype=np.int64)])
     return TaskAgreement(
         total=np.array(agreement(once)),
-        without_prompt=np.array([agreement(once, [other for other in prompts if other != prompt]) for prompt in prompts]),
+        without_prompt=np.array(
+            [agreement(once, [other_prompt for other_prompt in prompts if other_prompt != prompt]) for prompt in prompts]
+        ),
         n=len(table),
         over_items=(jackknife_variance(_gap(without_item)), len(table) - 1),
     )

@@ -35,10 +35,10 @@ class EmbeddersFindings:
         agreed = {}
         for claim in plan.claims:
             if claim.agreement and claim.better in scored and claim.than[0] in scored:
-                better, than = (
+                better, rival = (
                     [scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, claim.than[0])
                 )
-                agreed[claim.id] = agreements(claim.agreement, better, than, store)
+                agreed[claim.id] = agreements(claim.agreement, better, rival, store)
         return cls(plan, model, scored, _verdicts(plan, scored, store, agreed), agreed)
 
     @property
@@ -77,8 +77,8 @@ class EmbeddersFindings:
             if by_task := self.agreements.get(claim.id):
                 rows = []
                 for task, runs in by_task.items():
-                    better, than = 100 * np.mean([run.total for run in runs], axis=0)
-                    rows.append((task, f"{better:.1f}", f"{than:.1f}", f"{better - than:+.1f}"))
+                    better, rival = 100 * np.mean([run.total for run in runs], axis=0)
+                    rows.append((task, f"{better:.1f}", f"{rival:.1f}", f"{better - rival:+.1f}"))
                 second = {
                     "prompts": f"{claim.than[0]}, two prompts",
                     "clusters": f"{claim.better} and {claim.than[0]}, two prompts",
@@ -111,18 +111,18 @@ def _verdicts(
     agreed: Mapping[str, Mapping[str, Sequence[TaskAgreement]]],
 ) -> list[Finding]:
     """The verdict on each claim: on tasks of these kinds in general, and on these tasks alone."""
-    pairs = [(claim, than) for claim in plan.claims for than in claim.than if claim.better in scored and than in scored]
+    pairs = [(claim, rival) for claim in plan.claims for rival in claim.than if claim.better in scored and rival in scored]
     general: dict[tuple[str, str], PairedTest] = {}
-    here: dict[tuple[str, str], PairedTest] = {}
-    for claim, than in pairs:
+    item_tests: dict[tuple[str, str], PairedTest] = {}
+    for claim, rival in pairs:
         if claim.agreement:
             tests = (agreement_test(agreed[claim.id]),) * 2
         else:
-            tests = compare_embedders(scored[claim.better], scored[than], claim.kinds, store, len(pairs), claim.less_on)
-        for family, test in zip((general, here), tests, strict=True):
+            tests = compare_embedders(scored[claim.better], scored[rival], claim.kinds, store, len(pairs), claim.less_on)
+        for family, test in zip((general, item_tests), tests, strict=True):
             if test is not None:
-                family[claim.id, than] = test
-    on_these_tasks = findings(plan.claims, here, _unit)
+                family[claim.id, rival] = test
+    on_these_tasks = findings(plan.claims, item_tests, _unit)
     confirmed_here = [finding.claim.id for finding in on_these_tasks if finding.verdict == "confirmed"]
     return with_here(findings(plan.claims, general, _unit, confirmed_here), on_these_tasks)
 

@@ -86,7 +86,7 @@ class StudyModel:
 
     @property
     def revision(self) -> str:
-        """The hash of its weights, or of what it is made by, if it is not trained."""
+        """The hash of its weights, or of its definition if it is not trained."""
         if self.folder is None and self.settings is not None:
             return self._made_by
         return self.removed.revision if self.removed else identity_of(self.source).revision
@@ -114,9 +114,13 @@ class StudyModel:
         references = (None, "as saved", reference_hash(reference_texts()))
         stored = {}
         for result in store.results:
-            how = result.conditions
-            if (how.model_revision, how.dtype, how.max_length) == requested and how.reference in references and store.get(how):
-                stored[how.design, result.task, how.task_revision] = result
+            conditions = result.conditions
+            if (
+                (conditions.model_revision, conditions.dtype, conditions.max_length) == requested
+                and conditions.reference in references
+                and store.get(conditions)
+            ):
+                stored[conditions.design, result.task, conditions.task_revision] = result
         keys = [
             (label, (design.name, task.name, task.revision))
             for label, design in designs.items()

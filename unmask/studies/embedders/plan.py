@@ -20,7 +20,7 @@ from unmask.training.recipe import Recipe, load_recipe
 BASE: Final = "base"
 """The model that the study is run on."""
 NOT_TRAINING: Final = {"name", "about", "source", "model", "seeds"}
-"""Keys of a recipe that do not say how a model of a study is trained: of names, and of what the study gives itself."""
+"""Keys of a recipe that do not affect how a model of a study is trained: names, and values that the study sets."""
 
 
 class Making(PlanTable):
@@ -71,7 +71,7 @@ class OtherPrompts(PlanTable):
     of: tuple[str, ...] = Field(min_length=1)
     """Their names."""
     prompts: tuple[str, ...] = Field(min_length=4)
-    """At least four, since each of all five is left out once to see how much the prompts matter, and fewer hardly tell."""
+    """At least four: each of the five prompts is left out once to estimate the effect of the prompts."""
     kinds: tuple[str, ...] = ()
     """Kinds of task that these readings are scored on."""
 
@@ -113,13 +113,13 @@ class EmbeddersPlan(StudyPlan):
     @property
     def measured(self) -> dict[str, Reading]:
         """The embedders that are measured, by name. One that is read under another prompt is `NAME, PROMPT`."""
-        chosen = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
-        others = {
+        selected = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
+        variants = {
             new: self._under(prompt, reading)
-            for name, reading in chosen.items()
+            for name, reading in selected.items()
             for prompt, new in self._under_other_prompts(name).items()
         }
-        return chosen | others
+        return selected | variants
 
     @property
     def _prompts(self) -> tuple[str, ...]:
@@ -139,15 +139,15 @@ class EmbeddersPlan(StudyPlan):
 
     def rests_on(self, scale: str) -> dict[str, str]:
         """Digests of the designs and recipes of the embedders that are measured, by name."""
-        found = {}
+        digests = {}
         for name, reading in self.measured.items():
             templates = [find_prompt(prompt).template for prompt in reading.parsed.prompts]
-            found[f"embedder {name}"] = digest_of([reading.parsed, templates])
+            digests[f"embedder {name}"] = digest_of([reading.parsed, templates])
             for model in self._makings(reading.model):
                 recipe = self.made[model].recipe_at(scale)
                 if recipe is not None:
-                    found[f"model {model}"] = digest_of(recipe.model_dump(exclude=NOT_TRAINING))
-        return found
+                    digests[f"model {model}"] = digest_of(recipe.model_dump(exclude=NOT_TRAINING))
+        return digests
 
     def _makings(self, model: str) -> Iterator[str]:
         """A model, what it is made of, and so on, down to the base."""
@@ -198,11 +198,14 @@ def allowed(plan: EmbeddersPlan) -> dict[str, list[str]]:
 
 def _check_prompts(plan: EmbeddersPlan) -> None:
     """Raise UnmaskError for a kind of task that does not exist, or if an embedder would be read twice under one prompt."""
-    others = plan.other_prompts
-    for kind in (*(kind for reading in plan.embedders.values() for kind in reading.kinds), *(others.kinds if others else ())):
+    other_prompts = plan.other_prompts
+    for kind in (
+        *(kind for reading in plan.embedders.values() for kind in reading.kinds),
+        *(other_prompts.kinds if other_prompts else ()),
+    ):
         if kind not in KINDS:
             raise unknown("kind of task", kind, KINDS)
-    for name in others.of if others else ():
+    for name in other_prompts.of if other_prompts else ():
         prompts = [plan.embedders[name].parsed.prompt, *plan._prompts]
         if twice := [prompt for prompt in prompts if prompts.count(prompt) > 1]:
             raise UnmaskError(
@@ -213,8 +216,8 @@ def _check_prompts(plan: EmbeddersPlan) -> None:
 def _check_agreement(plan: EmbeddersPlan, claim: Claim) -> None:
     """Raise UnmaskError for a claim about agreement whose sides are not two embedders of one model under the same other prompts."""
     sides = (claim.better, *claim.than)
-    read = plan.other_prompts.of if plan.other_prompts else ()
-    if len(sides) != 2 or len({plan.embedders[name].model for name in sides}) > 1 or not set(sides) <= set(read):
+    names = plan.other_prompts.of if plan.other_prompts else ()
+    if len(sides) != 2 or len({plan.embedders[name].model for name in sides}) > 1 or not set(sides) <= set(names):
         raise UnmaskError(
-            f"Claim '{claim.id}' is about agreement. It needs two embedders of one model, and `other_prompts.of` has to name both: {read}."
+            f"Claim '{claim.id}' is about agreement. It needs two embedders of one model, and `other_prompts.of` has to name both: {names}."
         )

@@ -32,11 +32,11 @@ def study(plan: EmbeddersPlan, run: StudyRun) -> EmbeddersFindings:
     # one precision for all: what was trained was saved in the precision of its machine
     source = replace(run.source, dtype=precision_of(run.source))
     run = replace(run, source=source)
-    made = {name: making.model_dump(mode="json") for name, making in plan.made.items()}
+    model_recipes = {name: making.model_dump(mode="json") for name, making in plan.made.items()}
     # seeds may be added later: each has its own model
-    without_seeds = {name: {**making, "seeds": None} for name, making in made.items()}
+    without_seeds = {name: {**making, "seeds": None} for name, making in model_recipes.items()}
     with run.open(plan={"scale": run.scale}, made=without_seeds) as opened:
-        settings = {"study": plan.study, "scale": run.scale, "dtype": source.dtype, "made": made}
+        settings = {"study": plan.study, "scale": run.scale, "dtype": source.dtype, "made": model_recipes}
         data = {task.name: task.revision for task in tasks}
         run.begin(opened, settings, paper=plan.paper, data=data, rests_on=plan.rests_on(run.scale))
         _require_held_out(tasks, run.folder)
@@ -111,7 +111,7 @@ def _score_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> di
     results = compare_if_installed(name, tasks, store) if name else None
     if not results:
         return {}
-    # a mean over other tasks than those of the embedders could not be compared
+    # a mean is comparable only over the same tasks as for the embedders
     if lacking := [failure.task for failure in unscored_reference(name, tasks, store) if failure.applies]:
         say(
             f"The row of {name} is left out, since it has no score on {', '.join(lacking)}. Run the study again to try once more."

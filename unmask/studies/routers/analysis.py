@@ -62,13 +62,13 @@ class Contrast:
     """Names the items, for the name of the test."""
 
     @classmethod
-    def of(cls, differences: Float[NDArray[np.float64], "seed item"], what: str) -> Contrast | None:
+    def of(cls, differences: Float[NDArray[np.float64], "seed item"], unit: str) -> Contrast | None:
         """The contrast of two configurations with scores on the same items. None for fewer than six items."""
         items = differences.shape[1]
         if items < FEWEST_ITEMS:
             return None
         over_items = float(differences.mean(axis=0).var(ddof=1)) / items
-        return cls(tuple(differences.mean(axis=1).tolist()), over_items, items, what)
+        return cls(tuple(differences.mean(axis=1).tolist()), over_items, items, unit)
 
     @property
     def over_seeds(self) -> VarianceSource:
@@ -184,8 +184,8 @@ def _by_point(
     shares: Shares, labels: NDArray[Any], weights: NDArray[np.float64]
 ) -> Float[NDArray[np.float64], "resample point"]:
     # fewer experts than domains cannot separate all of them
-    most = min(1.0, np.log(shares.shape[2]) / np.log(len(np.unique(labels))))
-    return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)) / most)
+    maximum = min(1.0, np.log(shares.shape[2]) / np.log(len(np.unique(labels))))
+    return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)) / maximum)
 
 
 def _information_contrast(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> Contrast:
@@ -254,7 +254,7 @@ class Row:
 
 
 def rows_of(cells: Cells, bases: Bases) -> list[Row]:
-    """The rows of all configurations that were measured. The tests of a yardstick are one family."""
+    """The rows of the measured configurations. The tests of a yardstick are one family."""
     compared = _contrasts_with_references(cells, bases)
     noise = seed_noise(compared.values())
     tests = {
@@ -294,7 +294,7 @@ _OUTCOMES: Final[Mapping[str, Callable[[Row], float]]] = {
 
 
 def correlations_with_information(rows: Iterable[Row]) -> dict[str, RankCorrelation]:
-    """Over configurations: does I(D;E) correlate with the score of routing weights, and with what they add to hidden states?
+    """Over configurations: does I(D;E) correlate with the score of routing weights, and with their gain over hidden states?
 
     Only trained routers with the standard domains count, each router once. "as many decisions" repeats the questions about routing weights
     with configurations that decide as often as the standard router, since the number of decisions changes both measures. p is corrected
@@ -314,9 +314,9 @@ def correlations_with_information(rows: Iterable[Row]) -> dict[str, RankCorrelat
     if same_points != counted:
         questions |= {f"{name}, as many decisions": (same_points, _OUTCOMES[name]) for name in (ROUTING_SCORE, CONCAT)}
     answers = {
-        name: rank_correlation([row.information or 0.0 for row in chosen], [outcome(row) for row in chosen])
-        for name, (chosen, outcome) in questions.items()
-        if len(chosen) >= FEWEST_UNITS
+        name: rank_correlation([row.information or 0.0 for row in selected], [outcome(row) for row in selected])
+        for name, (selected, outcome) in questions.items()
+        if len(selected) >= FEWEST_UNITS
     }
     corrected = holm([answer.p for answer in answers.values()])
     return {name: replace(answer, p=p) for (name, answer), p in zip(answers.items(), corrected, strict=True)}
@@ -362,10 +362,10 @@ def verdicts(claims: Sequence[Claim], cells: Cells, bases: Bases) -> list[Findin
     """
     noise = noise_of(cells, bases)
     tests = {
-        (claim.id, than): differences(claim.better, than, cells, bases, noise).get(claim.kinds[0])  # type: ignore[call-overload]
+        (claim.id, rival): differences(claim.better, rival, cells, bases, noise).get(claim.kinds[0])  # type: ignore[call-overload]
         for claim in claims
-        for than in claim.than
-        if claim.better in cells and than in cells
+        for rival in claim.than
+        if claim.better in cells and rival in cells
     }
     measured = {names: test for names, test in tests.items() if test is not None}
     return findings(claims, measured, lambda claim: UNITS[claim.kinds[0]])  # type: ignore[index]

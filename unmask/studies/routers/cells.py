@@ -46,7 +46,7 @@ from unmask.tasks.task import Task
 BASE, ORACLE = "base", "oracle"
 CELL, COUNTS, DOMAIN = "cell.json", "counts.npz", "domain"
 TOGETHER = "together"
-"""The expert of all domains, which "shared expert" uses too."""
+"""The expert trained on every domain, which "shared expert" uses too."""
 _EOL = {"attention": "causal", "prompt": "eol", "pooling": "last", "zscore": True}
 HIDDEN: Mapping[str, Design] = {"hidden": Design(**_EOL)}  # type: ignore[arg-type]
 DESIGNS: Mapping[str, Design] = {
@@ -70,7 +70,7 @@ class CellRecord(Record):
     likelihood: dict[str, tuple[float, ...]]
     """Nats per token of each held-out response, by domain."""
     routing: dict[str, Any] = Field(default_factory=dict)
-    """Measures of the recorded routing of all tokens."""
+    """Measures of the recorded routing of every token."""
     strength: float | None = None
     """Mean sum of gates."""
     scores: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -229,9 +229,9 @@ def response_choices(
         texts = choices.texts.astype(np.int64)
         positions = zip(choices.texts.tolist(), choices.positions.tolist(), strict=True)
         in_response = np.array([bool(spans[text][position][1] > starts[text]) for text, position in positions], np.bool_)
-        for point, chosen in enumerate(choices.chosen):
-            counted = in_response & (chosen[:, 0] >= 0)
-            counts[:, point] += text_counts(chosen[counted, 0].astype(np.int64), texts[counted], len(counts), experts)
+        for point, selected in enumerate(choices.chosen):
+            counted = in_response & (selected[:, 0] >= 0)
+            counts[:, point] += text_counts(selected[counted, 0].astype(np.int64), texts[counted], len(counts), experts)
         strength += sum(float(gates.sum(dtype=np.float64)) for gates in choices.gates)
         tokens += len(texts)
     return counts.astype(np.uint16), strength / max(1, tokens * len(record.points))
@@ -279,12 +279,12 @@ class Anchor:
 
 
 def find_anchor(model: Any, tokenizer: Any, domains: Lessons, max_length: int) -> Anchor:
-    """The first layer of a base model whose states separate the domains about as well as those of the best layer.
+    """The first layer of a base model whose states separate the domains about as well as the best layer.
 
     For each layer, the mean state of a lesson is standardised and given to the nearest domain mean (by cosine). Without standardising, the
     few dimensions with huge values in middle layers (arXiv 2402.17762) would decide alone. Mean, deviation and domain means come from one
     half of the lessons to learn, the accuracy from the other half. Held-out lessons are not used. Few layers are left above a late anchor.
-    So of all layers within one standard error of the best accuracy, the first is taken (the rule of Breiman et al., 1984).
+    So the first layer within one standard error of the best accuracy is taken (the rule of Breiman et al., 1984).
     """
     body = body_of(model)
     encoder = Encoder(Backbone(body, "causal"), tokenizer, Source(""), max_length)

@@ -17,7 +17,7 @@ from unmask.moe.mixture.gating import Routing
 from unmask.studies.plan import digest_of
 
 Embedding = Literal["routing", "concat", "sum"]
-"""Embeddings that routers take part in: routing weights, these beside the hidden state, and the sum of both similarities."""
+"""Embeddings that routers take part in: routing weights, their concatenation with the hidden state, and the sum of both similarities."""
 Yardstick = Literal["information", "gain", Embedding]
 """I(D;E); nats per token less than the base model; scores of embeddings."""
 EMBEDDINGS: Final[tuple[Embedding, ...]] = get_args(Embedding)
@@ -34,7 +34,7 @@ class Configuration:
     """One way to build and use a mixture.
 
     factor: the question that it belongs to. domains: the set of lessons. experts: number of experts that share the domains; None gives each
-    domain an expert of its own. shared: an expert of all domains acts on every token too. choice: another use of the standard
+    domain its own expert. shared: an expert trained on every domain acts on every token too. choice: another use of the standard
     configuration's router, without training (see `unmask.moe.mixture.model`; "oracle" is the expert of the text's domain).
     anchored: experts start at the first layer that tells the domains apart well, and this layer decides for all above it.
     """

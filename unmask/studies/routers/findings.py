@@ -79,7 +79,7 @@ class RoutersFindings:
 
     @classmethod
     def of(cls, plan: RoutersPlan, model: str, measured: MeasuredCells) -> RoutersFindings:
-        """The numbers that follow from what was measured so far."""
+        """Statistics derived from the measurements so far."""
         cells = {name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}
         rows = {row.name: row for row in rows_of(cells, measured.bases)}
         claims = verdicts(plan.claims, measured.cells, measured.bases)
@@ -156,8 +156,8 @@ class RoutersFindings:
             f"({100 * anchor.accuracies[anchor.layer - 1]:.0f} % of lessons; the best layer: {100 * max(anchor.accuracies):.0f} %).\n"
         )
         legend = [
-            f"- **{name}**: {how.about}." + f" Compared with {reference_of(name)}." * (reference_of(name) != name)
-            for name, how in CONFIGURATIONS.items()
+            f"- **{name}**: {configuration.about}." + f" Compared with {reference_of(name)}." * (reference_of(name) != name)
+            for name, configuration in CONFIGURATIONS.items()
         ]
         conclusion = ["## Conclusion", *(f"- {sentence}" for sentence in self.conclusion)]
         tables = [sheet.markdown() for sheet in self.terminal_tables()]
@@ -182,8 +182,8 @@ def _aim(yardstick: Yardstick, rows: Mapping[str, Row]) -> Iterator[str]:
     if means and (highest := max(means, key=lambda name: means[name])) not in (STANDARD, *better, *worse):
         yield f"The highest mean of all trained configurations is that of {highest}, which is not shown to be better."
     if undecided := len(tests) - len(better) - len(worse):
-        what = "other configuration" if better or worse else "configuration"
-        yield f"For {counted(undecided, what)}, no difference was shown; there may be one."
+        noun = "other configuration" if better or worse else "configuration"
+        yield f"For {counted(undecided, noun)}, no difference was shown; there may be one."
 
 
 def _embeddings_sentences(correlations: Mapping[str, RankCorrelation]) -> Iterator[str]:
@@ -212,9 +212,9 @@ def _embeddings_sentences(correlations: Mapping[str, RankCorrelation]) -> Iterat
             f"configurations, and without a correction, 80 % of studies find a true correlation of {main.detectable:.2f}. A smaller one "
             "may be missed."
         )
-    for name, other in correlations.items():
-        if name != ROUTING_SCORE and is_shown(other):
-            yield f"More distinct routing goes with {'more' if other.rho > 0 else 'less'} of this: {name} {numbers(other)}."
+    for name, with_measure in correlations.items():
+        if name != ROUTING_SCORE and is_shown(with_measure):
+            yield f"More distinct routing goes with {'more' if with_measure.rho > 0 else 'less'} of this: {name} {numbers(with_measure)}."
 
 
 def _own_structure(replication: Replication | None) -> Iterator[str]:

@@ -124,19 +124,21 @@ def draw(plan: RoutersPlan, root: Path, folder: Path, tokens: Callable[[Lesson],
     All prompts have one form, whatever the domain: otherwise a router could recognise domains by the words of a template. Lessons with more
     than `max_length` tokens are left out. Raises UnmaskError for a missing file, and for a domain with too few lessons.
     """
-    drawn: dict[str, LessonSet] = {}
+    lesson_sets: dict[str, LessonSet] = {}
     # all are drawn before any is written: a domain that has too few lessons leaves nothing behind
     for name in dict.fromkeys(CONFIGURATIONS[name].domains for name in plan.configurations):
-        drawn[name] = LessonSet({}, {})
+        lesson_sets[name] = LessonSet({}, {})
         for domain, source in plan.domains[name].items():
             lessons = _fitting(lessons_of(source, root), plan, tokens, domain)
-            drawn[name].learned[domain], drawn[name].held_out[domain] = split(lessons, plan.number, plan.held_out, seed=0)
-    for name, lesson_set in drawn.items():
+            lesson_sets[name].learned[domain], lesson_sets[name].held_out[domain] = split(
+                lessons, plan.number, plan.held_out, seed=0
+            )
+    for name, lesson_set in lesson_sets.items():
         make_folder(inside(folder, name))
         for end, by_domain in (("learned", lesson_set.learned), ("held-out", lesson_set.held_out)):
             for domain, lessons in by_domain.items():
                 by_domain[domain] = keep_lessons(lessons, inside(inside(folder, name), f"{domain}.{end}.jsonl"))
-    return drawn
+    return lesson_sets
 
 
 def _fitting(lessons: list[Lesson], plan: RoutersPlan, tokens: Callable[[Lesson], int], domain: str) -> list[Lesson]:

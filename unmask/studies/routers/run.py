@@ -44,21 +44,27 @@ class RoutersBuilder(MixtureBuilder):
     def mixture(self, name: str, seed: int) -> Path:
         """The folder of a configuration's mixture."""
         name = STANDARD if CONFIGURATIONS[name].choice else name
-        how = CONFIGURATIONS[name]
-        lessons = self.sets[how.domains].grouped(how.experts)
-        learning = self.plan.router_learning("example", len(lessons), trained=not how.untrained, seed=seed)
-        if how.options.balance.weight:
+        configuration = CONFIGURATIONS[name]
+        lessons = self.sets[configuration.domains].grouped(configuration.experts)
+        learning = self.plan.router_learning("example", len(lessons), trained=not configuration.untrained, seed=seed)
+        if configuration.options.balance.weight:
             # a pass holds one domain, as a device does in the papers; without balance, passes only cost time
             learning = replace(learning, accumulate=len(lessons))
 
         def ingredients() -> Ingredients:
-            experts = tuple(self._expert(how.domains, domain, of_domain) for domain, of_domain in lessons.items())
-            together = [lesson for of_domain in self.sets[how.domains].learned.values() for lesson in of_domain]
-            return Ingredients(experts, self._expert(how.domains, TOGETHER, together) if how.shared else None)
+            experts = tuple(self._expert(configuration.domains, domain, of_domain) for domain, of_domain in lessons.items())
+            all_lessons = [lesson for of_domain in self.sets[configuration.domains].learned.values() for lesson in of_domain]
+            return Ingredients(
+                experts, self._expert(configuration.domains, TOGETHER, all_lessons) if configuration.shared else None
+            )
 
-        routing = replace(how.routing, from_layer=self.anchor, span=self.layers) if how.anchored else how.routing
+        routing = (
+            replace(configuration.routing, from_layer=self.anchor, span=self.layers)
+            if configuration.anchored
+            else configuration.routing
+        )
         return self.train_mixture(
-            self.plan, self.folder_of(name, seed), lessons, routing, how.options,
+            self.plan, self.folder_of(name, seed), lessons, routing, configuration.options,
             learning=learning, ingredients=ingredients,
         )  # fmt: skip
 
@@ -92,14 +98,16 @@ def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
         sets = draw(plan, run.root, run.folder / "lessons", tokens)
         for name, lesson_set in sets.items():
             for part, by_domain in (("learned", lesson_set.learned), ("held out", lesson_set.held_out)):
-                opened.check({f"{name}, {domain} {part}": LessonsRecord.of(of).words for domain, of in by_domain.items()})
+                opened.check(
+                    {f"{name}, {domain} {part}": LessonsRecord.of(drawn_set).words for domain, drawn_set in by_domain.items()}
+                )
         # a study that grows may need more sets; the sets of earlier runs may not change
-        drawn = {name: words for name, words in opened.inputs.items() if name != "base model"}
+        recorded = {name: words for name, words in opened.inputs.items() if name != "base model"}
         settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source), "lessons": {}}
-        for name, words in drawn.items():
+        for name, words in recorded.items():
             set_name, _, part = name.partition(", ")
             settings["lessons"].setdefault(set_name, {})[part] = as_record(words)
-        data = drawn | {task.name: task.revision for task in tasks}
+        data = recorded | {task.name: task.revision for task in tasks}
         run.begin(opened, settings, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
         layers = len(find_layers(body_of(model)))
         anchor = find_anchor(model, tokenizer, sets[CONFIGURATIONS[STANDARD].domains].learned, plan.max_length)

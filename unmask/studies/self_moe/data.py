@@ -76,16 +76,16 @@ def draw(plan: SelfMoEPlan, source: Source, root: Path, folder: Path) -> StudyDa
     number = plan.number if plan.lessons == "seeds" else _SEEDS
     # all domains are drawn before any is written: one that has too few lessons leaves nothing behind
     lessons = {name: read_seeds(lessons_file(file, root)) for name, file in plan.seeds.items()}
-    drawn = split_apart(lessons, number, plan.held_out, plan.seed)
-    seeds = {name: keep_lessons(learned, inside(folder, f"{name}.seeds.jsonl")) for name, (learned, _) in drawn.items()}
-    held_out = {name: keep_lessons(tested, inside(folder, f"{name}.held-out.jsonl")) for name, (_, tested) in drawn.items()}
+    splits = split_apart(lessons, number, plan.held_out, plan.seed)
+    seeds = {name: keep_lessons(learned, inside(folder, f"{name}.seeds.jsonl")) for name, (learned, _) in splits.items()}
+    held_out = {name: keep_lessons(tested, inside(folder, f"{name}.held-out.jsonl")) for name, (_, tested) in splits.items()}
     data = StudyData(seeds, held_out, seeds)
     if plan.lessons == "seeds":
         return data
-    written = write_lessons(source, data, folder, plan.number, batch=64, seed=plan.seed)
-    if empty := [name for name, lessons in written.learned.items() if not lessons]:
+    generated = write_lessons(source, data, folder, plan.number, batch=64, seed=plan.seed)
+    if empty := [name for name, lessons in generated.learned.items() if not lessons]:
         raise UnmaskError(f"{source.model} wrote no lesson of '{empty[0]}' that passes the filters. Use a larger model.")
-    return written
+    return generated
 
 
 def write_lessons(source: Source, data: StudyData, folder: Path, number: int, *, batch: int = _BATCH, seed: int) -> StudyData:
@@ -97,15 +97,17 @@ def write_lessons(source: Source, data: StudyData, folder: Path, number: int, *,
     writing = SpecialisePlan(math.ceil(_SPARE * number), batch=batch, seed=seed)
     writer, weights = Writer(*load_language_model(source)), identity_of(source).revision
     forbidden = [lesson.question for of_domain in data.held_out.values() for lesson in of_domain]
-    written, yields = dict[str, list[Lesson]](), dict[str, Yield]()
+    generated, yields = dict[str, list[Lesson]](), dict[str, Yield]()
     for name, seeds in data.seeds.items():
         of_domain = inside(folder, name)
-        done = specialise(
+        report = specialise(
             writer, source.model, load_domain(name), seeds[:_SEEDS], of_domain, writing, forbidden, weights=weights
         )  # fmt: skip
-        say(f"{source.model}: {name}: {counted(done.kept, 'lesson')} kept, of {counted(done.written, 'written instruction')}")
-        written[name], yields[name] = read_lessons(of_domain / LESSONS)[:number] if done.kept else [], done
-    return StudyData(written, data.held_out, data.seeds, yields)
+        say(
+            f"{source.model}: {name}: {counted(report.kept, 'lesson')} kept, of {counted(report.written, 'written instruction')}"
+        )
+        generated[name], yields[name] = read_lessons(of_domain / LESSONS)[:number] if report.kept else [], report
+    return StudyData(generated, data.held_out, data.seeds, yields)
 
 
 def check_tests(plan: SelfMoEPlan, root: Path) -> None:
@@ -144,13 +146,15 @@ def ability_tests(plan: SelfMoEPlan, root: Path, data: StudyData) -> AbilityTest
     learned = [lesson for by_domain in (data.learned, data.seeds) for lessons in by_domain.values() for lesson in lessons]
     files = {name: root / file if file else None for name, file in plan.requested_abilities.items()}
     items = draw_tests(files, plan.limit, plan.seed, learned)
-    known = learned_of(learned)
+    training_texts = learned_of(learned)
     answers = {
-        name: draw_items(name, root / file, plan.limit, plan.seed, known) for name, file in plan.requested_answers.items()
+        name: draw_items(name, root / file, plan.limit, plan.seed, training_texts)
+        for name, file in plan.requested_answers.items()
     }
     require_answers(answers)
     choices = {
-        name: draw_choices(name, *_sampled(file, root), plan.seed, known) for name, file in plan.requested_choices.items()
+        name: draw_choices(name, *_sampled(file, root), plan.seed, training_texts)
+        for name, file in plan.requested_choices.items()
     }
     return AbilityTests(items, plan.limit, plan.run_code, plan.unsandboxed_code, answers, choices)
 

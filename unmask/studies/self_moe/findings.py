@@ -69,12 +69,12 @@ class SelfMoEFindings:
         """Every row that a claim can name."""
         fewest = {f"{MIXSE}, fewest lessons": self.sizes[min(self.sizes)][MIXSE]} if len(self.sizes) > 1 else {}
         answers = {f"{row}, answers": values for row, values in self.answers.items()}
-        choices = {f"{row}, multiple choice": chosen.behind for row, chosen in self.multiple_choice.items()}
+        choices = {f"{row}, multiple choice": choice.behind for row, choice in self.multiple_choice.items()}
         return {**self.main, **self.ablations, **self.growing, **fewest, **answers, **choices, **self.written}
 
     def chosen(self, part: str) -> dict[str, Values]:
         """One part of every row of multiple choice: `right`, `behind` or `nats`."""
-        return {row: getattr(chosen, part) for row, chosen in self.multiple_choice.items()}
+        return {row: getattr(choice, part) for row, choice in self.multiple_choice.items()}
 
     @property
     def shares(self) -> dict[str, Estimate | None]:
@@ -85,8 +85,8 @@ class SelfMoEFindings:
             if lessons == self.writer:
                 on = [name for name in values if model == f"expert {name}"] or list(values)
                 rows = (self.main[BASE], values, self.written[f"{model}, {HUMAN}"])
-                start, part, whole = ({name: one[name] for name in on} for one in rows)
-                shares[row] = share_of_gain(start, part, whole)
+                start, part, full = ({name: row_values[name] for name in on} for row_values in rows)
+                shares[row] = share_of_gain(start, part, full)
         return shares
 
     def as_json(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class SelfMoEFindings:
                 },
             },
             "shares": {row: asdict(share) if share else None for row, share in self.shares.items()},
-            "yields": {name: one.as_json() for name, one in self.yields.items()},
+            "yields": {name: domain_yield.as_json() for name, domain_yield in self.yields.items()},
             "routing": self.usage,
             "overhead": self.overhead,
         }
@@ -121,10 +121,15 @@ class SelfMoEFindings:
         The test is a paired one over lessons, domain by domain. It is about these mixtures: the study has one seed.
         """
         rows = self.rows
-        pairs = [(claim, than) for claim in self.plan.claims for than in claim.than if claim.better in rows and than in rows]
+        pairs = [
+            (claim, opponent)
+            for claim in self.plan.claims
+            for opponent in claim.than
+            if claim.better in rows and opponent in rows
+        ]
         tests: dict[tuple[str, str], PairedTest] = {}
-        for claim, than in pairs:
-            better, rival = rows[claim.better], rows[than]
+        for claim, opponent in pairs:
+            better, rival = rows[claim.better], rows[opponent]
             domains = [name for name in better if not claim.kinds or name in claim.kinds]
             if not domains or not set(domains) <= set(rival) or set(claim.kinds) - set(domains):
                 continue  # a domain was not measured
@@ -132,7 +137,7 @@ class SelfMoEFindings:
                 continue
             loss, rival_loss = ([Items("mean", {"value": row[name]}) for name in domains] for row in (better, rival))
             # the lower loss is better
-            tests[claim.id, than] = paired_bootstrap(rival_loss, loss, max(2000, 100 * len(pairs)))
+            tests[claim.id, opponent] = paired_bootstrap(rival_loss, loss, max(2000, 100 * len(pairs)))
         return findings(self.plan.claims, tests, lambda _: "nats per token")
 
     def tables(self) -> list[Sheet]:
@@ -170,8 +175,8 @@ class SelfMoEFindings:
     def report(self, folder: Path) -> str:
         """All tables that have findings. Drawing takes time, so the figures follow when the study is complete."""
         plan = self.plan
-        drawn = draw_figures(self, folder / "figures") if self.is_complete else []
-        figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in drawn] or [
+        figure_paths = draw_figures(self, folder / "figures") if self.is_complete else []
+        figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in figure_paths] or [
             "Figures follow when the study is complete.\n"
         ]
         kind = "lessons of public sets" if plan.lessons == "seeds" else "instructions that the model wrote itself"
@@ -187,15 +192,15 @@ class SelfMoEFindings:
         return "\n".join([head, *(sheet.markdown() for sheet in self.tables()), legend, *figures])
 
 
-def rows_of(found: SelfMoEFindings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
+def rows_of(findings: SelfMoEFindings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
     """The rows of a table, in its order. Each is compared with one row of the main table."""
-    compared = {row.model: row for row in compare_by_domain({against: found.main[against]} | values, against)}
+    compared = {row.model: row for row in compare_by_domain({against: findings.main[against]} | values, against)}
     return [compared[name] for name in values]
 
 
-def _likelihoods(title: str, found: SelfMoEFindings, values: dict[str, Values]) -> Sheet:
+def _likelihoods(title: str, findings: SelfMoEFindings, values: dict[str, Values]) -> Sheet:
     """Nats per token by domain, their average, and its difference from the base and from instance merging."""
-    against = [rows_of(found, values, row) for row in (BASE, INSTANCE)]
+    against = [rows_of(findings, values, row) for row in (BASE, INSTANCE)]
     domains = tuple(against[0][0].domains)
     rows = tuple(
         (
@@ -203,9 +208,9 @@ def _likelihoods(title: str, found: SelfMoEFindings, values: dict[str, Values]) 
             *(f"{row.domains[domain]:.3f}" for domain in domains),
             f"{row.average:.3f}",
             _difference(row, BASE),
-            _difference(other, INSTANCE),
+            _difference(instance_row, INSTANCE),
         )
-        for row, other in zip(*against, strict=True)
+        for row, instance_row in zip(*against, strict=True)
     )
     note = (
         "Nats per response token on held-out lessons; lower is better. The last two columns are the average minus the base's average, and "
@@ -214,19 +219,19 @@ def _likelihoods(title: str, found: SelfMoEFindings, values: dict[str, Values]) 
     return Sheet(title, ("", *domains, "average", "minus base", "minus instance merging"), rows, note)
 
 
-def _abilities(found: SelfMoEFindings) -> Iterator[Sheet]:
+def _abilities(findings: SelfMoEFindings) -> Iterator[Sheet]:
     """Percent of correct items, for the rows of the main table and then for all other rows."""
-    rows = compare_by_domain(found.abilities, BASE)
+    rows = compare_by_domain(findings.abilities, BASE)
     tests = tuple(rows[0].domains)
-    numbers = ", ".join(f"{test} {len(found.abilities[BASE][test])}" for test in tests)
+    numbers = ", ".join(f"{test} {len(findings.abilities[BASE][test])}" for test in tests)
     note = f"Percent of correct items. Items: {numbers}. Last column: average minus base, ± half of the 95 % interval (paired bootstrap)."
-    others = [row for row in rows if row.model not in found.main]
-    for title, shown in (
-        ("Abilities", [row for row in rows if row.model in found.main]),
-        ("Abilities of ablations, fewer experts and fewer lessons", [rows[0], *others] if others else []),
+    ablations = [row for row in rows if row.model not in findings.main]
+    for title, table_rows in (
+        ("Abilities", [row for row in rows if row.model in findings.main]),
+        ("Abilities of ablations, fewer experts and fewer lessons", [rows[0], *ablations] if ablations else []),
     ):
         cells = []
-        for row in shown:
+        for row in table_rows:
             value, low, high = row.difference
             minus_base = "" if row.model == BASE else f"{value:+.1f} ± {(high - low) / 2:.1f}"
             cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", minus_base))
@@ -234,10 +239,10 @@ def _abilities(found: SelfMoEFindings) -> Iterator[Sheet]:
             yield Sheet(title, ("", *tests, "average", "minus base"), tuple(cells), note)
 
 
-def _answers(found: SelfMoEFindings) -> Sheet:
+def _answers(findings: SelfMoEFindings) -> Sheet:
     """Nats per token of right answers by ability test, and their differences from the base."""
-    header, cells = _minus_base(found.answers, 3)
-    numbers = ", ".join(f"{test} {len(found.answers[BASE][test])}" for test in header[1:])
+    header, cells = _minus_base(findings.answers, 3)
+    numbers = ", ".join(f"{test} {len(findings.answers[BASE][test])}" for test in header[1:])
     note = (
         "Nats per token; lower is better. Of a test with choices: how much less likely the right choice is than the likeliest wrong one "
         "(below 0: the right one is the likeliest). Of other tests: the loss on the reference answer. In brackets: minus base, ± half of "
@@ -246,22 +251,22 @@ def _answers(found: SelfMoEFindings) -> Sheet:
     return Sheet("Answers of ability tests", header, cells, note)
 
 
-def _multiple_choice(found: SelfMoEFindings) -> Iterator[Sheet]:
+def _multiple_choice(findings: SelfMoEFindings) -> Iterator[Sheet]:
     """The percentage of right choices, how far right choices are behind, and the likelihood of human answers."""
-    base = found.multiple_choice[BASE].nats
+    base = findings.multiple_choice[BASE].nats
     numbers = ", ".join(f"{test} {len(items)}" for test, items in base.items())
-    about = f"In brackets: minus base, ± half of the 95 % interval (paired bootstrap over items). Items: {numbers}."
-    header, cells = _minus_base(found.chosen("right"), 1)
-    by_chance = ("chance", *(f"{found.chance[test]:.1f}" for test in header[1:]))
-    note = f"Percent of items whose right answer is likelier than all wrong answers of its form. {about}"
+    caption = f"In brackets: minus base, ± half of the 95 % interval (paired bootstrap over items). Items: {numbers}."
+    header, cells = _minus_base(findings.chosen("right"), 1)
+    by_chance = ("chance", *(f"{findings.chance[test]:.1f}" for test in header[1:]))
+    note = f"Percent of items whose right answer is likelier than all wrong answers of its form. {caption}"
     yield Sheet("Multiple choice", header, (by_chance, *cells), note)
     note = (
         "Nats per token; lower is better: how much less likely the right answer is than the likeliest wrong one (below 0: the right one is "
-        f"the likeliest). {about}"
+        f"the likeliest). {caption}"
     )
-    yield Sheet("Multiple choice: distance to the likeliest wrong answer", *_minus_base(found.chosen("behind"), 3), note)
-    note = f"Nats per token of the human answer to the question; lower is better. {about}"
-    yield Sheet("Multiple choice: likelihood of the human answer", *_minus_base(found.chosen("nats"), 3), note)
+    yield Sheet("Multiple choice: distance to the likeliest wrong answer", *_minus_base(findings.chosen("behind"), 3), note)
+    note = f"Nats per token of the human answer to the question; lower is better. {caption}"
+    yield Sheet("Multiple choice: likelihood of the human answer", *_minus_base(findings.chosen("nats"), 3), note)
 
 
 def _minus_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -275,15 +280,15 @@ def _minus_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...]
             "" if row.model == BASE else f" ({value:+.{digits}f} ± {(high - low) / 2:.{digits}f})"
             for value, low, high in differences
         )
-        means = (f"{row.domains[test]:.{digits}f}{than}" for test, than in zip(tests, minus_base, strict=True))
+        means = (f"{row.domains[test]:.{digits}f}{change}" for test, change in zip(tests, minus_base, strict=True))
         cells.append((row.model, *means))
     return ("", *tests), tuple(cells)
 
 
-def _written(found: SelfMoEFindings) -> Sheet:
-    """Nats per token of what learned written lessons and as many human ones, and how much of the human gain the written ones reach."""
-    rows, shares = [], found.shares
-    for row in rows_of(found, {BASE: found.main[BASE], **found.written}):
+def _written(findings: SelfMoEFindings) -> Sheet:
+    """Nats per token after training on written lessons and on as many human ones, and the share of the human gain that is reached."""
+    rows, shares = [], findings.shares
+    for row in rows_of(findings, {BASE: findings.main[BASE], **findings.written}):
         share = shares.get(row.model)
         reached = f"{share.value:.0%} ({share.interval[0]:.0%} .. {share.interval[1]:.0%})" if share else ""
         nats = (f"{row.domains[domain]:.3f}" for domain in row.domains)
@@ -294,23 +299,23 @@ def _written(found: SelfMoEFindings) -> Sheet:
         "bootstrap over lessons). For an expert, this is measured on its own domain. The cell is empty if human lessons gain nothing for "
         "certain. Lessons that are near a held-out lesson are left out."
     )
-    header = ("", *found.main[BASE], "average", "minus base", "share of the human gain")
+    header = ("", *findings.main[BASE], "average", "minus base", "share of the human gain")
     return Sheet("Written lessons", header, tuple(rows), note)
 
 
-def _yields(found: SelfMoEFindings) -> Sheet:
-    """What became of all that a model wrote, by domain."""
+def _yields(findings: SelfMoEFindings) -> Sheet:
+    """How many of the lessons that a model wrote were kept, by domain."""
     rows = tuple(
         (
             domain,
-            str(done.written),
-            str(done.instructions),
-            str(done.kept),
-            ", ".join(f"{why} {number}" for why, number in sorted(done.dropped.items(), key=lambda reason: -reason[1])),
-            f"{done.nearest:.2f}",
-            f"{done.words:.0f}",
+            str(domain_yield.written),
+            str(domain_yield.instructions),
+            str(domain_yield.kept),
+            ", ".join(f"{why} {number}" for why, number in sorted(domain_yield.dropped.items(), key=lambda reason: -reason[1])),
+            f"{domain_yield.nearest:.2f}",
+            f"{domain_yield.words:.0f}",
         )
-        for domain, done in found.yields.items()
+        for domain, domain_yield in findings.yields.items()
     )
     note = "Nearest: the mean ROUGE-L of an instruction to the nearest other or seed. Words: of a response, the mean."
     header = ("", "instructions written", "kept", "lessons", "dropped", "nearest", "words")
@@ -322,10 +327,10 @@ def _difference(row: ModelScores, against: str) -> str:
     return "" if row.model == against else f"{value:+.3f} ± {(high - low) / 2:.3f}"
 
 
-def _routing(found: SelfMoEFindings) -> Sheet:
+def _routing(findings: SelfMoEFindings) -> Sheet:
     """How well the first expert of a token predicts its domain, and how large the gates are."""
     rows = []
-    for name, usage in found.usage.items():
+    for name, usage in findings.usage.items():
         chance = usage["shuffled"]
         value, low, high = (without_chance(raw, chance) for raw in (usage["information"], *usage["interval"]))
         own_first = "" if usage["own"] is None else f"{usage['own'] * len(usage['domains']):.0f} of {len(usage['domains'])}"
@@ -343,8 +348,8 @@ def _routing(found: SelfMoEFindings) -> Sheet:
     return Sheet("Routing", header, tuple(rows), note)
 
 
-def _overhead(found: SelfMoEFindings) -> Sheet:
-    overhead = found.overhead
+def _overhead(findings: SelfMoEFindings) -> Sheet:
+    overhead = findings.overhead
     base = overhead["parameters"]
     rows: Sequence[tuple[str, str, str, str]] = (
         ("parameters", f"{base:,}", f"{base + overhead['added']:,}", f"x {1 + overhead['added'] / base:.3f}"),
@@ -358,20 +363,20 @@ def _overhead(found: SelfMoEFindings) -> Sheet:
 _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # colour-blind people can tell these apart
 
 
-def draw_figures(found: SelfMoEFindings, folder: Path) -> list[Path]:
+def draw_figures(findings: SelfMoEFindings, folder: Path) -> list[Path]:
     """Write every figure that has data. Returns the files."""
-    written = []
+    paths = []
     for name, figure in (
-        ("routing", _routing_figure(found)),
-        ("growth", _growth_figure(found)),
-        ("overhead", _overhead_figure(found)),
+        ("routing", _routing_figure(findings)),
+        ("growth", _growth_figure(findings)),
+        ("overhead", _overhead_figure(findings)),
     ):
         if figure is not None:
             file = folder / f"{name}.png"
             with atomic(file) as scratch:
                 figure.savefig(scratch, format="png", dpi=150, bbox_inches="tight")
-            written.append(file)
-    return written
+            paths.append(file)
+    return paths
 
 
 def _panels(columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -381,13 +386,13 @@ def _panels(columns: int, width: float, height: float) -> tuple[Figure, list[Axe
     return figure, list(np.atleast_1d(figure.subplots(1, columns)))
 
 
-def _routing_figure(found: SelfMoEFindings) -> Figure | None:
+def _routing_figure(findings: SelfMoEFindings) -> Figure | None:
     """The share of each domain's tokens that go to each expert first, one panel for each mixture."""
-    shown = list(found.usage.items())[:6]
-    if not shown:
+    usages = list(findings.usage.items())[:6]
+    if not usages:
         return None
-    figure, axes = _panels(len(shown), 1.2 + 2.3 * len(shown), 2.9)
-    for place, (axis, (name, usage)) in enumerate(zip(axes, shown, strict=True)):
+    figure, axes = _panels(len(usages), 1.2 + 2.3 * len(usages), 2.9)
+    for index, (axis, (name, usage)) in enumerate(zip(axes, usages, strict=True)):
         load = np.array(usage["load"])
         axis.imshow(load, vmin=0, vmax=1, cmap="Blues")
         for (row, column), share in np.ndenumerate(load):
@@ -395,59 +400,59 @@ def _routing_figure(found: SelfMoEFindings) -> Figure | None:
                 column, row, f"{share:.2f}", ha="center", va="center", fontsize=8, color="white" if share > 0.6 else "black"
             )
         axis.set_xticks(range(len(usage["experts"])), usage["experts"], rotation=45, ha="right", fontsize=8)
-        axis.set_yticks(range(len(load)), usage["domains"] if place == 0 else [""] * len(load), fontsize=8)
+        axis.set_yticks(range(len(load)), usage["domains"] if index == 0 else [""] * len(load), fontsize=8)
         axis.set_title(f"{name}\nI(D;E) {without_chance(usage['information'], usage['shuffled']):.2f}", fontsize=9)
     figure.suptitle("Share of each domain's tokens (row) that go to each expert first (column)", fontsize=9)
     return figure
 
 
-def _growth_figure(found: SelfMoEFindings) -> Figure | None:
+def _growth_figure(findings: SelfMoEFindings) -> Figure | None:
     """Average loss by number of experts, and by number of lessons."""
-    panels: list[Any] = [part for part in (found.growing, found.sizes) if part]
+    panels: list[Any] = [part for part in (findings.growing, findings.sizes) if part]
     if not panels:
         return None
     figure, axes = _panels(len(panels), 4.6 * len(panels), 3.2)
-    if found.growing:
+    if findings.growing:
         axis = axes[0]
-        axis.plot([_average(values) for values in found.growing.values()], marker="o", color=_BLUE, label="MiXSE")
-        axis.axhline(_average(found.main[INSTANCE]), color=_ORANGE, linestyle="--", label=INSTANCE)
-        axis.set_xticks(range(len(found.growing)), [name.replace(": ", "\n") for name in found.growing], fontsize=8)
+        axis.plot([_average(values) for values in findings.growing.values()], marker="o", color=_BLUE, label="MiXSE")
+        axis.axhline(_average(findings.main[INSTANCE]), color=_ORANGE, linestyle="--", label=INSTANCE)
+        axis.set_xticks(range(len(findings.growing)), [name.replace(": ", "\n") for name in findings.growing], fontsize=8)
         axis.set_xlabel("experts")
-    if found.sizes:
+    if findings.sizes:
         axis = axes[-1]
-        numbers = sorted(found.sizes)
+        numbers = sorted(findings.sizes)
         for name, colour, mark in (("MiXSE", _BLUE, "o"), (INSTANCE, _ORANGE, "s")):
             axis.plot(
-                numbers, [_average(found.sizes[number][name]) for number in numbers], marker=mark, color=colour, label=name
+                numbers, [_average(findings.sizes[number][name]) for number in numbers], marker=mark, color=colour, label=name
             )
         axis.set_xticks(numbers)
         axis.set_xlabel("lessons of a domain")
     for axis in axes:
-        axis.axhline(_average(found.main[ORACLE]), color=_GREY, linestyle=":", label=ORACLE)
+        axis.axhline(_average(findings.main[ORACLE]), color=_GREY, linestyle=":", label=ORACLE)
         axis.set_ylabel("nats a response token")
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
-    axes[0].set_title(f"base: {_average(found.main[BASE]):.2f}", fontsize=9, loc="left")
+    axes[0].set_title(f"base: {_average(findings.main[BASE]):.2f}", fontsize=9, loc="left")
     return figure
 
 
-def _overhead_figure(found: SelfMoEFindings) -> Figure | None:
+def _overhead_figure(findings: SelfMoEFindings) -> Figure | None:
     """Parameters, operations and time of a mixture, as shares of its base."""
-    if not found.overhead:
+    if not findings.overhead:
         return None
-    overhead = found.overhead
+    overhead = findings.overhead
     shares = {
         "parameters": 1 + overhead["added"] / overhead["parameters"],
         "FLOPs of a forward pass": overhead["flops"],
         "its time": overhead["forward"],
     }
     figure, (axis,) = _panels(1, 5.2, 1.5)
-    places = range(len(shares))[::-1]
-    axis.barh(places, list(shares.values()), color=_BLUE, height=0.55)
+    positions = range(len(shares))[::-1]
+    axis.barh(positions, list(shares.values()), color=_BLUE, height=0.55)
     axis.axvline(1, color=_GREY, linestyle=":")
-    for place, share in zip(places, shares.values(), strict=True):
-        axis.annotate(f"{share:.2f}", (share, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
-    axis.set_yticks(places, list(shares), fontsize=8)
+    for position, share in zip(positions, shares.values(), strict=True):
+        axis.annotate(f"{share:.2f}", (share, position), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    axis.set_yticks(positions, list(shares), fontsize=8)
     axis.set_xlim(0, 1.15 * max(shares.values()))
     axis.set_title(f"{overhead['experts']} experts, times the base model", fontsize=9, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
@@ -455,4 +460,4 @@ def _overhead_figure(found: SelfMoEFindings) -> Figure | None:
 
 
 def _average(values: Any) -> float:
-    return float(np.mean([some.mean() for some in values.values()]))
+    return float(np.mean([losses.mean() for losses in values.values()]))

@@ -151,20 +151,20 @@ class Measurements:
     def _by_test(
         self,
         row: str,
-        what: str,
+        quantity: str,
         digests: Mapping[str, str],
         speaker: Speaker,
         measure: Callable[[Any, Any, str], dict[str, list[float]]],
     ) -> dict[str, Any]:
         """The values of a row, by test. `measure` is called for a missing test, or one with other items (by their digests)."""
-        values: dict[str, Any] = self._read(f"{row}, {what}") or {}
+        values: dict[str, Any] = self._read(f"{row}, {quantity}") or {}
         lacking = [name for name, digest in digests.items() if values.get(name, {}).get("items") != digest]
         if lacking:
-            say(f"{self.source.model}: measuring the {what} of {row}: {', '.join(lacking)}")
+            say(f"{self.source.model}: measuring the {quantity} of {row}: {', '.join(lacking)}")
             with speaker as (model, tokenizer):
                 for name in lacking:
                     values[name] = {"items": digests[name], **measure(model, tokenizer, name)}
-                    write_record(self._file(f"{row}, {what}"), values)
+                    write_record(self._file(f"{row}, {quantity}"), values)
         return values
 
     @contextmanager
@@ -244,8 +244,8 @@ class Measurements:
 
     def _right(self, row: str) -> dict[str, dict[str, Any]]:
         """The kept abilities of a row, except those without the name of their items."""
-        kept = self._read(f"{row}, abilities") or {}
-        return {name: test for name, test in kept.items() if isinstance(test, dict)}
+        abilities = self._read(f"{row}, abilities") or {}
+        return {name: test for name, test in abilities.items() if isinstance(test, dict)}
 
     def _values(self, row: str) -> Values:
         return {domain: np.array(values) for domain, values in self._kept(row).items()}
@@ -254,10 +254,10 @@ class Measurements:
         return read_record(self._file(row))
 
     def _kept(self, row: str) -> dict[str, Any]:
-        kept = self._read(row)
-        if kept is None:
+        values = self._read(row)
+        if values is None:
             raise UnmaskError(f"'{self._file(row)}' was removed or damaged while the study ran. Run the study again.")
-        return kept
+        return values
 
     def _file(self, row: str) -> Path:
         return self.folder / f"{row}.json"
@@ -299,7 +299,7 @@ _TOKENS, _TEXTS, _ROUNDS = 128, 4, 4
 def measure_overhead(folder: Path, source: Source) -> dict[str, Any]:
     """The cost of a saved mixture compared with its base (the same model without experts), measured in turns.
 
-    parameters: of the base. added: of all experts and the router. flops, forward: FLOPs and time (the best of four) of a forward pass,
+    parameters: of the base. added: in experts and router. flops, forward: FLOPs and time (the best of four) of a forward pass,
     divided by the base's.
     """
     from torch.utils.flop_counter import FlopCounterMode

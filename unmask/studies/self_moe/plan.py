@@ -80,7 +80,7 @@ class SelfMoEPlan(LearningPlan):
     fewer_experts: bool = True
     """Whether there are mixtures of the first 2, 3, .. experts."""
     written: int = Field(default=0, ge=0)
-    """Lessons of each domain that a model writes, whose experts are compared with those of the same number of seeds (0: none)."""
+    """Lessons of each domain that a model writes; their experts are compared with experts on as many seeds (0: none)."""
     writer: str = ""
     """The model that writes them; the base if empty."""
     abilities: dict[str, str | Literal[False]] = Field(default={})
@@ -89,7 +89,7 @@ class SelfMoEPlan(LearningPlan):
     run_code: bool = False
     """Needed by tests of code."""
     unsandboxed_code: bool = False
-    """Needed by tests of code if there is no sandbox."""
+    """Required for tests that execute code without a sandbox."""
     answers: dict[str, str | Literal[False]] = Field(default={})
     """Ability tests whose right answers are measured by likelihood, with their files (false: no such test), `limit` items of each."""
     multiple_choice: dict[str, str | Literal[False]] = Field(default={})
@@ -133,7 +133,7 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), _: str | Non
     check_names(plan.claims)
     for name in plan.seeds:
         inside(Path(), name)  # the name of a domain is used for folders
-        if not re.fullmatch(r"[\w-]+", name):  # a row such as "expert math, renormalised" could be that of a domain
+        if not re.fullmatch(r"[\w-]+", name):  # a domain could otherwise clash with a row such as "expert math, renormalised"
             raise UnmaskError(f"self-moe: '{name}' is not one word. Name a domain with letters, digits, '-' and '_' only.")
         if name == INSTANCE:
             raise UnmaskError(

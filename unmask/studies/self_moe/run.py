@@ -47,24 +47,24 @@ class SelfMoEBuilder(MixtureBuilder):
 
     def instance(self, number: Number) -> Path:
         """One LoRA trained on all lessons together (instance merging), with the same data and steps."""
-        together = [lesson for lessons in self.data.first(number).values() for lesson in lessons]
-        return self._expert(INSTANCE_FOLDER, together, number)
+        all_lessons = [lesson for lessons in self.data.first(number).values() for lesson in lessons]
+        return self._expert(INSTANCE_FOLDER, all_lessons, number)
 
     def mixture(self, variant: str, number: Number, domains: Sequence[str] | None = None) -> Path:
         """A mixture of the experts of some domains (default: all). Its router is trained on the lessons of these domains."""
-        how = VARIANTS[variant]
+        settings = VARIANTS[variant]
         names = list(domains or self.data.learned)
         lessons = {name: self.data.first(number)[name] for name in names}
         end = "" if len(names) == len(self.data.learned) else f"-{len(names)}"
 
         def ingredients() -> Ingredients:
             experts = self.experts(number)
-            return Ingredients(tuple(experts[name] for name in names), self.instance(number) if how.shared else None)
+            return Ingredients(tuple(experts[name] for name in names), self.instance(number) if settings.shared else None)
 
-        trained = not how.untrained and len(names) > 1
+        trained = not settings.untrained and len(names) > 1
         return self.train_mixture(
-            self.plan, self._folder("mixtures", f"{variant.replace(' ', '-')}{end}", number), lessons, how.routing, how.options,
-            learning=self.plan.router_learning(how.average, len(lessons), trained=trained, seed=self.plan.seed),
+            self.plan, self._folder("mixtures", f"{variant.replace(' ', '-')}{end}", number), lessons, settings.routing, settings.options,
+            learning=self.plan.router_learning(settings.average, len(lessons), trained=trained, seed=self.plan.seed),
             ingredients=ingredients,
         )  # fmt: skip
 
@@ -106,11 +106,11 @@ def study(plan: SelfMoEPlan, run: StudyRun) -> SelfMoEFindings:
         tests = ability_tests(plan, run.root, data)
         measurements = Measurements(source, data.held_out, plan.max_length, run.folder / "values", tests)
         # before the training: a model that cannot write says so at once
-        written = _write_lessons(plan, run, data) if plan.written else None
+        generated = _write_lessons(plan, run, data) if plan.written else None
         builder = SelfMoEBuilder(plan=plan, source=source, data=data, folder=run.folder, callbacks=run.callbacks)
-        yields, writer = (written.data.yields, written.writer) if written else (data.yields, SELF)
+        yields, writer = (generated.data.yields, generated.writer) if generated else (data.yields, SELF)
         findings = SelfMoEFindings(plan, source.model, yields=yields, writer=writer)
-        for _ in _tables(plan, builder, measurements, findings, written):
+        for _ in _tables(plan, builder, measurements, findings, generated):
             if run.finished_before and not findings.is_complete:
                 continue  # a finished report is not replaced by a part of it
             findings.abilities = measurements.abilities()
@@ -150,13 +150,13 @@ def _write_lessons(plan: SelfMoEPlan, run: StudyRun, data: StudyData) -> _Writte
     is_base = lasting_name(writer.model) == lasting_name(run.source.model)
     folder = inside(run.folder / "written", f"{name}-{plan.written}")
     lessons = write_lessons(writer, data, folder / "lessons", plan.written, seed=plan.seed)
-    written = _WrittenLessons(lessons, SELF if is_base else f"written by {name}", folder)
-    if all(written.number.values()):
-        counts = ", ".join(f"{domain} {count}" for domain, count in written.number.items())
+    generated = _WrittenLessons(lessons, SELF if is_base else f"written by {name}", folder)
+    if all(generated.number.values()):
+        counts = ", ".join(f"{domain} {count}" for domain, count in generated.number.items())
         say(f"{run.source.model}: experts and MiXSE will learn lessons that {name} wrote ({counts}), in {folder}")
     else:
         say(f"{name} wrote no lesson of a domain that passes the filters, so no expert learns from written lessons.")
-    return written
+    return generated
 
 
 def _tables(
@@ -164,7 +164,7 @@ def _tables(
     builder: SelfMoEBuilder,
     measurements: Measurements,
     findings: SelfMoEFindings,
-    written: _WrittenLessons | None,
+    generated: _WrittenLessons | None,
 ) -> Iterator[None]:
     """Fill the findings, table by table."""
     experts = builder.experts(plan.number)
@@ -223,12 +223,12 @@ def _tables(
             MIXSE: measurements.model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
         }
         yield
-    if written and all(written.number.values()):
-        of_written = Measurements(builder.source, written.data.held_out, plan.max_length, written.folder / "values")
-        learner = replace(builder, data=written.data, folder=written.folder)
+    if generated and all(generated.number.values()):
+        of_written = Measurements(builder.source, generated.data.held_out, plan.max_length, generated.folder / "values")
+        learner = replace(builder, data=generated.data, folder=generated.folder)
         arms = {
-            written.writer: _arm(learner, of_written, written.number, f", {written.writer}"),
-            HUMAN: _arm(builder, measurements, written.number),
+            generated.writer: _arm(learner, of_written, generated.number, f", {generated.writer}"),
+            HUMAN: _arm(builder, measurements, generated.number),
         }
         findings.written = {f"{row}, {lessons}": values for lessons, rows in arms.items() for row, values in rows.items()}
         yield

@@ -173,7 +173,7 @@ class _Question:
     """A question with its right answer.
 
     closed: all answers, if the question has a closed set. form: answers of questions of the same form can be wrong answers. length: of the
-    right answer, if those of about the same length are taken. name: what the answer defines; wrong answers get this name.
+    right answer, if wrong answers of about the same length are taken. name: what the answer defines; wrong answers get this name.
     """
 
     prompt: str

@@ -72,7 +72,7 @@ class Program:
 
 
 def passes(program: Program, limits: Limits | None = None, *, unsandboxed: bool = False) -> bool:
-    """Whether a program passes its tests in time. Raises UnmaskError without a sandbox, unless `unsandboxed` accepts that."""
+    """Whether a program passes its tests within the time limit. Raises UnmaskError without a sandbox, unless `unsandboxed` accepts that."""
     require_sandbox(unsandboxed)
     return _run(program, limits or Limits(), "" if missing_protection() else str(shutil.which("bwrap")))[0]
 

@@ -1,7 +1,7 @@
 """Specialise: a base model writes its own lessons for a domain, from a few seed lessons (Self-MoE, arXiv 2406.12034, section 2.1).
 
 First it invents instructions: it sees three seed lessons and samples a new instruction (temperature 1, top-p 0.98). Then it answers each
-instruction: it sees five seed lessons and answers greedily. Each batch is saved as soon as it is written. A batch depends only on the seed
+instruction: it sees five seed lessons and answers greedily. Each batch is saved immediately. A batch depends only on the seed
 of the run and its own number, so a run that was stopped continues to the same lessons.
 """
 
