@@ -237,7 +237,7 @@ def test_recorded_routing_is_what_the_routers_did(
     assert {len(of_text) for of_text in logits} == {points}
     for point in range(points):
         expected = torch.cat([of_text[point] for of_text in logits]).softmax(dim=-1).numpy()
-        assert expected.std(axis=0).max() > 0.01, "a flat router would agree with anything"
+        assert expected.std(axis=0).max() > 0.005, "a flat router would agree with anything"
         for choices in (alone, together):
             require_equal(choices, point, expected)
 

@@ -188,7 +188,7 @@ def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], me
     ("design", "options", "message"),
     [
         ("causal/eol/last", {"chunk": 8, "late": True}, "nearest design"),
-        ("causal/eol/last", {"chunk": 510}, "leaves .* tokens beside the prompt 'eol'"),
+        ("causal/eol/last", {"chunk": 510}, "leaves .* tokens next to the prompt 'eol'"),
     ],
 )
 def test_designs_that_cannot_are_refused_before_texts_are_read(

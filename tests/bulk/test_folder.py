@@ -478,7 +478,7 @@ def test_a_vector_beyond_float16_is_a_dead_letter(here: Path, monkeypatch: pytes
     def enlarged(*given: Any, **options: Any) -> Any:
         found = encode(*given, **options)
         for vectors in found.values():
-            vectors[1, 0] = 1e6
+            vectors[1:2, 0] = 1e6
         return found
 
     monkeypatch.setattr(Encoder, "encode_tokenized", enlarged)

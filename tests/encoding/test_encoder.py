@@ -22,7 +22,6 @@ from unmask.encoding.encoder import Encoder, Tally
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Vectors, group_by_pass, require_finite
 from unmask.encoding.pooling import POOLINGS
-from unmask.encoding.shared_prefix import SharedResult
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.source import Source
@@ -366,25 +365,6 @@ def test_designs_of_any_attention_and_prompt_have_the_vectors_of_an_embedder(enc
     assert sum(done) == 3 * len(TEXTS) and encoder.backbone.attention == "causal"
     for design in designs:
         np.testing.assert_allclose(vectors[design], Embedder(encoder, design, fit=fits[design]).encode(TEXTS), atol=2e-5)
-
-
-def test_prompts_that_share_a_prefix_read_a_text_once(encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
-    results: list[SharedResult] = []
-    encode_prompts = Encoder.encode_prompts
-
-    def watched(*args: Any) -> SharedResult:
-        results.append(encode_prompts(*args))
-        return results[-1]
-
-    monkeypatch.setattr(Encoder, "encode_prompts", watched)
-    monkeypatch.setattr("unmask.encoding.prefix_cache._MIN_TEXTS", 2)
-    monkeypatch.setattr("unmask.encoding.shared_prefix.CACHED_TOKEN_COST", 1)  # these texts are short
-    fits = {Design.parse(f"causal/{prompt}/last"): Fit() for prompt in ("eol", "plain", "style", "tone")}
-    vectors = encoders["olmoe"].encode(TEXTS, fits)
-    assert [len(result.vectors) for result in results] == [3, 1]
-    assert results[0].tokens < sum(results[0].tokens_alone)
-    for design in fits:
-        np.testing.assert_allclose(vectors[design], Embedder(encoders["olmoe"], design).encode(TEXTS), atol=2e-5)
 
 
 def test_a_design_that_cannot_be_served_is_refused_before_anything_is_computed(encoders: dict[str, Encoder]) -> None:

@@ -313,7 +313,7 @@ def test_compare_refuses_a_reference_with_code_before_it_computes(
     folder = edit(auto_map=OWN_CODE)
     words: list[str | Path] = ["compare", "-m", "pico", "-d", "mean", "-t", "starter", "-r", folder, "-o", tmp_path / "report"]
     code, _, told = run_program(words, monkeypatch, capfd)
-    assert code == 2 and "includes Python code" in told and "--trust-remote-code" in told
+    assert code == 2 and "Python code" in told and "--trust-remote-code" in told
     assert not (tmp_path / "report").exists()
 
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,9 @@ def together(embedder: Embedder, design: str, **options: Any) -> Embedder:
 
 def on_one_backbone(embedder: Embedder, design: str, **options: Any) -> Embedder:
     """Another embedder of the same backbone."""
-    return Embedder(replace(embedder.encoder, **options), Design.parse(design))
+    head = options.pop("head", None)
+    encoder = embedder.encoder if head is None else embedder.encoder.with_head(head)
+    return Embedder(encoder, Design.parse(design), **options)
 
 
 def repeated(embedder: Embedder) -> list[Any]:

@@ -140,7 +140,7 @@ def test_code_of_a_base_that_a_file_names_is_not_run(
 ) -> None:
     folder, proof = coded
     adapter = folder_naming(str(folder), tmp_path / "adapter")
-    with pytest.raises(UnmaskError, match=rf"names the base model '{folder}', which includes Python code .* --model {folder} "):
+    with pytest.raises(UnmaskError, match=rf"names the base model '{folder}', which includes Python code.* --model {folder} "):
         load_decoder(Source(str(adapter), trust_remote_code=True))
     assert not proof.exists()
     with pytest.raises(UnmaskError, match="contains custom code"):

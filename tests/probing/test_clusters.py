@@ -172,7 +172,7 @@ def drawn_words(svg: Path) -> set[str]:
 def test_words_stand_in_the_order_of_the_table(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal", "olmoe")
     found = probe_clusters(model, (HIDDEN, ROUTING), TEXTS, clusters=4, seeds=2)
-    vectors = model.encode((HIDDEN, ROUTING), TEXTS)
+    vectors = model.encode(TEXTS, model.fit((HIDDEN, ROUTING), TEXTS))
     first, second = (group(vectors[design], 4, seed=0) for design in (HIDDEN, ROUTING))
     order = matched(first, second)
     assert order != sorted(order)

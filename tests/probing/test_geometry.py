@@ -183,7 +183,7 @@ def test_similarities_are_cosines_of_the_pairs(tokenizer: Any) -> None:
     designs = [Design.parse("bidirectional/plain/mean"), Design.parse("causal/eol/last")]
     pairs = [Pair(TEXTS[0], TEXTS[1]), Pair(TEXTS[1], TEXTS[4]), Pair(TEXTS[2], TEXTS[2])]
     found = pair_cosines(model, designs, pairs)
-    vectors = model.encode(designs, TEXTS)
+    vectors = model.encode(TEXTS, model.fit(designs, TEXTS))
     for place, design in enumerate(designs):
         rows = vectors[design]
         assert found[:, place] == pytest.approx(np.diag(Embedder.similarity(rows[[0, 1, 2]], rows[[1, 4, 2]])), abs=1e-5)

@@ -48,10 +48,11 @@ def failing(folder: Path, settings: Settings = Settings(), **options: Any) -> No
     """A run that is stopped in its second step."""
     with pytest.raises(KeyboardInterrupt), runs.open(folder, settings, **options) as run:
         run.step("steps/1", lambda step: (step / "weights").write_text("the weights") and 7, files=["weights"])
-        run.step("steps/2", lambda step: (step / "checkpoint").touch() or _stop())
+        run.step("steps/2", _stop)
 
 
-def _stop() -> None:
+def _stop(step: Path) -> None:
+    (step / "checkpoint").touch()
     raise KeyboardInterrupt
 
 

@@ -273,7 +273,7 @@ def test_without_the_runtime_an_export_is_written_only_where_that_is_said(
     skip_without(replace(GGUF, checks=()))
     without("xllamacpp", monkeypatch)
     embedder = pico("causal/plain/last")
-    with pytest.raises(UnmaskError, match=r"needs xllamacpp, .* --unchecked writes"):
+    with pytest.raises(UnmaskError, match=r"needs xllamacpp, .* --unchecked skips"):
         export(embedder, GGUF, tmp_path / "out")
     assert export(embedder, GGUF, tmp_path / "out", unchecked=True).line == "not checked"
     assert "It was not checked" in (tmp_path / "out" / "README.md").read_text()

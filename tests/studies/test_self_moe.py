@@ -127,7 +127,7 @@ def test_rows_are_what_they_say(whole: Path) -> None:
 
 def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
-    killed(lambda: run(folder, callbacks=[At(".MiXSE-mixing", 1, die)]))
+    killed(lambda: run(folder, callbacks=[At(".MiXSE-run", 1, die)]))
     assert (folder / "experts/instance").is_dir() and not (folder / "mixtures/MiXSE").exists()
     made = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file() and "experts" in str(file)}
     found, _ = run(folder)

@@ -324,8 +324,8 @@ def test_fewer_rows_than_one_batch_are_refused_by_the_check_as_by_training(
         (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--set", "simcse.steps=none"], "simcse.steps"),
         (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--data", "nowhere"], "There is no data folder 'nowhere'."),
         (["recipes", "show", "llm2vce"], "Did you mean 'llm2vec'?"),
-        (["recipes", "copy", "llm2vec", "taken.toml"], "'taken.toml' exists, and is not overwritten."),
-        (["recipes", "copy", "llm2vec", "mine"], "'mine' would not be found as a recipe: name it mine.toml."),
+        (["recipes", "copy", "llm2vec", "taken.toml"], "'taken.toml' exists: give a new file."),
+        (["recipes", "copy", "llm2vec", "mine"], "'mine' is not a valid name of a recipe: name it mine.toml."),
         (["recipes", "check", "llm2vec", "--scale", "smal"], "Did you mean 'small'?"),
     ],
 )

@@ -104,7 +104,7 @@ def probe_prefixes(
     depth = encoder.backbone.depth
     layer = depth if layer is None else layer
     if not 1 <= layer <= depth:
-        raise UnmaskError(f"There is no layer {layer}: this model has {depth} layers, 1 to {depth}.")
+        raise UnmaskError(f"Layer {layer} does not exist: this model has {depth} layers, 1 to {depth}.")
     if len(triples) < _FEWEST:
         raise UnmaskError(f"A gap with an interval needs at least {_FEWEST} triples, not {len(triples)}.")
     near, far = np.empty(len(triples)), np.empty(len(triples))

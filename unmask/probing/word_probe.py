@@ -254,7 +254,7 @@ def layer_vectors(
     backbone = encoder.backbone
     for layer in layers:
         if not 1 <= layer <= backbone.depth:
-            raise UnmaskError(f"There is no layer {layer}: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
+            raise UnmaskError(f"Layer {layer} does not exist: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
     tokens = word_tokens(encoder, sentences)
     starts = np.cumsum([0, *(len(sentence.words) for sentence in tokens)])
     vectors: dict[int, Matrix] = {}

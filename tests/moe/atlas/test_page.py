@@ -92,9 +92,9 @@ def test_the_command_knows_records_from_comparisons(small_record: Path, tmp_path
     done = run.invoke(app, ["report", str(tmp_path / "scores"), "-o", str(tmp_path / "report")])
     assert done.exit_code == 0 and (tmp_path / "report" / "report.html").is_file()
     for folders, said in (
-        ([small_record, tmp_path / "scores"], "holds no routing record"),
+        ([small_record, tmp_path / "scores"], "contains no routing record"),
         ([small_record] * 3, "one routing record or two"),
-        ([tmp_path / "scores"] * 2, "holds no routing record"),
+        ([tmp_path / "scores"] * 2, "contains no routing record"),
     ):
         done = run.invoke(app, ["report", *map(str, folders), "-o", str(tmp_path / "no")])
         assert isinstance(done.exception, UnmaskError) and said in str(done.exception)

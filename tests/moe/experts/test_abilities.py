@@ -159,7 +159,7 @@ def test_abilities_on_the_command_line(base: Path, data: Path) -> None:
         (["--ability", "pika"], "Did you mean 'piqa'"),
         (["--ability", f"triviaqa={data / FILES['piqa']}"], "it needs the columns question, answer"),
         (["--ability", f"mmlu={data / FILES['piqa']}"], "it needs the columns subject"),
-        ([], "Name what is to be evaluated"),
+        ([], "Nothing to evaluate"),
     ):
         with pytest.raises(UnmaskError, match=why):
             CliRunner().invoke(app, ["evaluate-lm", "-m", str(base), *wrong], catch_exceptions=False)

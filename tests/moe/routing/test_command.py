@@ -30,7 +30,7 @@ def test_a_record_is_made_measured_and_read_again(
         "topic: information",
         "size: probe, routing weights",
         "repetition",
-        "3 routing points, 2 of 8 experts a token",
+        "3 routing points, 2 of 8 experts per token",
     ):
         assert part in out
     assert max(len(line.rstrip()) for line in out.splitlines() if line.startswith(" ")) <= 80

@@ -66,7 +66,6 @@ def test_the_file_says_what_the_functions_find(run: Run, texts: Path, native: Pa
         f"{found.loss.value:.3f} (95 %: {found.loss.interval[0]:.3f} to {found.loss.interval[1]:.3f}) nats per token",
         f"{largest.value:+.3f}",
         f"CKA {found.differences.cka.value:.2f} (95 %: {found.differences.cka.interval[0]:.2f} to",
-        "9 experts that matter",
     ):
         assert said in " ".join(out.split())
     assert max(len(line.rstrip()) for line in out.splitlines() if line.startswith(" ")) <= 80

@@ -10,13 +10,12 @@ from sklearn.metrics import mutual_info_score
 
 from tests.moe.routing.statistics.made_routing import DOMAINS, EXPERTS, Routed, routed
 from unmask.moe.routing.formulas import (
-    entropy,
     joint_of_texts,
     joint_of_tokens,
-    mutual_information,
     normalised_information,
     specialisation,
 )
+from unmask.statistics.information import entropy, mutual_information
 
 MANY = 400
 
