@@ -76,7 +76,7 @@ def compare_speed(ours: Embedder, folder: str, sets: dict[str, list[str]], repea
         batches = [collate([tokenized[k] for k in part], 0) for part in parts]
         tokens, computed = sum(len(text.ids) for text in tokenized), sum(batch.ids.numel() for batch in batches)
 
-        @torch.inference_mode()
+        @torch.inference_mode()  # type: ignore[untyped-decorator]
         def bare(batches: Sequence[Any] = batches) -> None:
             for batch in batches:
                 mask = None if batch.real.all() else batch.real.long()

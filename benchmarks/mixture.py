@@ -77,10 +77,10 @@ def generation(model: Any, prompt: int, new: int) -> Callable[[], None]:
     """New tokens with a cache."""
     ids = token_ids(model, 1, prompt)
 
-    @torch.inference_mode()
     def run() -> None:
         model.eval()
-        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False)
+        with torch.inference_mode():
+            model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False)
 
     return run
 

@@ -62,7 +62,8 @@ def compare(args: argparse.Namespace) -> None:
             for _ in range(args.repeats):
                 begin = time.perf_counter()
                 embedder.encode(some, show_progress=False)
-                results = {"offline": (sum(lengths) / (time.perf_counter() - begin), [0.0])}
+                results: dict[str, tuple[float, Sequence[float]]] = {}
+                results["offline"] = (sum(lengths) / (time.perf_counter() - begin), [0.0])
                 for name, port, path in (("unmask serve", ours, "/v1/embeddings"), ("plain server", plain, "/embed")):
                     results[name] = send(port, path, cycle(requests), args.clients, args.seconds)
                 best = {name: max(result, best.get(name, result)) for name, result in results.items()}

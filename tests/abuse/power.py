@@ -83,9 +83,9 @@ class Disk:
 
         exchange = files._exchange
 
-        def exchanged(one: Path, other: Path) -> bool:
-            self._step("exchange", str(one))
-            return exchange(one, other)
+        def exchanged(first: Path, second: Path) -> bool:
+            self._step("exchange", str(first))
+            return exchange(first, second)
 
         files._exchange = exchanged
 

@@ -75,7 +75,7 @@ def test_help(path: tuple[str, ...]) -> None:
     for parameter in command.get_params(context):
         assert re.fullmatch(r"[A-Z|=]+|[a-z0-9|-]+|", parameter.metavar), parameter.name
         assert parameter.help.endswith((".", '".')), parameter.name
-    assert command.help.endswith(".")
+    assert (command.help or "").endswith(".")
     output = CliRunner().invoke(app, [*path, "-h"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
     assert "<str>" not in output and "Example: unmask" in output
     assert ADVANCED not in output or output.index("Options") < output.index(ADVANCED)

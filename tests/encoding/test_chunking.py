@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.cases import cases
 from tests.encoding.test_tokenization import ANY, BOS, BUILDERS, HARD, edges, kinds
-from unmask.encoding.chunking import Chunking, Span, split
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.chunking import Chunking, split
+from unmask.encoding.tokenization import PromptTokenizer, Span
 from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts

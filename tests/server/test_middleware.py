@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ def test_texts_of_a_disconnected_client_are_not_computed(client: Client, hold: H
         with socket.create_connection(("127.0.0.1", client.port), timeout=10) as raw:
             head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             raw.sendall(head.encode() + sent)
-            until(lambda waits=waits: batcher.waiting[0] == 1 if waits else client.server.middleware.requests == 2)
+            until(partial(_has_arrived, batcher, client, waits))
         until(lambda: batcher.waiting == (0, 0) and client.server.middleware.requests == 1)
     hold.release()
     threads[0].join(10)
@@ -246,3 +247,7 @@ def embed_or_fail(client: Client) -> None:
 def test_metrics_show_no_path_of_a_request() -> None:
     paths = ("/health", "/v1/models/x", "/v1/models", "/x/secret")
     assert [path_label(path) for path in paths] == ["/health", "/v1/models", "/v1/models", "other"]
+
+
+def _has_arrived(batcher: Any, client: Any, waits: bool) -> bool:
+    return bool(batcher.waiting[0] == 1 if waits else client.server.middleware.requests == 2)

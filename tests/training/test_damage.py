@@ -150,6 +150,7 @@ def test_rows_checked_against_other_tasks_are_another_run(model: Path, tmp_path:
     held_out: Any = {"task": (["A man plays a guitar."], [])}
     train(one, tmp_path / "run", ROOT, held_out=held_out)
     train(one, tmp_path / "run", ROOT, held_out=held_out)
-    for other in ({}, {"task": (["A man plays a flute."], [])}):
+    others: list[Any] = [{}, {"task": (["A man plays a flute."], [])}]
+    for other in others:
         with pytest.raises(UnmaskError, match=r"held_out_tasks\.task was \"\w+\" and is .* now"):
             train(one, tmp_path / "run", ROOT, held_out=other)
