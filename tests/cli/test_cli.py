@@ -491,7 +491,7 @@ UNUSED = [
 def test_an_option_that_would_change_nothing_is_refused(
     command: str, words: str, message: str, run: Run, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unmask.models.loading.load_language_model", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("unmask.moe.experts.lm_evaluation.load_language_model", lambda _: pytest.fail("a model was loaded"))
     found = run(*f"{command} {words}".format(texts=texts).split())
     assert found.mistake.startswith(f"unmask: {words.split()[0]} {message}")
     assert not list(Path.cwd().iterdir())

@@ -143,7 +143,7 @@ def test_a_model_that_is_not_there_is_told_before_another_is_measured(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "texts.txt").write_text("It is cold.\n")
-    monkeypatch.setattr("unmask.models.loading.load_language_model", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("unmask.moe.experts.lm_evaluation.load_language_model", lambda _: pytest.fail("a model was loaded"))
     given = ["evaluate-lm", "-m", str(base), "-m", f"{tmp_path}/gone", "--texts", f"cold={tmp_path / 'texts.txt'}"]
     with pytest.raises(UnmaskError, match=r"Folder '.*gone' does not exist"):
         CliRunner().invoke(app, given, catch_exceptions=False)

@@ -163,7 +163,7 @@ def test_a_bad_file_of_triples_is_refused(rows: str, message: str, tmp_path: Pat
 
 
 def test_a_layer_that_is_not_there_and_too_few_triples_are_refused(tokenizer: Any) -> None:
-    with pytest.raises(UnmaskError, match="no layer 9"):
+    with pytest.raises(UnmaskError, match="Layer 9 does not exist"):
         probe_prefixes(pico_model(tokenizer), TRIPLES, layer=9)
     with pytest.raises(UnmaskError, match="at least 2 triples"):
         probe_prefixes(pico_model(tokenizer), TRIPLES[:1])

@@ -99,7 +99,8 @@ class At(TrainerCallback):  # type: ignore[misc]
         self.stage, self.step, self.act = stage, step, act
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if Path(args.output_dir).name == self.stage and state.global_step + 1 == self.step:
+        folder = Path(args.output_dir)
+        if self.stage in (folder.name, folder.parent.name) and state.global_step + 1 == self.step:
             self.act()
 
 
