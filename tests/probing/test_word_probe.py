@@ -136,7 +136,7 @@ def test_layers_differ_and_a_layer_that_is_not_there_is_refused(tokenizer: Any) 
     one = pico_model(tokenizer)
     assert not np.allclose(word_vectors(one, SENTENCES, 1), word_vectors(one, SENTENCES, 3))
     for layer in (0, 4):
-        with pytest.raises(UnmaskError, match=f"no layer {layer}: this model has 3 layers"):
+        with pytest.raises(UnmaskError, match=f"Layer {layer} does not exist: this model has 3 layers"):
             word_vectors(one, SENTENCES, layer)
 
 
