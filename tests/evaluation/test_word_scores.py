@@ -19,7 +19,7 @@ from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
-from unmask.evaluation.word_level import labels_by_layer, split_word_level
+from unmask.evaluation.word_scores import labels_by_layer, split_word_level
 from unmask.models.loading import Source
 from unmask.probing.word_probe import entities, probe_words, probe_words_at_layers
 from unmask.reporting.grid import read_grid

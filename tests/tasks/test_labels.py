@@ -15,7 +15,7 @@ from tests.tiny import encode_words, labelled, write_rows
 from unmask.tasks.find import find_task
 from unmask.tasks.kinds.classification import Classification
 from unmask.tasks.mteb import labels
-from unmask.tasks.mteb.building import build
+from unmask.tasks.mteb.evaluator import build
 from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.task import LocalTask
 

@@ -14,8 +14,7 @@ from unmask.evaluation.recommend import Recommendation, recommend
 from unmask.evaluation.reference_rows import compare_reference, require_runnable, unscored_reference
 from unmask.evaluation.results import Failure, Result, ResultStore
 from unmask.evaluation.seed_means import mean_over_seeds
-from unmask.evaluation.verdict import Comparison, comparisons
-from unmask.evaluation.word_level import split_word_level
+from unmask.evaluation.verdict import Comparison, comparisons, split_word_level
 from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
 from unmask.io.rows import field, read_rows
 from unmask.io.terminal import say

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from unmask.errors import UnmaskError
-from unmask.io.rows import field, read_rows
+from unmask.io.rows import read_rows
+from unmask.tasks import columns
 
 _WORD_ID = re.compile(r"\d+")
 _OTHER_ID = re.compile(r"\d+-\d+|\d+\.\d+")  # a range of words written as one (1-2), or an empty node (1.1)
@@ -20,11 +21,12 @@ _COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "d
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words and their tags; where: file and line, for errors."""
+    """Words and their tags."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     where: str = ""
+    """File and line, for errors."""
 
 
 def read_sentences(file: Path, tags: str | None = None, tokens: str | None = None) -> list[Sentence]:
@@ -51,9 +53,7 @@ def read_sentences(file: Path, tags: str | None = None, tokens: str | None = Non
 
 
 def sample(sentences: Sequence[Sentence], limit: int | None, seed: int) -> list[Sentence]:
-    """At most `limit` sentences, drawn by the seed, in their order. Raises UnmaskError for a limit below 1."""
-    if limit is not None and limit < 1:
-        raise UnmaskError(f"A limit of sentences is 1 or more, not {limit}.")
+    """At most `limit` sentences, drawn by the seed, in their order."""
     if limit is None or limit >= len(sentences):
         return list(sentences)
     indices = np.random.default_rng(seed).permutation(len(sentences))[:limit]
@@ -62,18 +62,10 @@ def sample(sentences: Sequence[Sentence], limit: int | None, seed: int) -> list[
 
 def _jsonl(file: Path, tokens: str | None, tags: str | None) -> Iterator[Sentence]:
     for line, row in read_rows(file):
-        columns = (tokens or "tokens", tags or "tags")
-        words, labels = (_strings(file, line, field(file, line, row, name, list), name) for name in columns)
+        words, labels = (columns.texts(file, line, row, name) for name in (tokens or "tokens", tags or "tags"))
         if len(words) != len(labels):
             raise UnmaskError(f"{file}, line {line}: {len(words)} words, but {len(labels)} tags.")
         yield _sentence(file, [(line, word, tag) for word, tag in zip(words, labels, strict=True)], line)
-
-
-def _strings(file: Path, line: int, values: list[object], column: str) -> list[str]:
-    for value in values:
-        if not isinstance(value, str):
-            raise UnmaskError(f"{file}, line {line}, column '{column}': expected strings, found {type(value).__name__}.")
-    return [str(value) for value in values]
 
 
 def _conllu(file: Path, tokens: str | None, tags: str | None) -> Iterator[Sentence]:
