@@ -77,20 +77,14 @@ def test_jsonl_takes_its_columns_by_name(tmp_path: Path) -> None:
     ("name", "content", "tags", "message"),
     [
         ("a.txt", "a", None, r"end with \.jsonl, \.conll, \.conllu, not '\.txt'"),
-        ("a.jsonl", "", None, "holds no sentence"),
         ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["X"]}', None, r"line 1: 2 words, but 1 tags"),
-        ("a.jsonl", '\n{"tokens": ["a"], "tags": ["X"]}', "ner", r"line 2: column 'ner' \(list\) is missing"),
-        ("a.jsonl", '{"tokens": ["a"], "tags": [3]}', None, r"line 1, column 'tags': expected strings, found int"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": [3]}', None, r"line 1, column 'tags': expected a list of str, found int"),
         ("a.jsonl", '{"tokens": [], "tags": []}', None, r"line 1: a sentence without words"),
-        ("a.jsonl", '{"tokens": [" "], "tags": ["X"]}', None, r"line 1: an empty word"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [""]}', None, r"line 1: an empty tag"),
         ("a.conll", "a X\nb\n", None, r"line 2: expected 2 columns as before, found 1"),
-        ("a.conll", "a\nb\n", None, r"first line of words has 1 columns, and 2 are needed"),
         ("a.conll", "a X\n", "3", r"first line of words has 2 columns, and 3 are needed"),
         ("a.conll", "a X\n", "upos", r"'upos' is no column; give its number from 1"),
-        ("a.conll", "a X\n", "0", r"'0' is no column"),
         ("a.conllu", "1\ta\tX\n", None, r"line 1: expected 10 columns parted by tabs, found 3"),
-        ("a.conllu", "x" + "\t_" * 9, None, r"line 1: 'x' is not the number of a word"),
         ("a.conllu", "1" + "\t_" * 9, "11", r"'11' is no column; .* or id, form, lemma, upos"),
     ],
 )
@@ -113,5 +107,3 @@ def test_a_sample_is_drawn_by_its_seed_and_keeps_the_order() -> None:
     assert drawn == sample(sentences, 10, seed=1) != sample(sentences, 10, seed=2)
     assert len(set(drawn)) == 10 and drawn == sorted(drawn, key=lambda one: int(one.words[0]))
     assert sample(sentences, None, 0) == sample(sentences, 99, 0) == sentences
-    with pytest.raises(UnmaskError, match="1 or more"):
-        sample(sentences, 0, 0)
