@@ -20,7 +20,6 @@ from unmask.tasks.sampling import random_subset
 from unmask.tasks.tagged import Sentence, read_sentences
 
 SOURCE, WORDS, TAGS = "source", "tokens", "tags"
-_SENTENCES = (".conll", ".conllu")
 MOST_VALUES = 2**15 - 1
 """A record keeps the number of a value in 16 bits."""
 Of = Literal["text", "token"]
@@ -102,7 +101,7 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
     file = open_folder(path).main_file if path.is_dir() else path
     if path.is_dir() and (settings := open_folder(path).settings).text not in columns:
         columns = (settings.text, *columns)
-    if not labels and file.suffix in _SENTENCES:
+    if not labels and file.suffix == ".conllu":
         labels = [TAGS]
     rows = list(_rows(file))
     if not rows:
@@ -115,7 +114,7 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Row]]:
-    if file.suffix in _SENTENCES:
+    if file.suffix == ".conllu":
         for number, sentence in enumerate(read_sentences(file), start=1):
             yield number, {WORDS: list(sentence.words), TAGS: list(sentence.tags)}
     else:
