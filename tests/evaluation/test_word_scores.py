@@ -18,7 +18,7 @@ from unmask.evaluation import word_scores as module
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.verdict import labels_by_layer, ranked, split_word_level
+from unmask.evaluation.verdict import labels_by_layer
 from unmask.models.loading import Source
 from unmask.probing.word_probe import entities, probe_words, probe_words_at_layers
 from unmask.saving.load_model import load_encoder
@@ -148,18 +148,6 @@ def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, t
     assert set(found) == {("mean", "sts"), ("last", "sts")}
     assert {(one.label, one.applies) for one in store.failures} == {("mean", True), ("last", True)}
     assert "positions of the model. Leave it out" in store.failures[0].error
-
-
-def test_words_do_not_change_the_ranking_of_texts(folder: Path, words: LocalTask, texts: Task, tmp_path: Path) -> None:
-    designs = ",".join([READ, *NOT_READ])
-    alone = list(run(folder, designs, [texts], ResultStore(tmp_path / "a")).values())
-    both = list(run(folder, designs, [words, texts], ResultStore(tmp_path / "b")).values())
-    of_texts, of_words = split_word_level(both)
-    assert ranked(of_texts) == ranked(alone)
-    depth = of_words[0].provenance["probe"]["layer"]
-    assert {result.design for result in of_words} == {"causal@1", f"causal@{depth}", f"bidirectional@{depth}"}
-    assert len(of_words) == 3 and {result.task for result in of_words} == {"words"}
-    assert ranked(of_words)[0][1] == max(result.main_score for result in of_words)
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:

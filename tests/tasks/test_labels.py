@@ -15,7 +15,7 @@ from tests.tiny import encode_words, labelled, write_rows
 from unmask.tasks.find import find_task
 from unmask.tasks.kinds.classification import Classification
 from unmask.tasks.mteb import labels
-from unmask.tasks.mteb.evaluator import build, evaluate
+from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.task import LocalTask
 
 
@@ -74,13 +74,3 @@ def test_accuracy_and_f1_are_those_of_scikit_learn_to_the_bit(pairs: list[tuple[
     gold, predicted = [kind(label) for label, _ in pairs], np.array([kind(label) for _, label in pairs])
     expected = {"accuracy": accuracy_score(gold, predicted), "f1": f1_score(gold, predicted, average="macro")}
     assert labels.accuracy_and_f1(gold, predicted) == expected
-
-
-def test_a_task_with_another_main_score_has_all_scores_of_mteb(task: LocalTask) -> None:
-    built = build(task)
-    labels.read_labels_once(built)
-    assert set(built._calculate_scores([0, 1], np.array([0, 0]))) == {"accuracy", "f1"}
-    other = build(task)
-    other.metadata = other.metadata.model_copy(update={"main_score": "f1_weighted"})
-    labels.read_labels_once(other)
-    assert "f1_weighted" in other._calculate_scores([0, 1], np.array([0, 0]))

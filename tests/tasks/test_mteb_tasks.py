@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.tiny import encode_words, labelled, overlapping, write_rows
+from tests.tiny import encode_words, labelled, overlapping
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import Items, score
-from unmask.tasks.find import find_task, resolve_tasks
+from unmask.tasks.find import resolve_tasks
 from unmask.tasks.mteb import catalogue, evaluator
 from unmask.tasks.mteb.evaluator import Outcome, evaluate
 from unmask.tasks.task import MtebTask
@@ -75,15 +73,12 @@ def clustered(part: int) -> Any:
     return Dataset.from_dict({"sentences": [row["text"] for row in rows], "labels": [row["label"] for row in rows]})
 
 
-def clustered_on_two_levels(part: int, numbers: bool = False) -> Any:
+def clustered_on_two_levels(part: int) -> Any:
     from datasets import Dataset
 
     rows = labelled(0, 60)
     # some texts have no second label
     labels = [[row["label"], row["text"].split()[0]][: 2 - (number % 7 == 0)] for number, row in enumerate(rows)]
-    if numbers:
-        codes = {label: code for code, label in enumerate(sorted({one for label in labels for one in label}))}
-        labels = [[codes[one] for one in label] for label in labels]
     return Dataset.from_dict({"sentences": [row["text"] for row in rows], "labels": labels})
 
 
@@ -151,7 +146,6 @@ TASKS: dict[str, Data] = {
     "MedrxivClusteringS2S": one_set_of_texts,
     "StackExchangeClustering.v2": clustered,
     "ArXivHierarchicalClusteringP2P": clustered_on_two_levels,
-    "ArXivHierarchicalClusteringS2S": lambda part: clustered_on_two_levels(part, numbers=True),
     "SciFact": search,
     "IFIRNFCorpus": search_with_instructions,
     "FiQA2018": search_with_the_queries_among_the_documents,
@@ -163,7 +157,7 @@ TASKS: dict[str, Data] = {
 }
 WITHOUT_ITEMS = {
     *("SciRepEvalFoSClassification", "AmazonCounterfactualClassification", "MTOPDomainClassification", "MindSmallReranking"),
-    *("ArXivHierarchicalClusteringP2P", "ArXivHierarchicalClusteringS2S"),
+    "ArXivHierarchicalClusteringP2P",
 }
 """Their score is no score of one set of items."""
 
@@ -266,20 +260,6 @@ def test_the_main_score_is_that_of_mteb_and_of_the_items(name: str, offline: Cal
         assert score(found.items) == pytest.approx(found.main_score, abs=2e-5)
 
 
-def test_a_folder_whose_queries_are_documents_scores_as_such_a_task_of_mteb(
-    offline: Callable[[str], MtebTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(TASKS, "ArguAna", search_with_the_queries_among_the_documents)
-    data = search_with_the_queries_among_the_documents(1)
-    for name in ("corpus", "queries"):
-        write_rows(tmp_path / f"{name}.jsonl", [{"_id": row["id"], "text": row["text"]} for row in data[name]])
-    judged = [(query, document, gain) for query, gains in data["relevant_docs"].items() for document, gain in gains.items()]
-    columns = ("query-id", "corpus-id", "score")
-    write_rows(tmp_path / "qrels_test.tsv", [dict(zip(columns, row, strict=True)) for row in judged])
-    found, expected = (evaluate(task, "noisy", noisy) for task in (find_task(str(tmp_path)), offline("ArguAna")))
-    assert same(found, expected) and found.main_score == of_mteb(catalogue.english("ArguAna"))
-
-
 DRAWING = ["StackExchangeClustering.v2", "AmazonCounterfactualClassification", "FiQA2018", "SciRepEvalFoSClassification"]
 
 
@@ -298,36 +278,6 @@ def same(one: Outcome, other: Outcome) -> bool:
 
 def values(items: Items | None) -> dict[str, Any] | None:
     return None if items is None else {name: column.tolist() for name, column in items.columns.items()}
-
-
-def recorded_cells(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
-    """The outcomes of single subsets and splits, as they are scored from now on."""
-    cells: list[Outcome] = []
-    whole = evaluator._cell
-
-    def recorded(*given: Any) -> Outcome:
-        cells.append(whole(*given))
-        return cells[-1]
-
-    monkeypatch.setattr(evaluator, "_cell", recorded)
-    return cells
-
-
-def test_items_of_equally_many_queries_in_each_split_or_task_are_joined(offline: Callable[[str], MtebTask]) -> None:
-    items = evaluate(offline("MLQARetrieval"), "noisy", noisy).items
-    assert items is not None and items.n == 14  # seven queries a split
-    of_tasks = evaluate(offline("CQADupstackRetrieval"), "noisy", noisy).items
-    assert of_tasks is not None and of_tasks.n == 12 * 7
-
-
-def test_chance_correction_is_over_the_draws_of_each_subset(
-    offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = replace(offline("StackExchangeClustering.v2"), splits=("test", "train"))
-    cells = recorded_cells(monkeypatch)
-    found = evaluate(task, "noisy", noisy)
-    assert [cell.items is not None for cell in cells] == [True, True]
-    assert found.items is None and found.scores["ami"] == pytest.approx(np.mean([cell.scores["ami"] for cell in cells]))
 
 
 def test_a_set_scores_the_subsets_and_splits_of_the_benchmark(offline: Callable[[str], MtebTask]) -> None:

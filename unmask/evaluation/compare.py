@@ -139,8 +139,9 @@ def forget_vectors(store: ResultStore) -> None:
 def unscored(plan: ComparisonPlan, store: ResultStore) -> list[Failure]:
     """Why cells of a plan have no score. Failures of earlier runs under other conditions are left out."""
     revision, dtype = model_revision(plan.source), precision_of(plan.source)
-    requested = {plan.conditions(design, task, revision, dtype).key for design in plan.designs.values() for task in plan.tasks}
-    return [failure for failure in store.failures if failure.conditions.key in requested]
+    return store.failures_under(
+        plan.conditions(design, task, revision, dtype) for design in plan.designs.values() for task in plan.tasks
+    )
 
 
 @dataclass(frozen=True)

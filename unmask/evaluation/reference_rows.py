@@ -69,8 +69,7 @@ def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -
 
 def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Failure]:
     """Why the model has no score on some of these tasks. Failures of earlier runs with other weights or data are left out."""
-    requested = {conditions.key for _, conditions in _conditions(name, tasks, trust_remote_code)}
-    return [failure for failure in store.failures if failure.conditions.key in requested]
+    return store.failures_under(conditions for _, conditions in _conditions(name, tasks, trust_remote_code))
 
 
 def _conditions(name: str, tasks: Sequence[Task], trust_remote_code: bool) -> Iterator[tuple[Task, Conditions]]:

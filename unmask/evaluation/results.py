@@ -253,6 +253,11 @@ class ResultStore:
         """Why designs have no score on tasks, without those that were scored since."""
         return [failure for failure in self._failures.values() if self.get(failure.conditions) is None]
 
+    def failures_under(self, conditions: Iterable[Conditions]) -> list[Failure]:
+        """The failures under these conditions, without those of earlier runs with other settings, weights or data."""
+        keys = {of_cell.key for of_cell in conditions}
+        return [failure for failure in self.failures if failure.conditions.key in keys]
+
     def fail(self, failure: Failure) -> None:
         """Store why a design has no score on a task, in place of an earlier reason."""
         self._failures[failure.conditions.key] = failure
