@@ -174,7 +174,7 @@ def test_a_name_for_a_column_that_the_kind_does_not_have_is_refused(kind: str, t
         ("limit = -3", "limit: Input should be greater than or equal to 2"),
         ("limits = 5", "limits: this name is unknown (keys: name, kind,"),
         ("limit = ", "this is not TOML"),
-        ('split = "dev"', "has none of dev.jsonl"),
+        ('split = "dev"', "none of dev.jsonl was found"),
         ('split = "../other/test"', "is not a plain file name"),
     ],
 )
