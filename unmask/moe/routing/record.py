@@ -6,7 +6,7 @@ parts/00000/texts.parquet   a row for each text: text, number of tokens, where e
                             of its last layer
 parts/00000/tokens.parquet  a row for each token: text, position, token id, labels of tokens, and three columns for each routing point
 measures.json               the measures, once they were computed
-experts.json                what `unmask probe experts` found, if it was run (see `unmask.moe.routing.expert_losses`)
+experts.json                the result of `unmask probe experts`, if it was run (see `unmask.moe.routing.expert_losses`)
 ```
 `read_record(folder)` opens a finished record. A part holds whole texts, in order, and is sealed. Probabilities and gates are of 16 bits.
 """
@@ -329,37 +329,15 @@ class LabelLosses:
     changes: tuple[tuple[Measured, ...], ...]
 
 
-@dataclass(frozen=True)
-class LayerDifference:
-    """The experts of one routing point. cosine, cka: of their outputs on the same tokens; 1 for copies. cka is None for one text."""
-
-    point: str
-    cosine: Measured
-    cka: Measured | None
-
-
-@dataclass(frozen=True)
-class OutputDifferences:
-    """How the outputs of experts differ on the same tokens: means over routing points, and each point's own values.
-
-    Intervals are over texts: of the cosine by bootstrap, of CKA by jackknife (`unmask.statistics.intervals`).
-    """
-
-    cosine: Measured
-    cka: Measured | None
-    points: tuple[LayerDifference, ...]
-
-
 class ExpertLosses(Record):
     """What an ablation of experts found.
 
     weights: the identity of the model. points: the routing points. experts: names of the experts, if they have some. texts, tokens: that
     were read; left_out: texts of one token, which have no loss. loss: nats per token with all experts, mean over texts. changes: of the
-    loss, for each removal. labels: the same by label. differences: of the experts' outputs, for a native mixture whose experts can be
-    called one by one. overlaps: of the directions that LoRA experts write to, by linear map; weights alone, so without intervals.
+    loss, for each removal. labels: the same by label.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     model: str
     weights: str
     dtype: str
@@ -375,8 +353,6 @@ class ExpertLosses(Record):
     removals: tuple[Removal, ...]
     changes: tuple[Measured, ...]
     labels: dict[str, LabelLosses]
-    differences: OutputDifferences | None
-    overlaps: dict[str, float]
     provenance: dict[str, Any]
 
 

@@ -12,7 +12,7 @@ class CardView {
     this.search = el("input", { type: "search", "aria-label": "Find a word", placeholder: "a word", oninput: () => { this.find = this.search.value.trim().toLowerCase(); this.draw(); } });
     const orders = ["by load", "by number", state.raw.heat.length > 1 ? "by label" : "by words", ...(state.raw.removal ? ["by loss without it"] : [])];
     pane.append(
-      el("div", { class: "controls" }, layerSlider(state, "Layer"), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", this.search)),
+      el("div", { class: "controls" }, layerSlider(state), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", this.search)),
       this.cards, this.more,
     );
     state.on("layer", "label", () => { this.most = CARDS; this.draw(); });
@@ -65,13 +65,13 @@ class CardView {
     const words = this.words(slot);
     const leanings = state.label ? this.leanings(slot).sort((a, b) => Math.abs(b.by) - Math.abs(a.by)).slice(0, 4) : [];
     const widest = Math.max(...leanings.map(({ by }) => Math.abs(by)), 0.02);
-    return el("article", { class: "expert", id: "card-" + state.place + "-" + point + "-" + expert, tabindex: -1 },
+    return el("article", { class: "expert", id: "card-" + point + "-" + expert, tabindex: -1 },
       el("h3", {}, el("bdi", {}, "Expert " + state.expert(expert)), el("small", {}, state.layerName(point))),
       el("p", { class: "load" }, bar(share, Math.max(3 * even, share), even), el("span", {}, share ? percent(share) + " of tokens" : "never first")),
       leanings.length ? el("ul", { class: "leanings" }, leanings.map(({ name, by }) =>
         el("li", {}, el("bdi", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
       words.length ? el("p", { class: "wordlist" }, words.map(({ name, count, lift }) => [el("span", { class: "word", title: several(count, "time") }, el("bdi", {}, name), el("small", {}, lift.toFixed(lift < 10 ? 1 : 0) + "×")), " "])) : el("p", { class: "quiet" }, "No word stands out."),
-      this.removal(slot), this.examples(point, expert), this.partners(point, slot),
+      this.removal(slot), this.examples(point, expert),
     );
   }
 
@@ -93,16 +93,6 @@ class CardView {
     const texts = "on " + several(state.raw.removal.texts, "text");
     return el("p", { class: "removal", title: texts }, "Loss without it" + (state.raw.removal.together ? ", in all layers" : "") + ": " + nats(change) + known,
       most < 0 || !(changes[most] > 0) ? null : ["; most for ", el("bdi", {}, values[most]), ": " + nats(changes[most])]);
-  }
-
-  partners(point, slot) {
-    const { state } = this;
-    const [place, rate] = [state.read("partners", state.raw.partners.place), state.read("rates", state.raw.partners.rate)];
-    const size = place.length / state.slots;
-    const found = Array.from({ length: size }, (_, at) => slot * size + at).filter((at) => place[at] !== NONE16);
-    if (!found.length) return null;
-    return el("p", { class: "partners" }, "Acts with ", found.map((at, rank) => [rank ? ", " : "",
-      el("button", { type: "button", class: "link", onclick: () => openCard(state, point, place[at]) }, el("bdi", {}, state.expert(place[at]))), " " + percent(rate[at] / 65535, 0)]));
   }
 
   examples(point, expert) {
@@ -129,7 +119,7 @@ function openCard(state, point, expert) {
   view.find = view.search.value = "";
   view.most = Math.max(view.most, state.points[point].experts);
   view.draw();
-  const card = document.getElementById("card-" + state.place + "-" + point + "-" + expert);
+  const card = document.getElementById("card-" + point + "-" + expert);
   card.scrollIntoView({ block: "center" });
   card.focus({ preventScroll: true });
 }
