@@ -58,9 +58,7 @@ def test_heat_counts_tokens(label: int, data: dict[str, Any], record: RoutingRec
                 assert sure[value, point, expert] / 65535 == pytest.approx(mean, abs=1e-5)
 
 
-def test_shown_tokens_examples_and_words_are_those_of_the_record(
-    data: dict[str, Any], record: RoutingRecord, choices: Choices
-) -> None:
+def test_shown_tokens_and_words_are_those_of_the_record(data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:
     top = unpacked(data["top"]).reshape(-1, 4, 3)
     sure = unpacked(data["probabilities"]).reshape(-1, 4, 3) / 255
     row = 0
@@ -77,15 +75,10 @@ def test_shown_tokens_examples_and_words_are_those_of_the_record(
         row += len(own)
     assert row == len(top)
     names, place, count, lift = data["words"]["names"], *(unpacked(data["words"][key]) for key in ("place", "count", "lift"))
-    for slot, rows in enumerate(unpacked(data["examples"]).reshape(32, -1)):
-        point, expert = divmod(slot, 8)
-        rows = rows[rows != NONE32]
-        assert (top[rows, point, 0] == expert).all()
-        assert not len(rows) or sure[rows[0], point, 0] == sure[top[:, point, 0] == expert, point, 0].max()
-        strongest = 6 * slot
-        if place[strongest] != NONE32:
-            name_of = {shown["parts"][at].strip() for shown in data["shown"] for at in range(1, len(shown["parts"]), 2)}
-            assert names[place[strongest]] in name_of and count[strongest] >= 3 and lift[strongest] > 1
+    parts = {part.strip() for shown in data["shown"] for part in shown["parts"][1::2]}
+    strongest = place[::6]
+    assert (strongest != NONE32).sum() > 20 and {names[index] for index in strongest[strongest != NONE32]} <= parts
+    assert (count[place != NONE32] >= 3).all() and (lift[place != NONE32] > 1).all()
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_a_resumed_record_is_an_undisturbed_one(tokenizer: Any, tmp_path: Path, 
         record_routing(model, texts, folder)
     with pytest.raises(UnmaskError, match="not finished"):
         read_record(folder)
-    with pytest.raises(UnmaskError, match="holds a record of something else: .*sample was not set and is 30 now"):
+    with pytest.raises(UnmaskError, match=r"holds a record of something else: .*sample was not set and is 30 now"):
         record_routing(model, texts, folder, sample=30)
     calls[0], limit[0] = 0, 99
     record = record_routing(model, texts, folder)

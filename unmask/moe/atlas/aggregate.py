@@ -23,8 +23,8 @@ from unmask.moe.routing.record import Choices, Label, Point, RoutingRecord, read
 MOST_VALUES = 24
 """Most values of a label that are shown; the rarest are merged into `others`."""
 OTHERS = "(others)"
-TOP, WORDS, EXAMPLES, SEEN = 3, 6, 2, 3
-"""Experts shown for each token; words and examples of each expert; how often a word must choose an expert to be listed for it."""
+TOP, WORDS, SEEN = 3, 6, 3
+"""Experts shown for each token; words of each expert; how often a word must choose an expert to be listed for it."""
 SHOWN = 300
 """Most texts that are shown token by token."""
 _LONGEST, _SHORTEST, _WANTED = 200, 48, 100
@@ -252,7 +252,6 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
         "texts": int((texts.tokens > 0).sum()),
         "heat": [heat.as_json() for heat in counts.heats],
         "words": words(counts, texts.texts, spans),
-        "examples": packed(examples(counts)),
         "shown": shown,
         "top": packed(counts.top),
         "kept": TOP,
@@ -321,23 +320,6 @@ def words(counts: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) ->
         names.append(token_name(texts[text], *map(int, spans[text][counts.token_positions[token]])))
     place = np.where(index == NONE32, NONE32, np.searchsorted(used, index)).astype(np.uint32)
     return {"names": names, "place": packed(place), "count": packed(count), "lift": packed(lift)}
-
-
-def examples(counts: Tally) -> UInt[NDArray[np.uint32], "slot example"]:
-    """Rows of shown tokens at which each slot is chosen first and surest, from different texts. None: 2^32 - 1."""
-    owner = np.zeros(len(counts.top), np.int64)
-    for text, rows_of_text in counts.shown.items():
-        owner[rows_of_text.start : rows_of_text.stop] = text
-    rows_of_slot = np.full((int(counts.starts[-1]), EXAMPLES), NONE32, np.uint32)
-    for point in range(counts.first.shape[1]):
-        rows_of_expert: dict[int, list[int]] = {}
-        for row in np.argsort(-counts.probabilities[:, point, 0], kind="stable").tolist():
-            rows = rows_of_expert.setdefault(int(counts.top[row, point, 0]), [])
-            if len(rows) < EXAMPLES and all(owner[row] != owner[earlier] for earlier in rows):
-                rows.append(row)
-        for expert, rows in rows_of_expert.items():
-            rows_of_slot[counts.starts[point] + expert, : len(rows)] = rows
-    return rows_of_slot
 
 
 def removal(record: RoutingRecord, counts: Tally) -> dict[str, Any] | None:

@@ -71,7 +71,7 @@ class CardView {
       leanings.length ? el("ul", { class: "leanings" }, leanings.map(({ name, by }) =>
         el("li", {}, el("bdi", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
       words.length ? el("p", { class: "wordlist" }, words.map(({ name, count, lift }) => [el("span", { class: "word", title: several(count, "time") }, el("bdi", {}, name), el("small", {}, lift.toFixed(lift < 10 ? 1 : 0) + "×")), " "])) : el("p", { class: "quiet" }, "No word stands out."),
-      this.removal(slot), this.examples(point, expert),
+      this.removal(slot),
     );
   }
 
@@ -93,23 +93,6 @@ class CardView {
     const texts = "on " + several(state.raw.removal.texts, "text");
     return el("p", { class: "removal", title: texts }, "Loss without it" + (state.raw.removal.together ? ", in all layers" : "") + ": " + nats(change) + known,
       most < 0 || !(changes[most] > 0) ? null : ["; most for ", el("bdi", {}, values[most]), ": " + nats(changes[most])]);
-  }
-
-  examples(point, expert) {
-    const { state } = this;
-    const rows = state.read("examples", state.raw.examples);
-    const size = rows.length / state.slots;
-    const firsts = this.firsts || (this.firsts = state.raw.shown.reduce((all, text) => [...all, all[all.length - 1] + (text.parts.length - 1) / 2], [0]));
-    const slot = state.slotOf(point, expert);
-    return Array.from({ length: size }, (_, at) => rows[slot * size + at]).filter((row) => row !== NONE32).map((row) => {
-      const text = firsts.findIndex((first) => first > row) - 1;
-      const { parts } = state.raw.shown[text];
-      const at = 2 * (row - firsts[text]) + 1;
-      const token = parts[at].trimStart();
-      const before = (parts.slice(Math.max(0, at - 11), at).join("") + parts[at].slice(0, parts[at].length - token.length)).replace(/\s+/g, " ");
-      const after = parts.slice(at + 1, at + 10).join("").replace(/\s+/g, " ");
-      return el("p", { class: "example" }, (at > 11 ? "…" : "") + before, el("mark", {}, token || "␣"), after + (at + 10 < parts.length - 1 ? "…" : ""));
-    });
   }
 }
 

@@ -56,13 +56,9 @@ _STRETCH = 16  # new tokens after which finished rows are removed
 
 
 class Writers(Protocol):
-    """What continues texts: one model, or several that write `width` batches at a time.
-
-    engine: the library that computes. Two writers of one engine write the same texts.
-    """
+    """What continues texts, `width` batches at a time."""
 
     width: int
-    engine: str
 
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """The texts that follow the prompts of each job, in the order of the jobs."""
@@ -72,7 +68,7 @@ class Writers(Protocol):
 class Writer:
     """A language model that continues texts."""
 
-    width, engine = 1, "transformers"
+    width = 1
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
