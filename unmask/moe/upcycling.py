@@ -191,41 +191,38 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
         raise UnmaskError(f"{type(dense).__name__} is already a mixture of experts. Upcycling needs a dense model.")
     if dense.get_output_embeddings() is None:
         raise UnmaskError(f"{type(dense).__name__} has no language-model head. Load it with AutoModelForCausalLM.")
-    unfit: list[str] = []
-    unequal: list[str] = []
-    dtype = dense.dtype
-    with _in_float32(dense):
-        for target in TARGETS:
-            try:
-                sparse = _build(dense, target, options)
-            except _Unfit as reason:
-                unfit.append(f"as {target.model_type}, {reason}")
-                continue
-            if (difference := prove_equal(dense, sparse)) < TOLERANCE:
-                break
-            unequal.append(f"as {target.model_type}, the logits differ by {difference:.2g} of the largest logit")
-        else:
-            supported = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
-            raise UnmaskError(
-                f"{type(dense).__name__} cannot be upcycled: {'; '.join(unequal or unfit[:1])}. "
-                f"Models of these families can be upcycled: {supported}."
-            )
-        if branches:
-            weights = dict(dense.named_parameters())
-            plan = _plan(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
-            mlps = [path for name, paths in plan.items() if _is_expert(name) for path in paths]
-            for first, second in combinations(branches, 2) if not options.noise else ():
-                if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
-                    raise UnmaskError(
-                        f"Branches '{first.name}' and '{second.name}' have equal MLPs, so a router could not tell them apart. "
-                        "Leave one out, or add noise."
-                    )
-            mix_branches(sparse, weights, branches, plan)
+    original, dense = dense, copy.deepcopy(dense).float()
+    reasons: list[str] = []
+    for target in TARGETS:
+        try:
+            sparse = _build(dense, target, options)
+        except _Unfit as reason:
+            reasons.append(f"as {target.model_type}, {reason}")
+            continue
+        if (difference := prove_equal(dense, sparse)) < TOLERANCE:
+            break
+        reasons.insert(0, f"as {target.model_type}, the logits differ by {difference:.2g} of the largest logit")
+    else:
+        supported = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
+        raise UnmaskError(
+            f"{type(dense).__name__} cannot be upcycled: {reasons[0]}. Models of these families can be upcycled: {supported}."
+        )
+    if branches:
+        weights = dict(dense.named_parameters())
+        plan = _plan(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
+        mlps = [path for name, paths in plan.items() if _is_expert(name) for path in paths]
+        for first, second in combinations(branches, 2) if not options.noise else ():
+            if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
+                raise UnmaskError(
+                    f"Branches '{first.name}' and '{second.name}' have equal MLPs, so a router could not tell them apart. "
+                    "Leave one out, or add noise."
+                )
+        mix_branches(sparse, weights, branches, plan)
     if options.noise:
         add_noise(sparse, options)
     for parameter in sparse.parameters():  # model.to() would also round the rotary frequencies
-        parameter.data = parameter.data.to(dtype)
-    sparse.config.dtype = dtype
+        parameter.data = parameter.data.to(original.dtype)
+    sparse.config.dtype = original.dtype
     return Upcycled(sparse, target, difference, tuple(branch.name for branch in branches))
 
 
@@ -356,19 +353,6 @@ def _experts(model: nn.Module) -> list[Any]:
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     """Standard normal numbers. They are drawn on the CPU, so they are the same on every device."""
     return torch.randn(like.shape, generator=generator).to(like.device)
-
-
-@contextmanager
-def _in_float32(model: PreTrainedModel) -> Iterator[None]:
-    """Weights in fp32 inside the `with` block. Afterwards the model has its own tensors again."""
-    before = [(parameter, parameter.data) for parameter in model.parameters()]
-    try:
-        for parameter, data in before:
-            parameter.data = data.float()
-        yield
-    finally:
-        for parameter, data in before:
-            parameter.data = data
 
 
 @contextmanager

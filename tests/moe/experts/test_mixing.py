@@ -10,19 +10,17 @@ import pytest
 import torch
 
 from tests.moe.experts.conftest import DOMAINS
-from tests.moe.experts.test_training import LORA, SHORT, expert, mixture_of
+from tests.moe.experts.test_training import LORA, SHORT, mixture_of
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.lesson_training import Learning
-from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.moe.experts.lessons.lessons import tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.mixing import Ingredients, fresh_mixture, mix, mix_jointly
+from unmask.moe.experts.mixing import fresh_mixture, mix_jointly
 from unmask.moe.experts.router import Balance, BalanceLoss, RouterOptions, mean_states, start_from_prototypes, train_router
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import load_mixture
-
-PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
 
 
 @pytest.mark.sample(1)
@@ -57,17 +55,8 @@ def test_balance_by_hand() -> None:
     real = torch.tensor([[True, True, True, False]])
     share = torch.tensor([2 / 3, 1 / 3])
     mean = logits[real].softmax(dim=-1).mean(dim=0)
-    loss = BalanceLoss([logits], Balance(0.5, "pass"), 2, 1, passes=1)(real)
+    loss = BalanceLoss([logits], Balance(0.5, "pass"), 1, passes=1)(real)
     assert torch.allclose(loss, 0.5 * 2 * (share * mean).sum())
-    with pytest.raises(UnmaskError, match="nothing to balance"):
-        BalanceLoss([], Balance(1.0), 2, 2, passes=1)
-
-
-def mixed(base: Path, folder: Path, name: str) -> None:
-    for domain, lessons in DOMAINS.items():
-        expert(base, folder / domain, lessons)
-    ingredients = Ingredients(tuple(folder / domain for domain in DOMAINS))
-    mix(ingredients, DOMAINS, folder / name, Routing(), Source(str(base), dtype="float32"), learning=SHORT)
 
 
 def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_path: Path) -> None:
@@ -115,33 +104,3 @@ def test_in_joint_training_the_router_has_its_own_rate(router: Any, base: Path, 
         experts, routers, new_experts, new_routers = learned_jointly(base, tmp_path / f"{lr}", Routing(router), learning, lr)
         assert (new_experts - experts).abs().median() == pytest.approx(1e-3, rel=0.02)
         assert (new_routers - routers).abs().median() == pytest.approx(expected, rel=0.02)
-
-
-def test_experts_come_and_go_while_the_router_stays(base: Path, tmp_path: Path) -> None:
-    mixed(base, tmp_path, "two")
-    two, _ = load_mixture(tmp_path / "two", Source(""))
-    expert(base, tmp_path / "plurals", PLURALS)
-    source, still = Source(str(base), dtype="float32"), replace(SHORT, steps=0)
-    grown = Ingredients((tmp_path / "plurals", tmp_path / "colours", tmp_path / "sums"), start_from=tmp_path / "two")
-    everything = DOMAINS | {"plurals": PLURALS}
-    assert mix(grown, everything, tmp_path / "three", Routing(), source, learning=still).losses == ()
-    prototypes_of_new = RouterOptions(start="prototypes")
-    mix(grown, everything, tmp_path / "known", Routing(), source, learning=still, options=prototypes_of_new)
-    mixtures = [load_mixture(tmp_path / name, Source(""))[0] for name in ("three", "known")]
-    before = two.routers["router"].weight
-    for mixture in mixtures:
-        assert torch.equal(mixture.routers["router"].weight[[2, 1]], before), "sums and colours, in their new order"
-    assert not torch.equal(*(mixture.routers["router"].weight[0] for mixture in mixtures))
-    shrunk = Ingredients((tmp_path / "colours",), start_from=tmp_path / "three")
-    mix(shrunk, everything, tmp_path / "one", Routing(), source, learning=still)
-    assert torch.equal(load_mixture(tmp_path / "one", Source(""))[0].routers["router"].weight, before[1:])
-    for wrong, why in (
-        (Ingredients((tmp_path / "plurals",), start_from=tmp_path / "two"), "none of the experts plurals"),
-        (Ingredients((tmp_path / "sums",), start_from=tmp_path / "two"), "of the kind 'block', not 'final'"),
-    ):
-        with pytest.raises(UnmaskError, match=why):
-            mix(wrong, everything, tmp_path / "wrong", Routing("final"), source, learning=still)
-    settings = tmp_path / "two" / "mixture.json"
-    settings.write_text(settings.read_text().replace("sums", "sumz"))
-    with pytest.raises(UnmaskError, match=r"mixture.json' was changed or damaged"):
-        mix(grown, everything, tmp_path / "wrong", Routing(), source, learning=still)

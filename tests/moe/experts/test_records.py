@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import Field
 from safetensors.torch import load_file, save_file
 
 from tests.moe.experts.conftest import DOMAINS, SUMS
@@ -18,7 +17,6 @@ from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.expert import train_expert
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.mixing import Ingredients, mix
-from unmask.moe.experts.records import RunRecord, write_or_check
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import build_mixture, load_mixture
 from unmask.training.lora import LoraOptions
@@ -80,28 +78,3 @@ def test_the_same_experts_or_lessons_in_another_order_are_another_mixture(base: 
         with pytest.raises(UnmaskError, match=rf"'{tmp_path / 'mixture'}' holds a run with other settings: order was"):
             ingredients = Ingredients(tuple(experts / name for name in order))
             mix(ingredients, lessons, tmp_path / "mixture", Routing(), Source("", dtype="float32"), learning=SHORT)
-
-
-class Run(RunRecord):
-    base: str = Field(alias="model")
-    seed: int = 0
-
-
-def test_records_are_compared_by_weights_not_by_the_way_that_a_path_was_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "base").mkdir()
-    record = Run(model=str(tmp_path / "base"), base_weights="w")
-    for before in ({"model": "base", "seed": 0}, {"model": "elsewhere", "base_weights": "w", "seed": 0}):
-        assert record.is_same(Run.model_validate(before), tmp_path)
-        (tmp_path / "run.json").write_text(json.dumps(before))
-        write_or_check(tmp_path / "run.json", record)
-    assert not record.is_same(Run(model="other"), tmp_path)
-    assert not record.is_same(Run(model="other", base_weights="x"), tmp_path)
-    assert not record.is_same(Run(model="base", seed=1), tmp_path)
-    assert not Run(model="base").is_same(record, tmp_path), "nothing says what its weights are now"
-    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
-        write_or_check(tmp_path / "run.json", Run(model="base", base_weights="w", seed=1))
-    with pytest.raises(UnmaskError, match="its weights were w and are v now"):
-        write_or_check(tmp_path / "run.json", Run(model=str(tmp_path / "base"), base_weights="v"))

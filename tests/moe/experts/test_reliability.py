@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.moe.experts.conftest import DOMAINS, SUMS
-from tests.moe.experts.lessons.test_specialise import FREE, PLAN, Scripted
+from tests.moe.experts.conftest import DOMAINS
 from tests.moe.experts.test_training import SHORT, expert
 from unmask.errors import UnmaskError
 from unmask.io.seals import Damaged
 from unmask.models.loading import Source
 from unmask.moe.experts.expert import RECORD
 from unmask.moe.experts.lesson_training import Learning
-from unmask.moe.experts.lessons.specialise import specialise
 from unmask.moe.experts.mixing import Ingredients, mix
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import load_mixture
@@ -72,16 +69,3 @@ def test_a_damaged_mixture_is_not_loaded(base: Path, tmp_path: Path) -> None:
         with pytest.raises(Damaged) as told:
             load_mixture(tmp_path / "copy", Source(""))
         assert file.name in str(told.value) and "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize("damage", [flip, cut])
-@pytest.mark.parametrize("file", ["instructions.jsonl", "responses.jsonl", "specialise.json", "lessons.jsonl", "report.json"])
-def test_damaged_lessons_are_written_again(damage: Any, file: str, tmp_path: Path) -> None:
-    specialise(Scripted(), "pico", FREE, SUMS, tmp_path / "whole", PLAN)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
-    damage(tmp_path / "whole" / file)
-    # a line that was cut off is what a kill leaves: it was never said to be whole
-    told = file == "specialise.json" or (damage is flip and file in ("instructions.jsonl", "responses.jsonl"))
-    with pytest.warns(UserWarning) if told else nullcontext():
-        specialise(Scripted(), "pico", FREE, SUMS, tmp_path / "whole", PLAN)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()} == before

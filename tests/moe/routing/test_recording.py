@@ -126,7 +126,7 @@ def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> 
 def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> None:
     texts = of_words()
     record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record")
-    choices, values = every(record), record.label("tags").values
+    choices, values = every(record), record.settings.labels[0].values
     for number, text in enumerate(texts.texts):
         own = choices.texts == number
         said = [

@@ -41,11 +41,6 @@ def packed(values: NDArray[Any]) -> dict[str, str]:
     return {"type": _KINDS[values.dtype.name], "data": base64.b64encode(plain.tobytes()).decode("ascii")}
 
 
-def quantized_shares(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Shares from 0 to 1 in 16 bits, rounded to 1/65535."""
-    return np.asarray(np.rint(np.clip(values, 0, 1) * 65535), np.uint16)
-
-
 def as_script(content: Any) -> str:
     r"""JSON that may stand inside a `<script>` element: no `<` can end it. Nothing in its strings is hidden or turns their direction."""
     text = json.dumps(_seen(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -90,8 +85,7 @@ def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], complete: bo
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """For each value of a label (None: all tokens) and each slot, among the tokens of the value: how many choose it first (`first`), how
-    many choose it at all (`load`), and the sum of its probabilities over the tokens that choose it first (`sure`).
+    """For each value of a label (None: all tokens) and each slot, how many tokens of the value choose it first.
 
     index: of each value of the record in `values`. tokens: of each value.
     """
@@ -101,8 +95,6 @@ class Heat:
     index: NDArray[np.int64]
     tokens: Int[NDArray[np.int64], " value"]
     first: Float[NDArray[np.float64], "value slot"]
-    load: Float[NDArray[np.float64], "value slot"]
-    sure: Float[NDArray[np.float64], "value slot"]
 
     @classmethod
     def of(cls, record: RoutingRecord, label: Label | None, slots: int) -> Heat:
@@ -117,8 +109,7 @@ class Heat:
         index = np.full(len(names), len(retained), np.int64)
         index[retained] = np.arange(len(retained))
         values = tuple(names[value] for value in retained) + ((OTHERS,) if len(retained) < len(names) else ())
-        tables = (np.zeros((len(values), slots)) for _ in range(3))
-        return cls(label, values, index, np.zeros(len(values), np.int64), *tables)
+        return cls(label, values, index, np.zeros(len(values), np.int64), np.zeros((len(values), slots)))
 
     def codes(self, choices: Choices, labels: Mapping[str, NDArray[np.int16]]) -> NDArray[np.int64]:
         """The value of each token; -1 for none."""
@@ -130,17 +121,13 @@ class Heat:
         return np.where(tags >= 0, self.index[tags], -1)
 
     def as_json(self) -> dict[str, Any]:
-        """Counts, and how sure the tokens are as shares of 65535."""
+        """For the page."""
         return {
             "name": self.label.name if self.label else None,
             "of": self.label.of if self.label else None,
             "values": list(self.values),
             "tokens": self.tokens.tolist(),
             "first": packed(self.first.astype(np.uint32)),
-            "load": packed(self.load.astype(np.uint32)),
-            "sure": packed(
-                quantized_shares(np.divide(self.sure, self.first, out=np.zeros_like(self.sure), where=self.first > 0))
-            ),
         }
 
 
@@ -193,7 +180,10 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
             for point, (shares, chosen) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
                 first = np.where(chosen[:, 0] >= 0, chosen[:, 0], shares.argmax(axis=1)).astype(np.int64)
                 firsts[:, point] = first
-                _count(heats, codes, slice(starts[point], starts[point + 1]), first, shares, chosen)
+                for heat, code in zip(heats, codes, strict=True):
+                    labelled, shape = code >= 0, (len(heat.values), shares.shape[1])
+                    counts = np.bincount(code[labelled] * shape[1] + first[labelled], minlength=shape[0] * shape[1])
+                    heat.first[:, starts[point] : starts[point + 1]] += counts.reshape(shape)
                 raised = shares[rows].astype(np.float32)  # the first choice before the most probable others
                 np.put_along_axis(raised, first[rows, None], 2.0, axis=1)
                 best = np.argsort(-raised, axis=1, kind="stable")[:, :TOP]
@@ -204,27 +194,6 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
             advance(1)
     of_tokens, of_shown = ([np.concatenate(arrays) for arrays in zip(*parts, strict=True)] for parts in (tokens, tops))
     return Tally(starts, heats, *of_tokens, shown, *of_shown)
-
-
-def _count(
-    heats: Sequence[Heat],
-    codes: Sequence[NDArray[np.int64]],
-    slots: slice,
-    first: NDArray[np.int64],
-    probabilities: NDArray[Any],
-    chosen: NDArray[Any],
-) -> None:
-    """Add the tokens of a part at one routing point."""
-    experts = probabilities.shape[1]
-    sure = np.take_along_axis(probabilities, first[:, None], axis=1)[:, 0].astype(np.float64)
-    for heat, code in zip(heats, codes, strict=True):
-        labelled, shape = code >= 0, (len(heat.values), experts)
-        flat, size = code[labelled] * experts + first[labelled], shape[0] * experts
-        heat.first[:, slots] += np.bincount(flat, minlength=size).reshape(shape)
-        heat.sure[:, slots] += np.bincount(flat, sure[labelled], minlength=size).reshape(shape)
-        for choice in chosen.T:
-            acts = labelled & (choice >= 0)
-            heat.load[:, slots] += np.bincount(code[acts] * experts + choice[acts], minlength=size).reshape(shape)
 
 
 def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:

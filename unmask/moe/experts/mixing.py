@@ -98,18 +98,21 @@ def mix(
     options.check(routing, [expert.name for expert in experts], domains, learning)
     if experts:
         source = base_of_experts(experts, source)
-    settings = _settings(source, domains, routing, learning, options).model_copy(
-        update={
-            "order": (*(expert.name for expert in experts), *domains),
-            "experts": {expert.name: _factors_hash(expert.folder) for expert in experts},
-            "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
-            "shared": ingredients.shared and _factors_hash(ingredients.shared),
-        }
-    )
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase]:
         return build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
 
+    settings = MixingSettings(
+        dtype=precision_of(source),
+        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
+        routing=routing,
+        learning=learning,
+        options=options,
+        order=(*(expert.name for expert in experts), *domains),
+        experts={expert.name: _factors_hash(expert.folder) for expert in experts},
+        scales={expert.name: expert.scale for expert in (*experts, *shared)},
+        shared=_factors_hash(ingredients.shared) if ingredients.shared else None,
+    )
     return _trained(build, source, settings, domains, folder, callbacks)
 
 
@@ -135,14 +138,22 @@ def mix_jointly(
         options = replace(options, lr=None)  # one rate for both, however it was given
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly belong to no domain, so they cannot start from prototypes.")
-    settings = _settings(source, domains, routing, learning, options).model_copy(update={"lora": lora, "order": tuple(domains)})
     names = [f"expert{index}" for index in range(len(domains))]
     options.check(routing, names, domains, learning)
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase]:
         return fresh_mixture(source, names, routing, lora, learning.seed)
 
-    return _trained(build, source, settings, domains, folder, callbacks, lora)
+    settings = MixingSettings(
+        dtype=precision_of(source),
+        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
+        routing=routing,
+        learning=learning,
+        options=options,
+        order=tuple(domains),
+        lora=lora,
+    )
+    return _trained(build, source, settings, domains, folder, callbacks)
 
 
 def mix_or_train(
@@ -165,22 +176,9 @@ def mix_or_train(
         return mix(ingredients, domains, folder, routing, source, learning=settings, options=options, callbacks=callbacks)
     if ingredients != Ingredients(()) or not source.model:
         raise UnmaskError("--joint trains new experts: name the base model (--base) and lessons, but no other experts.")
-    if options.lr is None:  # at the rate of experts, a router hardly moves
-        options = replace(options, lr=LEARNING.lr)
+    options = replace(options, lr=options.lr or LEARNING.lr)  # at the rate of experts, a router hardly moves
     settings = JOINT.override(learning)
     return mix_jointly(domains, folder, routing, source, lora=lora, learning=settings, options=options, callbacks=callbacks)
-
-
-def _settings(
-    source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
-) -> MixingSettings:
-    return MixingSettings(
-        dtype=precision_of(source),
-        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
-        routing=routing,
-        learning=learning,
-        options=options,
-    )
 
 
 def _trained(
@@ -190,9 +188,8 @@ def _trained(
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
     callbacks: Sequence[Any],
-    lora: LoraOptions | None = None,
 ) -> Mixed:
-    """Train and save a mixture, or reuse the finished one in the folder. lora: of experts that train, too."""
+    """Train and save a mixture, or reuse the finished one in the folder."""
     with runs.open_published(folder, settings, inputs={BASE_MODEL: identity_of(source).revision}, record=RECORD) as run:
         if run.result is None:
             mixture, tokenizer = build()
@@ -207,8 +204,8 @@ def _trained(
                 options=settings.options,
                 callbacks=callbacks,
             )
-            if lora is not None:
-                write_experts(mixture, run.work / EXPERTS, lora)
+            if settings.lora is not None:
+                write_experts(mixture, run.work / EXPERTS, settings.lora)
             run.publish(mixture.write_files, LearningResult.of(source, [{"loss": loss} for loss in losses]))
         result = LearningResult.model_validate(run.result)
     return Mixed(run.folder, result.losses)

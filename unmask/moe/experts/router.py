@@ -15,7 +15,6 @@ together: on average, the mean state of a domain prefers its expert by `GAIN` na
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -35,7 +34,6 @@ from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, tokenize_le
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.moe.names import Over, Start
-from unmask.training.stages.stage import MOST_RATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,11 +45,6 @@ class Balance:
 
     weight: float = 0.0
     over: Over = "step"
-
-    def __post_init__(self) -> None:
-        """Raise UnmaskError for a weight below 0 or without end."""
-        if not 0 <= self.weight < math.inf:
-            raise UnmaskError(f"The weight of the load-balancing loss must be at least 0 and finite, not {self.weight}.")
 
 
 class BalanceLoss:
@@ -169,18 +162,6 @@ class RouterOptions:
     joint: bool = False
     lr: float | None = None
 
-    def __post_init__(self) -> None:
-        """Raise UnmaskError for a rate of the router that cannot train, or outside joint training."""
-        if self.lr is None:
-            return
-        if not self.joint:
-            raise UnmaskError(
-                "A router has a separate learning rate (lr of its options) only in joint training. Set joint=True, or set the rate of "
-                "the whole training instead."
-            )
-        if not 0 < self.lr <= MOST_RATE:
-            raise UnmaskError(f"The learning rate of the router should be above 0 and at most {MOST_RATE}, not {self.lr:g}.")
-
     def during(self, routing: Routing, experts: int) -> Routing:
         """The routing while the router learns."""
         return replace(routing, top_k=min(self.train_top_k or experts, experts))
@@ -229,12 +210,9 @@ def train_router(
 ) -> tuple[float, ...]:
     """Train the routers of a mixture, in batches with equally many lessons of every domain. Returns the loss of each step.
 
-    folder: for checkpoints. The routing of the mixture is the same before and after. Raises UnmaskError for a routing without gradient.
+    folder: for checkpoints. options: see `RouterOptions.check`. The routing of the mixture is the same before and after.
     """
     options, before = options or RouterOptions(), mixture.routing
-    during = options.during(before, len(mixture.experts))
-    if learning.steps:
-        during.require_gradient()
     tokens = {name: tokenize_lessons(tokenizer, lessons, learning.max_length) for name, lessons in domains.items()}
     if options.start == "prototypes":
         start_from_prototypes(mixture, tokenizer, tokens)
@@ -243,7 +221,7 @@ def train_router(
     free = [*mixture.router_weights, *(mixture.expert_weights if options.joint else [])]
     own_rates = {options.lr: mixture.router_weights} if options.lr else None
     try:
-        mixture.routing = during
+        mixture.routing = options.during(before, len(mixture.experts))
         for weight in free:
             weight.requires_grad_(True)
         with ExitStack() as stack:

@@ -89,9 +89,9 @@ class MixtureModel:
         for name, point in self.points.items():
             self._gate_block(name, point)
         if self.routing.router == "final":
-            FinalRouter(self.body, self._control, self.routers["router"]).attach()
+            FinalRouter(self.body, self._control, self.routers["router"])
         if self.routing.level == "sequence":
-            RunningMean(self.body, self._control).attach()
+            RunningMean(self.body, self._control)
         declare(self.body)
         # A base that is a mixture itself may ask for the balance loss of its routers, which would read our routing points, too.
         if getattr(model.config, "output_router_logits", False):
@@ -163,15 +163,14 @@ class MixtureModel:
     def load_routers(self, weights: Mapping[str, Tensor]) -> None:
         """Load the weights of routers. Raises UnmaskError for routers of other experts or of another kind."""
         routers = self.routers
-        if weights.keys() != routers.keys():
-            raise UnmaskError(f"These routers are not of the kind '{self.routing.router}', or they belong to another model.")
+        shapes = {name: tuple(router.weight.shape) for name, router in routers.items()}
+        if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
+            raise UnmaskError(
+                f"These routers are not of the kind '{self.routing.router}' for {len(self.experts)} experts of this model: they belong to "
+                "another mixture."
+            )
         with torch.no_grad():
             for name, router in routers.items():
-                if weights[name].shape != router.weight.shape:
-                    raise UnmaskError(
-                        f"The router '{name}' has the shape {tuple(weights[name].shape)}, but {len(self.experts)} experts of this "
-                        f"model need {tuple(router.weight.shape)}. It belongs to other experts."
-                    )
                 router.weight.copy_(weights[name])
 
     def turn(self) -> AbstractContextManager[None]:

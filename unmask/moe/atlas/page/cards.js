@@ -30,14 +30,14 @@ class CardView {
   // How far the tokens of an expert differ from all tokens: what it takes more of than its share.
   leanings(slot) {
     const { state } = this;
-    const everywhere = state.share("first", 0, 0, slot);
-    return state.raw.heat[state.label].values.map((name, value) => ({ name, by: state.share("first", state.label, value, slot) - everywhere }));
+    const everywhere = state.share(0, 0, slot);
+    return state.raw.heat[state.label].values.map((name, value) => ({ name, by: state.share(state.label, value, slot) - everywhere }));
   }
 
   draw() {
     const { state } = this;
     const point = state.layer;
-    const load = (expert) => state.share("first", 0, 0, state.slotOf(point, expert));
+    const load = (expert) => state.share(0, 0, state.slotOf(point, expert));
     let experts = Array.from({ length: state.points[point].experts }, (_, expert) => expert);
     if (this.order === 0) experts.sort((a, b) => load(b) - load(a));
     if (this.order === 2) {
@@ -60,7 +60,7 @@ class CardView {
   card(point, expert) {
     const { state } = this;
     const slot = state.slotOf(point, expert);
-    const share = state.share("first", 0, 0, slot);
+    const share = state.share(0, 0, slot);
     const even = 1 / state.points[point].experts;
     const words = this.words(slot);
     const leanings = state.label ? this.leanings(slot).sort((a, b) => Math.abs(b.by) - Math.abs(a.by)).slice(0, 4) : [];

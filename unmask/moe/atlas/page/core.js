@@ -90,11 +90,10 @@ class RecordState {
     return this.cache.get(key);
   }
 
-  // The share of a value's tokens at a slot. kind: first, load or sure.
-  share(kind, label, value, slot) {
+  // The share of a value's tokens that choose a slot first.
+  share(label, value, slot) {
     const heat = this.raw.heat[label];
-    const whole = kind === "sure" ? 65535 : Math.max(1, heat.tokens[value]);
-    return this.read(kind + label, heat[kind])[value * this.slots + slot] / whole;
+    return this.read("first" + label, heat.first)[value * this.slots + slot] / Math.max(1, heat.tokens[value]);
   }
 
   expert(number) {
