@@ -1,4 +1,4 @@
-"""Ways to train a router: from prototypes, balanced, jointly with the experts, and on from another mixture."""
+"""Ways to train a router (from prototypes, balanced, jointly with the experts), and where it sends tokens."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from tests.moe.experts.conftest import DOMAINS
+from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
 from tests.moe.experts.test_training import LORA, SHORT, mixture_of
+from tests.moe.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
-from unmask.moe.experts.expert_usage import measure_usage
+from unmask.moe.experts.expert_usage import first_choices, measure_usage
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
 from unmask.moe.experts.mixing import fresh_mixture, mix_jointly
 from unmask.moe.experts.router import Balance, BalanceLoss, RouterOptions, mean_states, start_from_prototypes, train_router
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import load_mixture
+from unmask.moe.mixture.mixture_folder import Mixture, load_mixture
 
 
 @pytest.mark.sample(1)
@@ -104,3 +106,31 @@ def test_in_joint_training_the_router_has_its_own_rate(router: Any, base: Path, 
         experts, routers, new_experts, new_routers = learned_jointly(base, tmp_path / f"{lr}", Routing(router), learning, lr)
         assert (new_experts - experts).abs().median() == pytest.approx(1e-3, rel=0.02)
         assert (new_routers - routers).abs().median() == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("family", ["llama", "olmoe"])
+def test_first_choices_by_hand(family: str, tokenizer: Any, tmp_path: Path) -> None:
+    model = language_model(family, vocab_size=512, max_position_embeddings=512)
+    mixture = Mixture(model, saved_experts(tmp_path, model, ["colours", "sums"]), Routing(top_k=1))
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    lessons = [SUMS[0], replace(COLOURS[0], output=" ".join([COLOURS[0].output] * 9))]
+    everywhere, answering, strength = first_choices(mixture, tokenizer, lessons, 512, batch_tokens=60)  # each in its own batch
+    gates = []
+    for index, tokens in enumerate(tokenize_lessons(tokenizer, lessons, 512)):
+        points: list[torch.Tensor] = []
+        hooks = [
+            point.register_forward_hook(
+                lambda point, hidden, _, points=points: points.append(point.router(hidden[0]).flatten(0, -2))
+            )
+            for point in mixture.points.values()
+        ]
+        with torch.no_grad():
+            mixture.body(torch.tensor([tokens.ids]))
+        for hook in hooks:
+            hook.remove()
+        logits = torch.stack(points)
+        for counts, start in ((everywhere, 0), (answering, tokens.start)):
+            shares = (logits.argmax(dim=-1) == 0)[:, start:].float().mean(dim=1).numpy()
+            assert np.allclose(counts[index], np.stack([shares, 1 - shares], axis=1), atol=1e-6)
+        gates.append(logits.softmax(dim=-1).amax(dim=-1).flatten())
+    assert strength == pytest.approx(float(torch.cat(gates).mean()), rel=1e-5)
