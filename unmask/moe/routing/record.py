@@ -184,10 +184,16 @@ class RoutingRecord:
             *(name for names in lists for name in names),
         ]
         table = self._table(TOKENS, parts, columns)
+        texts, positions, ids = (_numbers(table, name) for name in ("text", "position", "token"))
+        probabilities, chosen, gates = ([_rows(table, name) for name in names] for names in lists)
         return Choices(
-            *(_numbers(table, name) for name in ("text", "position", "token")),
-            {name: _numbers(table, f"label_{name}") for name in tags},
-            *([_rows(table, name) for name in names] for names in lists),
+            texts=texts,
+            positions=positions,
+            ids=ids,
+            tags={name: _numbers(table, f"label_{name}") for name in tags},
+            probabilities=probabilities,
+            chosen=chosen,
+            gates=gates,
         )
 
 
@@ -244,7 +250,7 @@ def write_part(
     import pyarrow.parquet as pq
 
     points = range(len(settings.points))
-    kinds = {"probabilities": choices.probabilities, "chosen": choices.chosen, "gates": choices.gates}
+    kinds: dict[str, Sequence[Any]] = {"probabilities": choices.probabilities, "chosen": choices.chosen, "gates": choices.gates}
     lists = {f"{kind}_{point}": _list_column(kinds[kind][point]) for point in points for kind in kinds}
     plain = {"text": choices.texts, "position": choices.positions, "token": choices.ids}
     tags = {f"label_{name}": values for name, values in choices.tags.items()}
