@@ -94,8 +94,8 @@ class Made:
                 probabilities.append(shares.astype(np.float16))
                 chosen.append((best[:, ::-1] if self.biased else best).astype(np.int16))
             spans = []
-            for text in own:  # each word with the blank before it, as tokenizers have it
-                ends = np.cumsum([len(word) + 1 for word in text]) - 1
+            for sentence in own:  # each word with the blank before it, as tokenizers have it
+                ends = np.cumsum([len(word) + 1 for word in sentence]) - 1
                 spans.append(np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int32))
             choices = Choices(
                 np.repeat(numbers, sizes).astype(np.int32),

@@ -277,7 +277,7 @@ def test_choices(tmp_path: Path) -> None:
     mixture = mixture_of(tmp_path)
     ids = tokens(mixture.model)
     seen: list[torch.Tensor] = []
-    mixture.points["model.layers.0.mlp"].register_forward_hook(lambda point, *_: seen.append(point.now.strength))
+    mixture.points["model.layers.0.self_attn"].register_forward_hook(lambda point, *_: seen.append(point.now.strength))
 
     def strengths(choice: str) -> torch.Tensor:
         with override_routing(mixture, choice):

@@ -192,8 +192,20 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
             tokens.append((choices.texts, choices.ids, choices.positions, firsts))
             tops.append((choices.positions[rows], top, probabilities))
             advance(1)
-    of_tokens, of_shown = ([np.concatenate(arrays) for arrays in zip(*parts, strict=True)] for parts in (tokens, tops))
-    return Tally(starts, heats, *of_tokens, shown, *of_shown)
+    texts, ids, token_positions, first = (np.concatenate(arrays) for arrays in zip(*tokens, strict=True))
+    positions, top, probabilities = (np.concatenate(arrays) for arrays in zip(*tops, strict=True))
+    return Tally(
+        starts=starts,
+        heats=heats,
+        texts=texts,
+        ids=ids,
+        token_positions=token_positions,
+        first=first,
+        shown=shown,
+        positions=positions,
+        top=top,
+        probabilities=probabilities,
+    )
 
 
 def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:

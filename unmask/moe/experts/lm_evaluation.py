@@ -108,7 +108,7 @@ def evaluate_language_models(settings: LMSettings) -> list[LMSection]:
                 if number := sum(reasons.values()):
                     why = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
                     say(f"{domain}: {number} of {len(tokens[domain]) + number} texts are skipped ({why})")
-        mixture = getattr(model.base_model, "mixture", None)
+        mixture: Any = getattr(model.base_model, "mixture", None)
         variants: dict[str, Any] = {source.model: nullcontext}
         for choice in settings.choices if mixture else ():
             variants[f"{source.model}, {choice}"] = partial(override_routing, mixture, choice)

@@ -350,8 +350,12 @@ def override_routing(mixture: MixtureModel, choice: str, seed: int = 0) -> Itera
     check_override(choice, [expert.name for expert in mixture.experts])
     if ranked := _RANKED.fullmatch(choice):
         using = mixture.with_routing(top_k=int(ranked[1]), renormalise=bool(ranked[2]))
-    elif choice in (changes := {"learned": {}, "all": {"top_k": len(mixture.experts)}, "renormalised": {"renormalise": True}}):
-        using = mixture.with_routing(**changes[choice])
+    elif choice == "learned":
+        using = mixture.with_routing()
+    elif choice == "all":
+        using = mixture.with_routing(top_k=len(mixture.experts))
+    elif choice == "renormalised":
+        using = mixture.with_routing(renormalise=True)
     elif gate_function := {"random": shuffled(mixture.routing, seed), "uniform": uniform}.get(choice):
         using = mixture.with_gates(gate_function)
     else:

@@ -130,7 +130,8 @@ def record_routing(
         if before is None:
             settings.write(folder / RECORD)
         elif before.digest != settings.digest:
-            changes = differences(*(one.model_dump(mode="json", exclude={"model", "provenance"}) for one in (before, settings)))
+            old, new = (one.model_dump(mode="json", exclude={"model", "provenance"}) for one in (before, settings))
+            changes = differences(old, new)
             raise UnmaskError(f"'{folder}' holds a record of something else: {'; '.join(changes[:3])}. Give another folder.")
         record = RoutingRecord(folder, before or settings)
         with progress_bar("recording texts", settings.texts) as advance:

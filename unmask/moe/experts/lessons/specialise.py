@@ -14,8 +14,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import write_json
@@ -195,8 +196,12 @@ class _Batches:
                 wave = range(number, min(len(names), number + writer.width))
                 missing = [index for index in wave if not self.run.is_done(names[index])]
                 for index, texts in zip(missing, writer.write_all([job(index) for index in missing]), strict=True):
-                    self.run.step(names[index], lambda _, texts=texts: [asdict(text) for text in texts])
-            yield [Text(**text) for text in self.run.step(name, list)]
+                    self.run.step(names[index], partial(_as_json, texts))
+            yield [Text(**text) for text in self.run.step(name, partial(_as_json, ()))]
+
+
+def _as_json(texts: Sequence[Text], _: Path) -> list[dict[str, Any]]:
+    return [asdict(text) for text in texts]
 
 
 def _instructions(
