@@ -396,7 +396,7 @@ def routing(
         record = record_routing(_load(model, attention or "causal", options), rows, output, sample=sample, seed=seed)
     if baseline is not None:
         agreement = compare_records(record, baseline, Draws(seed=seed))
-        _show(agreement, agreement_table(agreement, record, baseline), as_json)
+        _show(agreement, agreement_table(agreement), as_json)
         return
     measures = measured_routing(record, Draws(seed=seed))
     if as_json:
@@ -423,7 +423,7 @@ def experts(
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Remove each expert in turn: how much worse the model predicts texts without it, and how different experts are."""
+    """Remove each expert in turn: how much worse the model predicts texts without it."""
     from unmask.moe.routing.expert_losses import measure_experts
     from unmask.moe.routing.labelled_texts import read_labelled
     from unmask.moe.routing.recording import check_folder

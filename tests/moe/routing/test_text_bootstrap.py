@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.moe.routing.statistics.made_routing import routed
+from tests.moe.routing.test_formulas import routed
 from tests.proofs import ALL
 from unmask.moe.routing.formulas import joint_of_texts, normalised_information
 from unmask.moe.routing.text_bootstrap import (

@@ -1,4 +1,4 @@
-"""Writers other than a single model in this process: several on the GPUs or machines of a Ray cluster, or vLLM."""
+"""vLLM as the writer of lessons."""
 
 from __future__ import annotations
 
@@ -6,76 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UnmaskError, require_package
-from unmask.io.cluster import failures_told, join
+from unmask.errors import UnmaskError
 from unmask.models.bundled import resolve
-from unmask.models.loading import Source, load_language_model, precision_of
+from unmask.models.loading import Source, precision_of
 from unmask.models.source import is_mixture, require_own_code
-from unmask.moe.experts.lessons.generation import GenerationJob, Text, Writer
-
-_WRITER = "A writer in another process"
-
-
-class WriterPool:
-    """Writers of one model, each in its own process. A batch depends only on its prompt and seed, so it does not matter who writes it.
-
-    writers: their number. address: of a Ray cluster; "local" starts one on this machine. gpus: of each writer. Raises UnmaskError
-    without Ray.
-    """
-
-    engine = Writer.engine
-
-    def __init__(self, source: Source, writers: int, address: str = "local", gpus: float = 0) -> None:
-        require_package("ray")
-        with failures_told(_WRITER):
-            ray = join(address)
-        self._ray, self.width = ray, writers
-        required, free = writers * gpus, float(ray.available_resources().get("GPU", 0))
-        if required > free:  # Ray would wait for them forever
-            raise UnmaskError(
-                f"{writers} writers need {required:g} GPUs, and the Ray cluster has {free:g} free of "
-                f"{ray.cluster_resources().get('GPU', 0):g}: ask for fewer --workers, or use --device cpu."
-            )
-        actor: Any = ray.remote(num_gpus=gpus, max_restarts=2, max_task_retries=2)(_Member)
-        self._members = [actor.remote(source) for _ in range(writers)]
-        with failures_told(_WRITER):  # fail now, and not at the first text
-            ray.get([member.ready.remote() for member in self._members])
-
-    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
-        """The texts that follow the prompts of each job, in the order of the jobs. Raises UnmaskError with the cause if a writer fails."""
-        with failures_told(_WRITER):
-            waiting = [self._members[index % self.width].write.remote(job) for index, job in enumerate(jobs)]
-            return list(self._ray.get(waiting))
-
-    def close(self) -> None:
-        """Stop the writers."""
-        for member in self._members:
-            self._ray.kill(member)
-
-
-class _Member:
-    """One writer, loaded where it runs."""
-
-    def __init__(self, source: Source) -> None:
-        self.writer = Writer(*load_language_model(source))
-
-    def ready(self) -> bool:
-        return True
-
-    def write(self, job: GenerationJob) -> list[Text]:
-        return self.writer.write_all([job])[0]
+from unmask.moe.experts.lessons.generation import GenerationJob, Text
 
 
 class Engine:
     """A base model in vLLM that continues texts. Raises UnmaskError without vLLM, and for an expert or a mixture.
 
-    It writes the same texts as transformers up to rounding: the last bits of a text may depend on the rest of the batch. So an interrupted
-    run resumes with lessons of the same quality, but not with exactly the same ones.
+    In reduced precision, a text may depend on the rest of the batch. So an interrupted run resumes with lessons of the same quality, but
+    not with exactly the same ones.
 
     source: a base model. max_model_len: most tokens of a prompt with its continuation; None takes the positions of the model.
     """
 
-    width, engine = 16, "vllm"
+    width = 16
 
     def __init__(self, source: Source, max_model_len: int | None = None) -> None:
         folder = Path(resolve(source.model))
