@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from unmask.encoding.tokenization import tokenize_bare
-from unmask.encoding.words import composed, joined_words, keyword_spans, without_surrogates, words
+from unmask.encoding.words import composed, joined_words, keyword_spans, words
+from unmask.io.unicode import without_surrogates
 from unmask.moe.experts.lessons.lessons import tokenize_pairs
 from unmask.search.keywords import Keywords
 from unmask.search.snippets import snippet

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.results import Conditions, Failure, Result, ResultStore
+from unmask.evaluation.seed_means import training_note
 from unmask.statistics.bootstrap import Items, bootstrap, interval
 
 SCRIPT, SPECIAL = "<script>alert(1)</script>", 'a&b_%$#{}~^\\"'
@@ -82,6 +83,7 @@ class Folder:
                 "attention": f"{design.split('/')[0]}, proven in 30 layers with and without padding",
                 "hardware": "cpu (x86_64, 2 cores)",
                 "versions": {"unmask": "0.1.0", "torch": "2.13.0"},
+                **training_note(self.model),
             },
         )
         return result, items
@@ -160,6 +162,10 @@ def add_costs(folder: Path, of: Folder) -> None:
             "seconds": 8.0 if prompt == "echo" else 4.0 if prompt == "eol" else 2.5,
             "peak_memory": (3 if prompt == "echo" else 2) * 2**29,
             "hardware": "cpu (x86_64, 2 cores)",
+            "task_revision": "b33d91930bd3ad5a",
+            "max_length": 512,
+            "dtype": "bfloat16",
+            **dict.fromkeys(("adapter", "attn_implementation", "trust_remote_code")),
         }
         for attention, prompt in passes
         for task in of.tasks

@@ -70,15 +70,11 @@ HIDDEN_AND_ROUTING = "prompteol,routing"
 
 def words(
     model: Model,
-    train: Annotated[Path, typer.Option(help="Tagged sentences to train the probe on: jsonl, conll or conllu.")],
+    train: Annotated[Path, typer.Option(help="Tagged sentences to train the probe on: jsonl or conllu.")],
     test: Annotated[Path, typer.Option(help="Tagged sentences to test the probe on.")],
     attention: AttentionOption = None,
-    tags: Annotated[
-        str | None, typer.Option(help="Column of the tags. Default: tags (jsonl), upos (conllu), the last (conll).")
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Column of the words. Default: tokens (jsonl), form (conllu), the first (conll).")
-    ] = None,
+    tags: Annotated[str | None, typer.Option(help="Column of the tags. Default: tags (jsonl), upos (conllu).")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Column of the words. Default: tokens (jsonl), form (conllu).")] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Read each token one position earlier, as MNTP trains it.")] = False,
     layer: Layer = None,
     limit: Limit = None,

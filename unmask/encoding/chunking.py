@@ -27,9 +27,9 @@ from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
 from unmask.encoding.quantization import AnyVectors
 from unmask.encoding.tokenization import DesignTokenizer, PromptTokenizer, Span, TokenizedText, tokenize_bare
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
+from unmask.io.unicode import without_surrogates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

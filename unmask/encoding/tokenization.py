@@ -15,9 +15,10 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from unmask.designs.prompts import CHAT, Prompt, Prompts, find_prompt, name_of
-from unmask.encoding.words import encodable, without_surrogates, words
+from unmask.encoding.words import words
 from unmask.errors import UnmaskError
 from unmask.io.threads import lock_of
+from unmask.io.unicode import encodable, without_surrogates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -133,7 +133,7 @@ def design_rows(grid: Grid, summary: Summary) -> list[Record]:
                 "behind_low": behind.interval[0] if behind else None,
                 "behind_high": behind.interval[1] if behind else None,
                 "p_holm": behind.p_holm if behind else None,
-                "told_apart": not behind.tied if behind else None,
+                "is_significant": not behind.tied if behind else None,
                 "mean_rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
                 "dim": cost.dim,
                 "tokens_per_text": cost.tokens_per_text,

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.encoding.vector_store import key_of
-from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
 from unmask.io.compressed import row_ending
 from unmask.io.rows import Row, field, has_no_columns, read_rows
 from unmask.io.sources import find_files
+from unmask.io.unicode import encodable
 from unmask.search.filters import ColumnType, is_int64
 
 Value = str | int | float | bool | None

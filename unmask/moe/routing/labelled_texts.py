@@ -19,7 +19,6 @@ from unmask.tasks.sampling import random_subset
 from unmask.tasks.tagged import Sentence, read_sentences
 
 SOURCE, WORDS, TAGS = "source", "tokens", "tags"
-_SENTENCES = (".conll", ".conllu")
 MOST_VALUES = 2**15 - 1
 """A record keeps the number of a value in 16 bits."""
 
@@ -121,7 +120,7 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Row]]:
-    if file.suffix in _SENTENCES:
+    if file.suffix == ".conllu":
         for number, sentence in enumerate(read_sentences(file), start=1):
             yield number, {WORDS: list(sentence.words), TAGS: list(sentence.tags)}
     else:
