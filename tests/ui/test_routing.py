@@ -15,13 +15,16 @@ import torch
 from tests.families import FAMILIES
 from tests.moe.mixture.models import language_model, saved_experts
 from tests.server.running import until
+from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.decoder import model_lock
 from unmask.moe.mixture.gating import Routing, gates
 from unmask.moe.mixture.model import MixtureModel
 from unmask.moe.names import RouterKind
-from unmask.ui.routing import MAX_TOKENS, as_json, routes
+from unmask.ui.embedders import Embedders
+from unmask.ui.routing import MAX_TOKENS, by_design, routes
+from unmask.ui.worker import Stop
 
 TEXT = "A man plays a guitar."
 MIXTURES = [name for name, family in FAMILIES.items() if family.experts]
@@ -80,7 +83,8 @@ def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, bas
         expected = gates(logits[0], routing).sort(dim=-1, descending=True)
         assert np.allclose(found.weights[:, point], expected.values[:, :2], atol=1e-6)
         assert np.array_equal(found.experts[:, point], expected.indices[:, :2])
-    assert found.applied and as_json(embedder.backbone, [(["mean"], found)])["expert_names"] == ["math", "code", "law"]
+    answer = by_design(Embedders(embedder, {}), ["causal/plain/mean"], TEXT, Stop())
+    assert found.applied and answer["expert_names"] == ["math", "code", "law"]
 
 
 def test_the_attention_of_the_design_counts(pico: Callable[..., Embedder]) -> None:
@@ -116,7 +120,7 @@ def test_a_long_text_is_refused(pico: Callable[..., Embedder]) -> None:
 def test_the_most_used_experts_come_first(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/mean", family="olmoe")
     route = routes(embedder, TEXT)
-    answer = as_json(embedder.backbone, [(["mean", "last"], route)])
+    answer = by_design(Embedders(embedder, parse_designs("mean,last")), ["mean", "last"], TEXT, Stop())
     assert answer["expert_names"] == [] and answer["routes"][0]["names"] == ["mean", "last"]
     top = answer["routes"][0]["top"]
     assert [one["weight"] for one in top] == sorted((one["weight"] for one in top), reverse=True)

@@ -133,11 +133,11 @@ def test_a_comparison_shows_the_texts_that_were_asked_for() -> None:
 MAP = f"""
 const {{ mapView }} = await import({module("map.js")});
 const waits = [];
-const corpus = {{ number: 1, name: "c", texts: 2, rows: 2, snippets: ["a", "b"], labels: null, label_names: [] }};
+const corpus = {{ name: "c", texts: 2, rows: 2, snippets: ["a", "b"], labels: null, label_names: [] }};
 const json = (path) => (path === "/api/corpus" ? corpus : new Promise((done) => waits.push(done)));
 globalThis.fetch = async (path) => ({{ ok: true, json: () => json(path) }});
 const section = new Part("section");
-const view = mapView(section, {{ corpus, model: "m", limits: {{ upload: 9 }} }});
+const view = mapView(section, {{ corpus, model: "m" }});
 const named = (name) => section.find((part) => part.attributes.class === name);
 const settle = async (answer, at = 0) => {{ await pause(); waits.splice(at, 1)[0](answer); await pause(); }};
 const READY = {{ ready: true, points: [[0, 0], [0.5, 0]], share: 1, dim: 2, cut: 0 }};
