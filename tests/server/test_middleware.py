@@ -211,21 +211,3 @@ def test_a_stop_answers_accepted_requests(models: ServedModels, monkeypatch: pyt
         for thread in threads:
             thread.join(20)
     assert {answer.status for answer in answers.values()} == {200}
-
-
-def test_a_stop_does_not_wait_forever(models: ServedModels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.server.app._CLOSE_SECONDS", 0.1)
-    with running(models, settings=ServerSettings(shutdown_seconds=1)) as client:
-        hold = Hold(client, monkeypatch)
-        threads, _ = in_threads(1, lambda _: embed_or_fail(client))
-        until(hold.entered.is_set)
-        start = time.monotonic()
-        client.server.stop()
-        threads[0].join(20)
-        hold.release()
-    assert time.monotonic() - start < 15
-
-
-def embed_or_fail(client: Client) -> None:
-    with contextlib.suppress(OSError):
-        client.embed("x")

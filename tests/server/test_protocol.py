@@ -48,4 +48,6 @@ def test_a_body_that_is_not_an_object_is_refused(body: bytes) -> None:
 
 def test_null_stands_for_the_default() -> None:
     nulls = dict.fromkeys(("encoding_format", "dimensions", "user", "input_type", "instruction", "truncate", "normalize"))
-    assert parse_request(json.dumps({"model": "m", "input": "x"} | nulls).encode()) == parse_request(b'{"model":"m","input":"x"}')
+    assert parse_request(json.dumps({"model": "m", "input": "x"} | nulls).encode()) == parse_request(
+        b'{"model":"m","input":"x"}'
+    )

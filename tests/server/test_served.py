@@ -82,18 +82,6 @@ def test_a_saved_embedder_can_be_read_by_other_designs_too(pico: Callable[..., E
     assert models["last"].embedder.instructions == {} and models["z"].embedder.instructions == {"query": "Find it"}
 
 
-def test_a_design_that_the_model_cannot_serve_is_refused(pico_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(UnmaskError, match="layer 9"):
-        load_models(str(pico_folder("llama")), "mean,causal/plain/mean@9", **EXACT)
-    with pytest.raises(UnmaskError, match="label 'a'"):
-        load_models(str(pico_folder("llama")), "a=mean,a=last", **EXACT)
-
-
-def test_sparse_vectors_are_not_served(pico_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(UnmaskError, match="A server needs dense vectors"):
-        load_models(str(pico_folder("llama")), "causal/eol/last/lexical", **EXACT)
-
-
 def test_workers_with_a_core_each_compute_what_one_computes(
     pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,12 +119,3 @@ def test_the_border_of_longrope_counts_in_every_prompt(tokenizer: Any) -> None:
     together = models.compute(0, group, texts)
     for text, vector in zip(texts, together, strict=True):
         np.testing.assert_allclose(vector, models.compute(0, group, [text])[0], atol=1e-4)
-
-
-def test_a_mixture_has_one_worker(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hooks of somebody else keep a state of their own."""
-    monkeypatch.setattr(replicas, "_cores", lambda: 2)
-    embedder = pico("causal/plain/mean")
-    hook = embedder.backbone.layers[0].register_forward_hook(lambda *_: None)
-    assert ServedModels({"mean": embedder}).workers == 1
-    hook.remove()

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -76,16 +75,6 @@ def test_a_port_that_is_taken_is_told() -> None:
         assert address_of(taken) == f"http://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(UnmaskError, match="Cannot listen"):
         listen("no such host.invalid", 0)
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
-def test_an_address_of_ipv6_is_written_in_brackets() -> None:
-    try:
-        listening = listen("::1", 0)
-    except UnmaskError:
-        pytest.skip("no IPv6")
-    with listening:
-        assert address_of(listening).startswith("http://[::1]:")
 
 
 def test_without_the_extra_the_command_says_how_to_install_it(

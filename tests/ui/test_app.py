@@ -186,12 +186,3 @@ def test_too_many_that_wait_are_refused(held: Held) -> None:
     assert refused.status == 429 and refused.problem
     held.release.set()
     assert {connection.getresponse().status for connection in connections} == {200}
-
-
-def test_a_page_that_stops_ends_its_work(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(pico()) as client:
-        held = Held(client, monkeypatch)
-        connection = held.ask()
-        until(lambda: held.begun == 1)
-    assert held.stopped == 1
-    connection.close()

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.chromium import CHROMIUM, CONTRAST
-from tests.server.running import until
 from tests.ui.conftest import HOSTILE
-from tests.ui.running import Client, running
-from unmask.embedder import Embedder
+from tests.ui.running import Client
 from unmask.reporting.page import DASH
-from unmask.ui.embedders import Embedders
-from unmask.ui.worker import Stopped
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -166,18 +161,6 @@ def test_two_designs_stand_side_by_side(look: Any, dense: Client) -> None:
     assert "3\u00a0pairs" in section.inner_text()
 
 
-def test_a_number_shows_the_neighbours_of_a_text(look: Any, dense: Client) -> None:
-    section = look(dense).view("compare")
-    texts = section.locator("textarea").input_value().split("\n")
-    section.locator("table.heat").nth(1).locator("button.number").nth(4).click()
-    assert section.locator("h2", has_text="Nearest to text 5").count() == 1
-    answer = dense.post("/api/similarities", designs=["mean", "last"], texts=texts).json
-    for place, listed in enumerate(section.locator("ol.near").all()):
-        shown = [item.locator("bdi").inner_text() for item in listed.locator("li").all()]
-        assert shown == [texts[other] for other in answer["designs"][place]["neighbours"][4][:5]]
-    assert section.locator("button.number[aria-pressed=true]").count() == 2
-
-
 def test_a_design_of_ones_own_and_a_wrong_one(look: Any, dense: Client) -> None:
     seen = look(dense)
     section = seen.view("compare")
@@ -268,25 +251,6 @@ def test_the_map_shows_finds_and_selects(look: Any, dense: Client) -> None:
     assert not selection.is_visible()
 
 
-def test_the_map_searches_by_meaning(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    section = seen.view("map")
-    section.locator(".search button", has_text="meaning").click()
-    section.locator("input[type=search]").fill("choir number 3 of the band")
-    section.locator("h3", has_text="20\u00a0texts nearest in meaning").wait_for()
-    for place in (0, 1):
-        section.locator(".choice").first.locator("button").nth(place).click()
-        name = ["mean", "last"][place]
-        section.locator(".choice").first.locator("[aria-pressed=true]", has_text=name).wait_for()
-        section.locator("h3", has_text="20\u00a0texts nearest in meaning").wait_for()
-        found = dense.post("/api/nearest", design=name, query="choir number 3 of the band").json
-        assert found["places"][0] == 7
-        expected = [f"{cosine:.2f}".replace("-", "\u2212") for cosine in found["cosines"]]
-        assert section.locator(".beside > ol .value").all_inner_texts() == expected
-    section.locator(".search button", has_text="words").click()
-    section.locator("h3", has_text="1\u00a0text found").wait_for()
-
-
 # --- hostile texts ---------------------------------------------------------------------------------------------------
 
 
@@ -317,44 +281,6 @@ def require_harmless(seen: Opened, shown: str, whole: bool = False) -> None:
     assert not set(shown) & {"\u202e", "\0", "\x07"}
     for text in ("<script>window.ran = 1</script>", "admin\\u202egnp.exe", "nul\\x00 and bell\\x07") if whole else ():
         assert text in shown
-
-
-# --- work ------------------------------------------------------------------------------------------------------------
-
-
-def test_work_can_be_stopped_and_a_new_request_takes_over(
-    look: Any, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(pico()) as client:
-        embedders, waits, ended = client.server.page.embedders, [False], []
-
-        def embed(names: Any, texts: Any, progress: Callable[[int], None]) -> Any:
-            while waits[0]:
-                time.sleep(0.01)
-                try:
-                    progress(0)
-                except Stopped:
-                    ended.append(texts)
-                    raise
-            return Embedders.embed(embedders, names, texts, progress)
-
-        monkeypatch.setattr(embedders, "embed", embed)
-        seen = look(client)
-        section = seen.view("compare")
-        waits[0] = True
-        section.locator("button.primary").click()
-        stop = section.get_by_role("button", name="Stop")
-        stop.click()
-        section.locator(".status", has_text="Stopped").wait_for()
-        assert not stop.is_visible() and "Compare" in seen.focused()
-        section.locator("textarea").fill("one\ntwo\nthree")
-        section.locator("button.primary").click()
-        section.locator("textarea").fill("one\ntwo")
-        section.locator("textarea").press("Control+Enter")
-        until(lambda: len(ended) == 2)  # the one that was stopped, and the one that nobody waits for any more
-        waits[0] = False
-        section.locator(".status", has_text="Computed").wait_for()
-        assert section.locator("table.heat").first.locator("tbody tr").count() == 2
 
 
 # --- everybody -------------------------------------------------------------------------------------------------------

@@ -44,15 +44,6 @@ def test_what_is_invisible_is_shown_as_the_terminal_shows_it() -> None:
     assert visible("\U0001f468\u200d\U0001f469 \u0646\u200c\u0645") == "\U0001f468\u200d\U0001f469 \u0646\u200c\u0645"
 
 
-def test_no_two_labels_of_a_map_differ_in_their_colour_alone() -> None:
-    looks = value_of(
-        f"""import {{ STYLES, styleOf }} from {module("map_canvas.js")};
-        const result = Array.from({{ length: STYLES }}, (_, at) => styleOf(at));"""
-    )
-    assert len({(look["colour"], look["shape"]) for look in looks}) == len(looks) == 24
-    assert len({look["shape"] for look in looks[:8]}) == 8
-
-
 NODE = """
 class Part {
   constructor(tag) { Object.assign(this, { tag, children: [], attributes: {}, listeners: {}, style: {}, dataset: {} }); }
@@ -76,19 +67,6 @@ globalThis.requestAnimationFrame = globalThis.matchMedia = () => ({ addEventList
 globalThis.ResizeObserver = class { observe() {} };
 const pause = () => new Promise((done) => setTimeout(done));
 """
-
-
-def test_the_routing_of_a_text_through_many_experts_is_drawn() -> None:
-    found = value_of(
-        NODE
-        + f"""const {{ drawn }} = await import({module("routing.js")});
-        const weights = Array.from({{ length: 200 }}, () => Array.from({{ length: 100 }}, () => Array(8).fill(0.125)));
-        const experts = weights.map((points) => points.map(() => [0, 1, 2, 3, 4, 5, 6, 7]));
-        const seen = {{ tokens: Array(200).fill("a"), points: Array(100).fill("1"), names: ["mean"] }};
-        const route = {{ weights, experts, start: 0, top: [], applied: true, number: 8, ...seen }};
-        const result = drawn(route, ["mean"], String).length;"""
-    )
-    assert found == 5
 
 
 DESIGNS = f"""

@@ -21,16 +21,7 @@ from tests.server.running import until
 from tests.tiny import write_rows
 from unmask.cli import app
 from unmask.embedder import Embedder
-from unmask.ui.corpus_map import Corpus
-from unmask.ui.server import Inputs, PageServer, load_page, open_in_browser, read_inputs
-
-
-def test_what_was_found_is_said(tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"text": str(number)} for number in range(9)])
-    assert read_inputs().summary == []
-    assert read_inputs(file).summary == ["texts.jsonl: 9 texts"]
-    sampled = Inputs(Corpus("texts.jsonl", ("a", "b"), None, 9), {})
-    assert sampled.summary == ["texts.jsonl: 2 of 9 texts, sampled at random"]
+from unmask.ui.server import PageServer, load_page, open_in_browser, read_inputs
 
 
 def test_a_saved_embedder_is_shown_as_it_was_saved(pico: Callable[..., Embedder], tmp_path: Path) -> None:
