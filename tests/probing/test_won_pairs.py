@@ -15,8 +15,8 @@ from tests.probing.models import pico_model
 from tests.tiny import FILES
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.probing.geometry import Pair, pair_cosines
-from unmask.probing.won_pairs import compare_ranks, probe_winners, rank_errors, shared_words, symmetry
+from unmask.probing.inputs import Pair, pair_cosines
+from unmask.probing.won_pairs import compare_ranks, probe_winners, rank_errors, shared_words
 from unmask.reporting.probe_figures import draw_winners
 from unmask.statistics.correlations import codes_of, ranks_of
 
@@ -31,11 +31,6 @@ def test_errors_by_hand() -> None:
     table = np.array([[0.1, 0.9, 0], [0.2, 0.8, 1], [0.3, 0.7, 1], [0.4, 0.6, 5]])
     errors = rank_errors(ranks_of(codes_of(table), np.ones(4, np.int64)), 4)
     np.testing.assert_allclose(errors, [[0, 0.125, 0.125, 0], [0.75, 0.125, 0.125, 0.75]])
-
-
-def test_shared_words() -> None:
-    assert shared_words("A man plays.", "a MAN sings") == 2 / 4
-    assert shared_words("?", "!") == 0
 
 
 def test_the_better_reading_wins_and_equal_ones_do_not() -> None:
@@ -57,13 +52,6 @@ def test_what_margins_go_with() -> None:
     found = compare_ranks(first, second, GOLD, {"half": half.astype(float), "nothing": RANDOM.normal(size=200)})
     assert found["half"].interval[0] > 0.3
     assert found["nothing"].interval[0] < 0 < found["nothing"].interval[1]
-
-
-def test_symmetry() -> None:
-    margins = RANDOM.normal(size=300)
-    assert symmetry(margins) > 0.01 > symmetry(margins + 0.5)
-    assert symmetry(margins) == pytest.approx(symmetry(-margins))
-    assert symmetry(np.zeros(9)) == 1
 
 
 def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:

@@ -118,8 +118,7 @@ def prefix(
 
     MODEL:causal and MODEL:bidirectional choose the attention of each.
     """
-    from unmask.probing.prefix_stages import attention_in, compare_stages
-    from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
+    from unmask.probing.prefixes import TRIPLES, attention_in, compare_stages, probe_prefixes, read_triples
     from unmask.reporting.probe_figures import draw_stages
     from unmask.reporting.probe_tables import check_probe_folder, prefix_table, save_probe
     from unmask.saving.load_model import load_encoder
@@ -150,7 +149,8 @@ def geometry(
 ) -> None:
     """Measure how close paraphrases are (alignment) and how evenly texts spread (uniformity). Lower is better for both."""
     from unmask.embedder import Embedder
-    from unmask.probing.geometry import probe_geometry, read_pairs
+    from unmask.probing.geometry import probe_geometry
+    from unmask.probing.inputs import read_pairs
     from unmask.reporting.probe_tables import geometry_table
 
     rows = read_pairs(pairs)
@@ -175,8 +175,8 @@ def masked(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
+    from unmask.probing.inputs import read_texts
     from unmask.probing.masked import probe_masked
-    from unmask.probing.texts import read_texts
     from unmask.reporting.probe_tables import masked_table
     from unmask.saving.load_model import load_encoder
 
@@ -203,7 +203,7 @@ def head(
     """Show which layers a trained layer-attention head reads."""
     from unmask.embedder import Embedder
     from unmask.probing.attribution import attribute_layers
-    from unmask.probing.texts import read_texts
+    from unmask.probing.inputs import read_texts
     from unmask.reporting.plotting import require_figure_file
     from unmask.reporting.probe_figures import draw_attribution
     from unmask.reporting.probe_tables import attribution_table
@@ -256,7 +256,7 @@ def prompts(
     as_json: AsJson = False,
 ) -> None:
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
-    from unmask.probing.geometry import read_pairs
+    from unmask.probing.inputs import read_pairs
     from unmask.probing.prompt_sensitivity import NINE, designs_of, probe_prompts
     from unmask.reporting.probe_figures import draw_prompts
     from unmask.reporting.probe_tables import check_probe_folder, prompts_table, save_probe
@@ -282,7 +282,7 @@ def pairs(
 ) -> None:
     """Show pairs that one design ranks right and the other ranks wrong, and whether either design is better overall."""
     from unmask.designs.design import labelled_pair
-    from unmask.probing.geometry import read_pairs
+    from unmask.probing.inputs import read_pairs
     from unmask.probing.won_pairs import probe_winners
     from unmask.reporting.probe_figures import draw_winners
     from unmask.reporting.probe_tables import check_probe_folder, pairs_table, save_probe
@@ -310,8 +310,8 @@ def layers(
 ) -> None:
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks, for a design without @layer."""
     from unmask.designs.design import Design as ParsedDesign
+    from unmask.probing.inputs import read_texts
     from unmask.probing.layers import probe_layers
-    from unmask.probing.texts import read_texts
     from unmask.reporting.probe_figures import draw_layers
     from unmask.reporting.probe_tables import check_probe_folder, layers_table, save_probe
     from unmask.tasks.find import resolve_tasks
@@ -337,8 +337,8 @@ def states(
     as_json: AsJson = False,
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
+    from unmask.probing.inputs import read_texts
     from unmask.probing.state_change import probe_states
-    from unmask.probing.texts import read_texts
     from unmask.reporting.probe_figures import draw_states
     from unmask.reporting.probe_tables import check_probe_folder, save_probe, states_table
 

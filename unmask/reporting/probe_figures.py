@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unmask.probing.attribution import Attribution
     from unmask.probing.clusters import Clusters
     from unmask.probing.layers import Layers
-    from unmask.probing.prefix_stages import StageGaps
+    from unmask.probing.prefixes import StageGaps
     from unmask.probing.prompt_sensitivity import PromptSensitivity
     from unmask.probing.state_change import StateChange
     from unmask.probing.won_pairs import WonPairs

@@ -99,8 +99,8 @@ def words_table(result: Any) -> ProbeTable:
         rows.append(("F1 of entities, span and type", percent(result.value), interval_text(result.interval)))
     notes = [
         f"{result.test_words} words of {result.test_sentences} sentences, {result.classes} tags; probe fitted on "
-        f"{result.train_words} words of {result.train_sentences} sentences, C {result.c:g} "
-        f"({'chosen' if result.c_chosen else 'given'}), layer {result.layer}{', states shifted by -1' if result.shift else ''}.",
+        f"{result.train_words} words of {result.train_sentences} sentences, C {result.c:g}, "
+        f"layer {result.layer}{', states shifted by -1' if result.shift else ''}.",
         *([f"{result.unseen} words have a tag that training lacks; they count as errors."] if result.unseen else []),
         *([] if result.converged else ["The fit did not converge."]),
         proof_note(result),
