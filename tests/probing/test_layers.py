@@ -26,7 +26,6 @@ from unmask.probing.layers import (
     probe_layers,
     score_layers,
 )
-from unmask.reporting.probe_figures import draw_layers
 from unmask.saving.load_model import load_encoder
 from unmask.tasks.find import find_task
 
@@ -41,7 +40,7 @@ def test_cosines_by_hand() -> None:
     assert [one.value for one in next_layers(stack)] == pytest.approx([0.8])
 
 
-def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callable[..., Embedder], tmp_path: Path) -> None:
+def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callable[..., Embedder]) -> None:
     found = probe_layers(pico_model(tokenizer, "causal"), MEAN, TEXTS)
     distinct = list(dict.fromkeys(TEXTS))
     vectors = [pico(f"causal/plain/mean@{layer}").encode(distinct) for layer in (1, 2, 3)]
@@ -56,7 +55,6 @@ def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callab
         assert estimate.interval[0] <= estimate.value <= estimate.interval[1]
     assert (found.texts, found.scores) == (len(distinct), ())
     assert json.loads(json.dumps(found.as_json()))["provenance"]["design"] == MEAN.name
-    assert [file.name for file in draw_layers(found, tmp_path)] == ["layers.png", "layers.svg", "layers.pdf"]
 
 
 @pytest.mark.parametrize("kind", ["sts", "clustering"])

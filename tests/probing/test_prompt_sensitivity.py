@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.inputs import Pair, pair_cosines
 from unmask.probing.prompt_sensitivity import probe_prompts, summarise
-from unmask.reporting.probe_figures import draw_prompts
 from unmask.statistics.correlations import spearman_matrix
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]
@@ -32,7 +30,7 @@ def test_means_by_hand() -> None:
     assert summarise(matrix[:2, :2], 2) == pytest.approx({"HS": 0.2})
 
 
-def test_a_mixture_under_two_prompts(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_mixture_under_two_prompts(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal", "olmoe")
     found = probe_prompts(model, PAIRS, ("eol", "tone"))
     assert found.readings == [("HS", "eol"), ("HS", "tone"), ("RW", "eol"), ("RW", "tone")]
@@ -50,15 +48,13 @@ def test_a_mixture_under_two_prompts(tokenizer: Any, tmp_path: Path) -> None:
         assert low < high and low - 0.05 <= one.value <= high + 0.05
     assert found.steadier.value == pytest.approx(found.within["RW"].value - found.within["HS"].value)
     assert json.loads(json.dumps(found.as_json()))["within"]["RW"]["value"] == pytest.approx(matrix[2, 3])
-    assert [file.name for file in draw_prompts(found, tmp_path)] == ["prompts.png", "prompts.svg", "prompts.pdf"]
 
 
-def test_a_dense_model_has_hidden_states_only_and_pairs_may_lack_scores(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_dense_model_has_hidden_states_only_and_pairs_may_lack_scores(tokenizer: Any) -> None:
     pairs = [replace(pair, score=None) for pair in PAIRS]
     found = probe_prompts(pico_model(tokenizer, "causal"), pairs, ("eol", "style", "tone"))
     assert (found.features, len(found.spearman), list(found.within)) == (("HS",), 3, ["HS"])
     assert [found.between, found.same_prompt, found.steadier, found.gold] == [None] * 4
-    assert draw_prompts(found, tmp_path)[0].stat().st_size > 5000
 
 
 def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:

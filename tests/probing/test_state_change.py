@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import set_attention
 from unmask.probing.state_change import position_bins, probe_states
-from unmask.reporting.probe_figures import draw_states
 from unmask.statistics.intervals import jackknife_interval
 
 FAMILIES = ["llama", "gpt2", "olmoe"]
@@ -82,12 +80,11 @@ def test_intervals_are_those_of_the_probe_without_each_text(tokenizer: Any) -> N
     assert {bounds for row in probe_states(model, texts[:4]).cosine_intervals for bounds in row} == {None}
 
 
-def test_result_and_figure(tokenizer: Any, tmp_path: Path) -> None:
+def test_result_and_figure(tokenizer: Any) -> None:
     found = probe_states(pico_model(tokenizer, "causal"), TEXTS)
     content = json.loads(json.dumps(found.as_json()))
     assert "causal, proven" in content["provenance"]["proof"] and "bidirectional, proven" in content["provenance"]["proof"]
     assert content["tokens"] == list(found.tokens) and content["texts"] == 4  # one comes twice, one is a single token
-    assert [file.name for file in draw_states(found, tmp_path)] == ["states.png", "states.svg", "states.pdf"]
 
 
 def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:

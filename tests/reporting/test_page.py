@@ -6,26 +6,19 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from tests.loaded import loaded_by
 from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small, write_exact
-from unmask.cli import app
 from unmask.evaluation.results import ResultStore
-from unmask.io.seals import open_line, sealed_line
-from unmask.reporting import page as pages
-from unmask.reporting.grid import Grid, read_grid
-from unmask.reporting.page import amount, listed, points, render
+from unmask.reporting.page import points
 from unmask.reporting.report_folder import write_report
-from unmask.reporting.summary import summarise
 
 pytestmark = pytest.mark.usefixtures("sketched")  # the page holds its figures as SVG, which is drawn
 VOID = {"meta", "wbr", "br", "path", "use", "line"}
@@ -151,15 +144,6 @@ def test_names_are_text(small_report: Written) -> None:
     assert any(SCRIPT in text for _, text in page.all("text"))  # in a chart
 
 
-def test_clustering_has_ami_beside_v_measure(small_report: Written) -> None:
-    page = Parsed(small_report.html)
-    heads = [text for attrs, text in page.all("th", scope="col") if attrs.get("data-kind") == "clustering"]
-    assert heads == ["topicsV-measure, n 20", "topicsAMI"]
-    [echo, *_] = [one for one in ResultStore(small_report.folder).results if one.task == "topics"]
-    cells = [attrs["data-v"] for attrs, _ in page.all("td") if attrs.get("data-kind") == "clustering"]
-    assert cells[:2] == [f"{echo.main_score:.6f}", f"{echo.scores['ami']:.6f}"]
-
-
 def test_a_failed_cell_says_so(large_report: Written) -> None:
     page = Parsed(large_report.html)
     [(attrs, text)] = [(attrs, text) for attrs, text in page.all("td") if "failed" in attrs.get("class", "")]
@@ -193,75 +177,10 @@ def test_the_lead_says_what_the_tests_say(small_report: Written, tmp_path: Path)
     assert "To tell mean from twin takes " in html
 
 
-def test_a_cost_says_which_tasks_it_is_of(tmp_path: Path) -> None:
-    """The reasons count the tokens of one kind of task, and the line below them those of all tasks."""
-    designs = {"mean": ("causal/plain/mean", 0.5), "twin": ("causal/plain/mean@all", 0.5)}
-    of, store = Folder(designs, {}), ResultStore(tmp_path)
-    for task, kind, tokens in (("pairs", "sts", 4100), ("search", "retrieval", 6100)):
-        values = np.random.default_rng(0).uniform(0.3, 0.6, 20)
-        for label, (design, _) in designs.items():
-            result, items = of.result(label, design, task, kind, values)
-            store.add(result.model_copy(update={"tokens": tokens}), items)
-    page = Parsed(write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8"))
-    cheapest = [text for _, text in page.all("li") if "tokens a text" in text]
-    assert [text.partition(": ")[2] for text in cheapest] == [
-        "41 tokens a text on STS tasks.",
-        "61 tokens a text on retrieval tasks.",
-    ]
-    assert {text for _, text in page.all("p", class_="price")} == {"On all tasks: 51 tokens a text, 576 dimensions"}
-
-
-def test_where_it_was_measured_is_said(small_report: Written) -> None:
-    text = " ".join(text for _, text in Parsed(small_report.html).all("main"))
-    for said in (
-        "49df063d3ce63c6b",
-        "bfloat16",
-        "512 tokens",
-        "torch 2.13.0",
-        "cpu (x86_64, 2 cores)",
-        "causal, proven in 30 layers",
-    ):
-        assert said in text
-
-
-def test_one_design_on_one_task_makes_a_page(tmp_path: Path) -> None:
-    replace(small(), designs={"mean": ("causal/plain/mean", 0.5)}, tasks={"sts-0": "sts"}).write(tmp_path)
-    page = Parsed(write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8"))
-    assert page.all("h1")[0][1] == "mean, on its own"
-
-
-def test_the_same_results_make_the_same_page(tmp_path: Path) -> None:
-    small().write(tmp_path)
-    pages = [write_report(tmp_path, tmp_path / name).read_bytes() for name in ("one", "two")]
-    assert pages[0] == pages[1]
-
-
-def test_the_command_says_where_it_wrote(tmp_path: Path) -> None:
-    small().write(tmp_path)
-    ran = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "out")])
-    assert ran.exit_code == 0
-    assert str(tmp_path / "out" / "report.html") in ran.output.replace("\n", "")
-    assert (tmp_path / "out" / "report.html").is_file()
-    assert not (tmp_path / "report").exists()
-
-
 def test_reporting_needs_no_model(tmp_path: Path) -> None:
     small().write(tmp_path)
     code = "from unmask.reporting.report_folder import write_report; write_report(given[0], given[0] / 'out')"
     assert loaded_by(code, tmp_path) == {"matplotlib"}, "it draws"
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"), [(None, "\u2013"), (0, "0"), (51, "51"), (28.0845, "28.1"), (12345, "12\u202f345"), (0.0123, "0.0123")]
-)
-def test_amounts_have_three_digits(number: float | None, shown: str) -> None:
-    assert amount(number) == shown
-
-
-def test_many_names_are_counted() -> None:
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b", "c"]) == "a, b and c"
-    assert listed(list("abcdefg"), limit=2) == "a, b and 5 others"
 
 
 def head_of(folder: Path) -> tuple[str, str]:
@@ -305,15 +224,6 @@ def test_the_headline_says_how_the_reference_compares(other: float | None, refer
     assert (named in card) is (reference > 0.6)
 
 
-def test_a_reference_that_was_not_tested_is_not_led_either(tmp_path: Path) -> None:
-    of, store = Folder({}, {}), ResultStore(tmp_path)
-    for label, design, score in (("best", "causal/echo/mean", 0.6), ("minilm", "sentence-transformers", 0.7)):
-        result, _ = of.result(label, design, "sts-0", "sts", np.full(20, score))
-        store.add(result, None)
-    title, lead = head_of(tmp_path)
-    assert title == "best is behind minilm" and "The reference minilm scores 70.0; the difference was not tested." in lead
-
-
 def test_the_kinds_that_carry_a_mean_are_named(tmp_path: Path) -> None:
     """A design may lead over all tasks because of one kind alone."""
     ahead = {"retrieval-0": 0.7, "sts-0": 0.3, "classification-0": 0.301, "clustering-0": 0.2}
@@ -327,20 +237,6 @@ def test_the_kinds_that_carry_a_mean_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_the_leader_sorts_first_where_a_reference_row_is_above_it(tmp_path: Path) -> None:
-    """Behind the best, it is 0: nothing is missing, as it is where a system was not tested."""
-    of = Folder(
-        {"best": ("causal/echo/mean", 0.6), "mean": ("causal/plain/mean", 0.4), "minilm": ("sentence-transformers", 0.95)},
-        {"sts-0": "sts"},
-    )
-    of.write(tmp_path)
-    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
-    table = html.partition('<section id="ranked"')[2].partition("</section>")[0]
-    assert table.index('data-v="minilm"') < table.index('data-v="best"')
-    [row] = [row for row in table.split("<tr>") if 'data-v="best"' in row]
-    assert f'<td data-v="0">{pages.DASH}</td>' in row
-
-
 def test_tasks_that_were_not_tested_are_named(tmp_path: Path) -> None:
     of = Folder({"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9)}, {"sts-0": "sts"})
     store = of.write(tmp_path)
@@ -351,32 +247,3 @@ def test_tasks_that_were_not_tested_are_named(tmp_path: Path) -> None:
     assert "Not tested, so without rings: a_b." in html
     table = (tmp_path / "report" / "data" / "results.tex").read_text(encoding="utf-8")
     assert table.splitlines()[-1].endswith(" Not tested, so nothing is underlined: a\\_b.")
-
-
-def test_where_all_is_tested_nothing_is_named(small_report: Written) -> None:
-    assert "Not tested" not in small_report.html
-
-
-def test_the_scale_of_a_page_is_computed_once(small_report: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not for each cell, of which there may be thousands."""
-    scale, scales = pages._scale, list[float]()
-
-    def counted(grid: Grid) -> float:
-        scales.append(scale(grid))
-        return scales[-1]
-
-    monkeypatch.setattr(pages, "_scale", counted)
-    grid = read_grid(small_report.folder)
-    assert "<table" in render(grid, summarise(grid), {}, []) and len(scales) == 1
-
-
-def test_lengths_of_vectors_are_written_as_numbers(tmp_path: Path) -> None:
-    of = Folder(
-        {"narrow": ("causal/echo/mean", 0.6), "wide": ("causal/plain/mean@all", 0.4)}, {"sts-0": "sts", "topics": "clustering"}
-    )
-    of.write(tmp_path)
-    lines = [open_line(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    wide = [sealed_line(line | {"dim": 57600 if line["dim"] == 1152 else line["dim"]}) for line in lines]
-    (tmp_path / "results.jsonl").write_text("".join(f"{line}\n" for line in wide))
-    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
-    assert "10,000" in html and "mathdefault" not in html

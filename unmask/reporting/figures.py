@@ -13,12 +13,14 @@ from unmask.designs.presets import PRESETS
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System, model_name
 from unmask.reporting.grid import DesignCost, Grid, design_of
-from unmask.reporting.summary import MeanRanks, Summary
+from unmask.reporting.summary import Summary
 from unmask.reporting.svg import ACCENT, INK, LINE, MUTED, PAPER, SERIES, SOFT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from unmask.statistics.ranks import Ranks
 
 _WIDTH = 5.6  # inches: on a phone its text can still be read
 _WIDE = 7.6  # for names on two sides
@@ -73,7 +75,7 @@ def critical(grid: Grid, summary: Summary) -> Figure | None:
     return None if summary.ranks is None else critical_diagram(summary.ranks)
 
 
-def critical_diagram(ranks: MeanRanks) -> Figure:
+def critical_diagram(ranks: Ranks) -> Figure:
     """The diagram of any ranks. The better half of the designs is named on the left, the other on the right."""
     order = sorted(ranks.mean_ranks.items(), key=lambda item: item[1])
     # a bar of a single design says nothing; the longest first, so that the picture narrows downwards

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,12 +61,15 @@ def check_probe_folder(folder: Path, name: str) -> None:
         refuse_foreign(folder / f"{name}.{suffix}", ["" if has_result else MADE_BY])
 
 
-def save_probe(result: Any, folder: Path, name: str, draw: Callable[[], Sequence[Path]]) -> str:
-    """Write a result as JSON, then its figures. Returns a note."""
+def save_probe(result: Any, folder: Path, name: str, *names: Mapping[str, str]) -> str:
+    """Write a result as JSON, then its figure. Returns a note. names: what the user calls the designs, for some figures."""
     from unmask.io.files import write_json
+    from unmask.reporting.plotting import save_figure
+    from unmask.reporting.probe_figures import DRAWN
 
     write_json(folder / f"{name}.json", result.as_json())
-    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in draw())}."
+    files = save_figure(DRAWN[name](result, *names), folder, name)
+    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in files)}."
 
 
 def percent(share: float) -> str:
