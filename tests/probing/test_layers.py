@@ -30,7 +30,6 @@ from unmask.saving.load_model import load_encoder
 from unmask.tasks.find import find_task
 
 MEAN = Design("causal", "plain", "mean")
-RANDOM = np.random.default_rng(0)
 
 
 def test_cosines_by_hand() -> None:

@@ -15,7 +15,6 @@ from unmask.reporting.summary import Summary, comparable, summarise
 from unmask.statistics.bootstrap import Items, score
 from unmask.statistics.intervals import score_interval
 
-SIX = {f"sts-{place}": "sts" for place in range(6)}
 DESIGNS = {"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9), "last": ("causal/plain/last", 0.1)}
 MEAN, ECHO, LAST = (("smollm2", design) for design, _ in DESIGNS.values())
 TWIN = ("smollm2", "causal/plain/mean@all")
