@@ -124,19 +124,6 @@ def test_options_of_masked_and_geometry_reach_the_probe(run: Run, folder: Path) 
     assert (found["positives"], found["provenance"]["design"]) == (3, "causal/plain/mean")
 
 
-@pytest.mark.parametrize(
-    ("given", "part"),
-    [
-        (["words", "--train", "none.jsonl", "--test", "none.jsonl"], "There is no file 'none.jsonl'"),
-        (["prefix", "--layer", "9"], "Layer 9 does not exist"),
-    ],
-)
-def test_a_mistake_is_told_in_one_line(given: list[str], part: str, run: Run, folder: Path) -> None:
-    code, out, err = run(*given, "-m", folder / "saved")
-    assert (code, out) == (2, "")
-    assert part in err.strip().splitlines()[-1]
-
-
 def test_a_narrow_terminal_cuts_nothing_of_a_wide_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,6 @@ import torch
 from tests.conftest import TEXTS
 from tests.probing.models import predicting, saved_language_model
 from unmask.embedder import Embedder
-from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import mask_id
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
@@ -92,16 +91,6 @@ def test_neither_batch_nor_order_nor_padding_changes_it(attention: Any, tokenize
     assert total / sum(single.tokens for single in singles) == pytest.approx(together[2], abs=1e-5)
 
 
-def test_attention_rate_seed_and_mask_token_matter(tokenizer: Any) -> None:
-    one = predicting(tokenizer)
-    base = scores_of(probe_masked(one, TEXTS))
-    assert base == scores_of(probe_masked(one, TEXTS))
-    for options in ({"rate": 0.5}, {"seed": 1}, {"mask_token": "</s>"}):
-        assert scores_of(probe_masked(one, TEXTS, **options)) != base  # type: ignore[arg-type]
-    assert scores_of(probe_masked(replace(one, max_length=6), TEXTS)) != base
-    assert scores_of(probe_masked(predicting(tokenizer, "causal"), TEXTS)) != base
-
-
 def test_what_is_skipped_and_cut_is_counted(tokenizer: Any) -> None:
     found = probe_masked(replace(predicting(tokenizer), max_length=8), ["x", "", *TEXTS[:3]])
     assert (found.texts, found.skipped, found.max_length) == (3, 2, 8) and found.truncated == 3
@@ -123,11 +112,3 @@ def test_a_saved_embedder_has_its_attention_and_its_tied_head(tokenizer: Any, tm
     assert scores_of(probe_masked(own, TEXTS)) == scores_of(probe_masked(told, TEXTS))
     assert load_encoder(Source(str(tmp_path / "saved")), "causal", predicts=True).backbone.attention == "causal"
     assert load_encoder(Source(str(tmp_path / "saved"))).backbone.attention == "bidirectional"
-
-
-def test_a_head_that_was_not_saved_is_not_made_up(tokenizer: Any, tmp_path: Path) -> None:
-    base = saved_language_model(tmp_path / "base", tokenizer, tied=False)
-    assert isinstance(load_encoder(Source(str(base)), "causal", predicts=True), Encoder)  # untied, but there
-    Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
-    with pytest.raises(UnmaskError, match="saved without its language-model head"):
-        load_encoder(Source(str(tmp_path / "saved")), predicts=True)

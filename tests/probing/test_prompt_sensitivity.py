@@ -12,7 +12,6 @@ import pytest
 from tests.probing.models import pico_model
 from tests.tiny import FILES
 from unmask.designs.design import Design
-from unmask.errors import UnmaskError
 from unmask.probing.inputs import Pair, pair_cosines
 from unmask.probing.prompt_sensitivity import probe_prompts, summarise
 from unmask.statistics.correlations import spearman_matrix
@@ -55,11 +54,3 @@ def test_a_dense_model_has_hidden_states_only_and_pairs_may_lack_scores(tokenize
     found = probe_prompts(pico_model(tokenizer, "causal"), pairs, ("eol", "style", "tone"))
     assert (found.features, len(found.spearman), list(found.within)) == (("HS",), 3, ["HS"])
     assert [found.between, found.same_prompt, found.steadier, found.gold] == [None] * 4
-
-
-def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:
-    model = pico_model(tokenizer, "causal")
-    with pytest.raises(UnmaskError, match="at least 10 pairs and 2 prompts; there are 24 and 1"):
-        probe_prompts(model, PAIRS, ("eol", "eol"))
-    with pytest.raises(UnmaskError, match="the same score"):
-        probe_prompts(model, [replace(pair, score=1.0) for pair in PAIRS], ("eol", "tone"))

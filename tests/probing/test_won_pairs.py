@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from scipy.stats import spearmanr
 from tests.probing.models import pico_model
 from tests.tiny import FILES
 from unmask.designs.design import Design
-from unmask.errors import UnmaskError
 from unmask.probing.inputs import Pair, pair_cosines
 from unmask.probing.won_pairs import compare_ranks, probe_winners, rank_errors, shared_words
 from unmask.reporting.probe_figures import draw_pairs
@@ -44,15 +42,6 @@ def test_the_better_reading_wins_and_equal_ones_do_not() -> None:
     assert alike["margin"].interval[0] < 0 < alike["margin"].interval[1]
 
 
-def test_what_margins_go_with() -> None:
-    """The first reading knows the first hundred pairs and the second the others, which is what `half` says."""
-    noise, half = 3 * RANDOM.normal(size=200), np.arange(200) < 100
-    first, second = np.where(half, GOLD, noise), np.where(half, noise, GOLD)
-    found = compare_ranks(first, second, GOLD, {"half": half.astype(float), "nothing": RANDOM.normal(size=200)})
-    assert found["half"].interval[0] > 0.3
-    assert found["nothing"].interval[0] < 0 < found["nothing"].interval[1]
-
-
 def test_a_mixture_read_in_two_ways(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal", "olmoe")
     found = probe_winners(model, DESIGNS, PAIRS, limit=3)
@@ -80,10 +69,3 @@ def test_a_design_does_not_win_against_itself(tokenizer: Any) -> None:
     found = probe_winners(pico_model(tokenizer, "causal"), (DESIGNS[0], DESIGNS[0]), PAIRS)
     assert (found.wins, found.p, found.margin.value, found.first, found.second) == ((0, 0), 1.0, 0.0, (), ())
     assert draw_pairs(found).axes  # no margin to draw
-
-
-def test_pairs_without_different_scores_are_refused(tokenizer: Any) -> None:
-    model = pico_model(tokenizer, "causal")
-    for score in (None, 1.0):
-        with pytest.raises(UnmaskError, match="Every pair needs a score, and the scores must differ"):
-            probe_winners(model, (DESIGNS[0], DESIGNS[0]), [replace(pair, score=score) for pair in PAIRS])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,18 +60,6 @@ def test_the_sub_tokens_of_a_word_spell_it(tokenizer: Any) -> None:
         assert {tokenizer.decode([tokens.ids[at]]) for at in lost} <= {" "}  # a space that is a token of its own
 
 
-def test_a_bos_token_is_of_no_word_and_an_appended_eos_is_dropped() -> None:
-    from tokenizers import processors
-
-    tokenizer = make_tokenizer(add_bos=True)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    [tokens] = word_tokens(pico_model(tokenizer), SENTENCES[3:4])
-    assert tokens.ids[0] == 1 and tokens.words[0][0] == 1
-    assert tokens.ids[-1] != 2 and tokens.words[-1][-1] == len(tokens.ids) - 1
-
-
 def test_a_word_without_a_token_is_refused(tokenizer: Any) -> None:
     from tokenizers import normalizers
 
@@ -94,19 +81,6 @@ def test_a_words_vector_is_the_mean_of_its_states_shifted_by_hand(shift: bool, t
         moved = torch.cat([hidden[:1], hidden[:-1]]) if shift else hidden  # position 0 keeps its own state
         for positions in tokens.words:
             assert np.allclose(next(found), moved[list(positions)].mean(dim=0), atol=1e-5)
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2", "olmoe"])
-@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_vectors_depend_neither_on_the_batch_nor_on_the_order(family: str, attention: Any, tokenizer: Any) -> None:
-    one = pico_model(tokenizer, attention, family)
-    together = word_vectors(one, SENTENCES, 3, shift=True)
-    alone = np.concatenate([word_vectors(one, [sentence], 3, shift=True) for sentence in SENTENCES])
-    lone_batches = word_vectors(replace(one, batch_tokens=1), SENTENCES, 3, shift=True)
-    backwards = word_vectors(one, SENTENCES[::-1], 3, shift=True)
-    parts = np.split(backwards, np.cumsum([len(sentence.words) for sentence in SENTENCES[::-1]])[:-1])
-    for other in (alone, lone_batches, np.concatenate(parts[::-1])):
-        assert np.allclose(together, other, atol=1e-5)
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------

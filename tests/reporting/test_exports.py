@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,16 +44,6 @@ def test_designs_are_exported_in_order(small_report: Written) -> None:
     assert [float(row["mean"]) for row in exported] == sorted((float(row["mean"]) for row in exported), reverse=True)
     assert [row["place"] for row in exported] == ["1", "2", "3", "4"]
     assert float(exported[1]["behind"]) == pytest.approx(float(exported[0]["mean"]) - float(exported[1]["mean"]))
-
-
-def test_json_says_what_csv_says(small_report: Written) -> None:
-    content: dict[str, Any] = json.loads((small_report.page.parent / "data" / "report.json").read_text(encoding="utf-8"))
-    for name in ("results", "designs", "comparisons"):
-        texts = [{key: "" if value is None else str(value) for key, value in row.items()} for row in content[name]]
-        assert [{key: value for key, value in row.items() if value} for row in rows(small_report, name)] == [
-            {key: value for key, value in row.items() if value} for row in texts
-        ]
-    assert [one["kind"] for one in content["recommendations"]] == ["sts", "classification", "clustering"]
 
 
 def test_latex_marks_the_best_and_what_is_not_told_apart(small_report: Written) -> None:

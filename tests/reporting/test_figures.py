@@ -15,7 +15,7 @@ import pytest
 from matplotlib.text import Text
 
 from tests.reporting.conftest import Written
-from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, Ranked, write_exact
+from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, made_ranks, write_exact
 from unmask.evaluation.verdict import ranked
 from unmask.reporting.figures import (
     DIMENSIONS,
@@ -23,7 +23,6 @@ from unmask.reporting.figures import (
     TIME,
     TOKENS,
     Price,
-    critical_diagram,
     curves,
     draw,
     front,
@@ -34,22 +33,16 @@ from unmask.reporting.figures import (
 from unmask.reporting.grid import read_grid
 from unmask.reporting.plotting import arrange
 from unmask.reporting.summary import summarise
-from unmask.reporting.svg import ACCENT, as_svg, drawing, inline
+from unmask.reporting.svg import ACCENT, drawing, inline
 
 A, B, C, D = (("m", name) for name in "abcd")
 
 
-RANKS = Ranked({SCRIPT: 1.2, "$x^2$": 1.9, SPECIAL: 3.1, "_last": 3.8}, ((SCRIPT, "$x^2$"), ("$x^2$", SPECIAL, "_last")))
+RANKS = made_ranks({SCRIPT: 1.2, "$x^2$": 1.9, SPECIAL: 3.1, "_last": 3.8}, ((SCRIPT, "$x^2$"), ("$x^2$", SPECIAL, "_last")))
 
 
 def texts(svg: str) -> list[str]:
     return ["".join(one.itertext()) for one in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
-
-
-@pytest.fixture(scope="module")
-def diagram() -> str:
-    with drawing():
-        return as_svg(critical_diagram(RANKS))
 
 
 def test_the_front_holds_what_nothing_beats_for_less() -> None:
@@ -103,13 +96,6 @@ def test_files_are_written_as_svg_png_and_pdf(large_report: Written) -> None:
     for file in folder.glob("*.png"):
         assert file.read_bytes().startswith(b"\x89PNG")
     assert any(SCRIPT in text for text in texts((folder / "ranking.svg").read_text(encoding="utf-8")))
-
-
-def test_names_stay_text_in_a_diagram(diagram: str) -> None:
-    shown = " ".join(texts(diagram))
-    for name in RANKS.mean_ranks:
-        assert name in shown  # no mathematics of $x^2$, no tags, no escapes
-    assert "1.2" in shown
 
 
 def test_inlined_charts_refer_to_their_own_parts(large_report: Written) -> None:

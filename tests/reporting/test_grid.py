@@ -56,14 +56,6 @@ def test_a_task_whose_data_changed_is_another_task(tmp_path: Path) -> None:
     assert list(read_grid(tmp_path).tasks) == ["sts-0 (b33d919)", "sts-0 (fedcba9)", "topics"]
 
 
-def test_two_models_with_one_name_and_two_settings_are_four_systems(tmp_path: Path) -> None:
-    for model in ("a/llm", "b/llm"):
-        for dtype in ("float32", "bfloat16"):
-            replace(TWO, model=model).write(tmp_path, model=model, dtype=dtype)
-    grid = read_grid(tmp_path)
-    assert len(grid.systems) == len(set(grid.names.values())) == 8 and len(grid.results) == 16
-
-
 def test_a_result_without_its_items_is_left_out_and_counted(tmp_path: Path) -> None:
     store = TWO.write(tmp_path)
     (tmp_path / "items" / f"{store.results[0].conditions.key}.npz").unlink()
@@ -93,18 +85,6 @@ def test_a_failure_counts_until_the_cell_has_a_score(tmp_path: Path) -> None:
     assert SCRIPT in failure.error
     TWO.write(tmp_path)
     assert read_grid(tmp_path).failures == []
-
-
-def test_a_failure_stands_in_the_row_of_its_precision(tmp_path: Path) -> None:
-    TWO.write(tmp_path)
-    of = replace(TWO, without=[("mean", "topics")])
-    of.write(tmp_path, dtype="float32")
-    add_failure(tmp_path, of, "mean", "topics", dtype="float32")
-    add_failure(tmp_path, of, "mean", "topics", dtype="bfloat16")  # scored since
-    grid = read_grid(tmp_path)
-    assert grid.failed == {(("smollm2 (float32)", MEAN[1]), "topics"): 0} and len(grid.failures) == 1
-    page = write_report(tmp_path, tmp_path / "report").read_text()
-    assert page.count('data-row="f0"') == 1, "one cell says that it failed"
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:

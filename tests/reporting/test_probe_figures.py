@@ -11,9 +11,8 @@ import pytest
 
 from unmask.probing.clusters import Agreement, Clusters
 from unmask.probing.prompt_sensitivity import NINE, PromptSensitivity
-from unmask.probing.won_pairs import WonPairs
 from unmask.reporting.plotting import arrange, layer_ticks, new_figure, save_figure
-from unmask.reporting.probe_figures import draw_clusters, draw_pairs, draw_prompts
+from unmask.reporting.probe_figures import draw_clusters, draw_prompts
 from unmask.statistics.intervals import Estimate
 
 if TYPE_CHECKING:
@@ -67,22 +66,6 @@ def test_a_prompt_has_its_points_at_its_label(features: tuple[str, ...]) -> None
     points = np.array([container.lines[0].get_ydata() for container in gold.containers])
     assert points.shape == (len(features), len(NINE))
     assert points.mean(axis=0) == pytest.approx(gold.get_yticks())
-
-
-def test_a_line_of_won_pairs_counts_the_margins_that_reach_x() -> None:
-    errors = RANDOM.uniform(0, 0.5, (2, 60))
-    margins = errors[1] - errors[0]
-    wins = (int((margins > 0).sum()), int((margins < 0).sum()))
-    found = WonPairs(
-        ("a", "b"), (ESTIMATE,) * 2, ESTIMATE, ESTIMATE, wins, 0.1, {}, (), (), (tuple(errors[0]), tuple(errors[1])), 60, "", {}
-    )
-    lines = drawn(draw_pairs(found)).axes[1].get_lines()
-    for line, side in zip(lines, (margins[margins > 0], -margins[margins < 0]), strict=True):
-        assert line.get_drawstyle() == "steps-pre", "a count has steps and no slopes"
-        x, y = np.array(line.get_xdata()), np.array(line.get_ydata())
-        for at in (*side, *RANDOM.uniform(0, side.max(), 20)):
-            assert y[np.searchsorted(x, at)] == (side >= at).sum()
-        assert (x[0], y[0], y[-1]) == (0, len(side), 0)
 
 
 def test_layers_are_numbered_evenly_and_from_their_own_numbers() -> None:

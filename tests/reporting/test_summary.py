@@ -12,8 +12,6 @@ from tests.reporting.synthetic import Folder
 from unmask.evaluation.results import ResultStore
 from unmask.reporting.grid import Grid, read_grid
 from unmask.reporting.summary import Summary, comparable, summarise
-from unmask.statistics.bootstrap import Items, score
-from unmask.statistics.intervals import score_interval
 
 DESIGNS = {"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9), "last": ("causal/plain/last", 0.1)}
 MEAN, ECHO, LAST = (("smollm2", design) for design, _ in DESIGNS.values())
@@ -51,14 +49,6 @@ def test_a_twin_of_the_best_is_tied_with_it(tmp_path: Path) -> None:
     assert set(found.lead.tied) == {TWIN}
 
 
-def test_marks_say_of_a_single_task_what_the_tests_of_all_pairs_say(tmp_path: Path) -> None:
-    near = {f"near-{place}": (f"causal/plain/mean@{place}", 0.5 + 0.02 * place) for place in range(1, 9)}
-    _, found = stood(tmp_path, Folder(near, {"sts-0": "sts"}))
-    assert {system for (system, _), mark in found.marks.items() if mark == "tied"} == set(found.lead.tied)
-    assert 0 < len(set(found.lead.tied)) < 7
-    assert found.advice[0].tied == found.lead.tied
-
-
 def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     for place, (label, (design, _)) in enumerate(DESIGNS.items()):
@@ -68,29 +58,6 @@ def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
     assert found.marks == {(LAST, "a"): "best"}
     assert found.tests == []
     assert found.untested == ["a"]
-
-
-def test_v_measure_lies_within_its_interval(tmp_path: Path) -> None:
-    """Resamples of clusters score higher than the items do; many poor clusters the most."""
-    store = ResultStore(tmp_path)
-    random = np.random.default_rng(0)
-    for task in ("topics", "others"):
-        items = Items("v-measure", {"assigned": random.integers(0, 20, (60, 1)), "label": random.integers(0, 20, (60, 1))})
-        result, _ = Folder({}, {}).result("mean", MEAN[1], task, "clustering", np.full(60, 0.5))
-        store.add(result.model_copy(update={"main_score": score(items), "interval": score_interval(items)}), items)
-    grid = read_grid(tmp_path)
-    found = summarise(grid)
-    low, high = found.intervals[MEAN]
-    assert low < dict(found.order)[MEAN] < high
-    assert (low + high) / 2 == pytest.approx(dict(found.order)[MEAN], abs=0.02)
-
-
-def test_an_interval_without_a_width_is_made_anew(tmp_path: Path) -> None:
-    """As older versions left them: a bootstrap of twenty outcomes that are all alike."""
-    grid, found = stood(tmp_path, Folder({"sure": ("causal/plain/mean", 9.0)}, {"sts-0": "sts"}))
-    assert grid.store.results[0].interval == (1.0, 1.0)
-    assert grid.results[0].interval == pytest.approx((0.839, 1.0), abs=1e-3)
-    assert found.intervals == {grid.systems[0]: grid.results[0].interval}
 
 
 def test_systems_without_the_task_that_most_have_are_not_ranked(tmp_path: Path) -> None:

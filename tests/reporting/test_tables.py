@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from tests.reporting.synthetic import Folder
-from unmask.designs.design import parse_designs
 from unmask.evaluation.results import ResultStore
 from unmask.evaluation.verdict import comparisons
 from unmask.io.terminal import console
@@ -80,9 +79,3 @@ def test_the_table_of_a_demo_breaks_no_word(width: int, tmp_path: Path) -> None:
     names = ["clustering", "retrieval", "sts", "topics", "V-measure", "nDCG@10", "Spearman", "tokens", *EIGHT]
     assert [name for name in names if name not in words] == []
     assert "my täsk [v2]" in printed(tmp_path / "b", Folder(EIGHT, {"my täsk [v2]": "sts"}), width)
-
-
-def test_a_design_with_a_name_is_shown_by_it(tmp_path: Path) -> None:
-    [(label, design)] = parse_designs('topic=causal/"The topic of {text} is"/last').items()
-    text = printed(tmp_path, Folder({label: (design.name, 0.5), "mean": ("causal/plain/mean", 0.2)}, STARTER), 80)
-    assert "topic" in text.split() and "{text}" not in text

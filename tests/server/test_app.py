@@ -172,15 +172,6 @@ def test_a_mistake_is_reported_in_one_sentence(body: Any, status: int, param: st
     assert (answer.status, answer.error["param"]) == (status, param), answer.body
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/v1/embeddings", 405), ("GET", "/v1/models/nobody", 404), ("GET", "/%00", 404)],
-)
-def test_a_wrong_path_is_reported(method: str, path: str, status: int, client: Client) -> None:
-    answer = client.ask(method, path)
-    assert (answer.status, answer.error["code"]) == (status, "model_not_found" if path.endswith("nobody") else None)
-
-
 # --- other paths -----------------------------------------------------------------------------------------------------
 
 

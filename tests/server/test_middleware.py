@@ -156,29 +156,6 @@ def test_a_body_that_is_too_long_is_refused(size: int, client: Client) -> None:
     assert answer.startswith(b"HTTP/1.1 413") and b"longer than 10000 bytes" in answer
 
 
-def test_a_body_in_chunks_is_counted(client: Client) -> None:
-    chunks = (b"3e8\r\n" + b" " * 1000 + b"\r\n") * 11 + b"0\r\n\r\n"
-    assert send(client, chunks, "Transfer-Encoding: chunked\r\n").startswith(b"HTTP/1.1 413")
-    body = json.dumps({"model": "mean", "input": "x" * 50}).encode()
-    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    assert send(client, chunks, "Transfer-Encoding: chunked\r\n").startswith(b"HTTP/1.1 200")
-
-
-def test_a_full_queue_says_when_to_retry(client: Client, hold: Hold) -> None:
-    batcher = client.server.service.batcher
-    threads, _ = in_threads(1, lambda _: client.embed("first"))
-    assert hold.entered.wait(10)
-    waiting, _ = in_threads(1, lambda _: client.embed(["word " * 15] * 8))
-    until(lambda: batcher.waiting[0] == 8)
-    refused = client.embed(["word " * 15] * 8)
-    assert refused.status == 429 and refused.error["type"] == "rate_limit_error"
-    assert 1 <= int(refused.headers["retry-after"]) <= 60
-    hold.release()
-    for thread in (*threads, *waiting):
-        thread.join(20)
-    assert client.embed("again").status == 200
-
-
 # --- disconnects and stopping ----------------------------------------------------------------------------------------
 
 

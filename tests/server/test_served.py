@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.conftest import TEXTS
 from tests.encoding.test_encoder import with_longrope
 from unmask.embedder import Embedder
 from unmask.encoding import replicas
-from unmask.errors import UnmaskError
 from unmask.server.served import ServedModels, load_models
 
 EXACT = {"dtype": "float32", "device": "cpu"}
@@ -33,16 +31,6 @@ def test_designs_of_one_model_share_its_weights(pico_folder: Callable[[str], Pat
         alone = Embedder.from_pretrained(pico_folder("llama"), model.embedder.design, **EXACT)  # type: ignore[arg-type]
         assert np.array_equal(model.embedder.encode(TEXTS), alone.encode(TEXTS))
         assert model.dim == alone.dim
-
-
-def test_a_model_of_sentence_transformers_is_served_by_a_design_that_is_named(
-    pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "tuned"))
-    (folder / "modules.json").write_text("[]")
-    with pytest.raises(UnmaskError, match="is a sentence-transformers model"):
-        load_models(str(folder), **EXACT)
-    assert list(load_models(str(folder), "mean", **EXACT)) == ["mean"]
 
 
 @pytest.mark.parametrize("family", ["llama", "olmoe"])
@@ -71,15 +59,6 @@ def test_several_prompts_are_served_as_their_mean(pico_folder: Callable[[str], P
     found = np.stack(models.compute(0, models["both"].group, values))
     expected = np.concatenate([np.asarray(models[name].embedder.encode(texts)) for name in ("both", "z")])
     assert np.allclose(found, expected, atol=2e-5)
-
-
-def test_a_saved_embedder_can_be_read_by_other_designs_too(pico: Callable[..., Embedder], tmp_path: Path) -> None:
-    pico("causal/instruction/mean/zscore", instructions={"query": "Find it"}).fit(TEXTS).save_pretrained(tmp_path / "mine")
-    models = load_models(str(tmp_path / "mine"), "z=causal/instruction/mean/zscore,last", **EXACT)
-    assert list(models) == ["z", "last"]
-    saved = Embedder.from_pretrained(tmp_path / "mine")
-    assert np.array_equal(models["z"].embedder.encode(TEXTS), saved.encode(TEXTS)), "the fit is not the saved one"
-    assert models["last"].embedder.instructions == {} and models["z"].embedder.instructions == {"query": "Find it"}
 
 
 def test_workers_with_a_core_each_compute_what_one_computes(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
@@ -25,21 +24,15 @@ from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.runs import runs
-from unmask.runs.runs import RunRecord
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Agreement
 from unmask.studies.embedders.comparison import Scored, agreement_test, agreements, compare_embedders
-from unmask.studies.embedders.run import _require_held_out
 from unmask.studies.engine import PACKAGES, load_plan
 from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results
-from unmask.tasks.find import resolve_tasks
-from unmask.tasks.task import LocalTask
 from unmask.training.data import DataSet
 from unmask.training.recipe import load_recipe, read_sets
-from unmask.training.run import hash_of_texts
 
 STUDIES = [study for study, package in PACKAGES.items() if package == "embedders"]
 
@@ -283,20 +276,6 @@ def test_a_model_may_be_removed_once_it_is_scored(
     monkeypatch.setattr("unmask.studies.embedders.models.read_sets", changed)
     with pytest.raises(AssertionError, match="trained again"):
         CliRunner().invoke(app, of_copy, catch_exceptions=False)
-
-
-@pytest.mark.parametrize(("digest", "refused"), [("as now", False), ("another", True), (None, True)])
-def test_a_task_whose_texts_have_changed_since_the_training_is_refused(
-    digest: str | None, refused: bool, tmp_path: Path
-) -> None:
-    [task] = resolve_tasks(["starter:sts"])
-    assert isinstance(task, LocalTask)
-    hashes = {task.name: hash_of_texts(task.texts_and_pairs) if digest == "as now" else digest} if digest else {}
-    folder = tmp_path / "models" / "full" / "seed0"
-    folder.mkdir(parents=True)
-    RunRecord(settings={"held_out_tasks": hashes}, inputs={}, key="").write(folder / runs.RECORD)
-    with pytest.raises(UnmaskError, match="had the task 'starter-sts' with these texts") if refused else nullcontext():
-        _require_held_out([task], tmp_path)
 
 
 N = 120

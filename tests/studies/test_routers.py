@@ -13,17 +13,13 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from tests.studies import smoke
 from tools.keep import MEASURED
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.io.arrays import load_arrays
-from unmask.models.bundled import resolve
 from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
-from unmask.moe.routing.record import read_record
 from unmask.runs import runs
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.engine import load_plan as load_any_plan
@@ -39,7 +35,7 @@ from unmask.studies.routers.analysis import (
     rows_of,
     verdicts,
 )
-from unmask.studies.routers.cells import Anchor, Cell, CellRecord, response_choices
+from unmask.studies.routers.cells import Anchor, Cell, CellRecord
 from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, reference_of
 from unmask.studies.routers.findings import _MEASURES, MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import RoutersPlan, draw
@@ -291,22 +287,6 @@ def test_cells_of_different_experts_are_refused_and_older_cells_accepted(whole: 
     done = CliRunner().invoke(app, command(tmp_path))
     assert isinstance(done.exception, UnmaskError) and "'far/math'" in str(done.exception)
     assert "'anchored' with seed 1" in str(done.exception) and "different experts" in str(done.exception)
-
-
-def test_only_tokens_of_responses_are_counted(whole: Path) -> None:
-    cell = whole / "cells" / "standard" / "0"
-    counts = load_arrays(cell / "counts.npz")["counts"]
-    lessons = [one for name in DOMAINS for one in read_lessons(whole / "lessons" / "far" / f"{name}.held-out.jsonl")]
-    tokenizer = AutoTokenizer.from_pretrained(resolve("pico"))
-    record = read_record(cell / "routing")
-    for text, lesson in enumerate(lessons):
-        ends = [last for _, last in tokenizer(lesson.prompt + lesson.output, return_offsets_mapping=True)["offset_mapping"]]
-        wanted = sum(last > len(lesson.prompt) for last in ends[: record.settings.max_length])
-        assert (counts[text].sum(axis=1) == wanted).all() and wanted < len(ends)
-    by_response, strength = response_choices(record, [0] * len(lessons))
-    assert (by_response.sum(axis=(1, 2)) > counts.sum(axis=(1, 2))).all(), "from the beginning, there are more"
-    sums = [gates.astype(np.float64).sum(axis=1) for batch in record.batches() for gates in batch.gates]
-    assert strength == pytest.approx(np.mean(sums), rel=1e-6)
 
 
 @pytest.mark.parametrize("study", ["routers", "moee", "pooling-and-attention"])

@@ -195,40 +195,6 @@ def test_abilities_are_added_to_a_finished_study_and_a_stopped_run_continues(
     assert len(said) == len(EVERY_ROW) and all(len(values["piqa"]) == 4 for values in found.abilities.values())
 
 
-def test_tests_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
-    piqa = file_of(tmp_path, "few", 3)
-    no_math = [f'abilities.piqa="{piqa}"', 'abilities.math="math/test.jsonl"', "abilities.math=false"]
-    for settings, why in (
-        (['abilities.mbpp=""'], "run_code=true"),
-        (
-            ['abilities.math="math/test.jsonl"'],
-            r"The file of the ability test 'math' does not exist: '.*math/test.jsonl'.*--set abilities.math=''\), or .*=false",
-        ),
-        (['abilities.nothing=""'], "nothing"),
-    ):
-        with pytest.raises(UnmaskError, match=why):
-            run(tmp_path / "study", *settings, data=tmp_path)
-    assert not list((tmp_path / "study").glob("[a-z]*"))
-    assert load_plan("smoke", no_math).requested_abilities == {"piqa": piqa}
-
-
-def test_the_command_of_a_study_can_be_typed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder below the current one keeps its path. No other path of this machine is shown."""
-    from unmask.cli.reproduce import _command
-
-    (tmp_path / "here" / "made" / "mixture").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "here")
-    for given, named in (
-        ("made/mixture", "made/mixture"),
-        ("smollm2", "smollm2"),
-        ("someone/on-a-hub", "someone/on-a-hub"),
-        (str(tmp_path / "here/made/mixture"), "mixture"),
-        ("../here/made/mixture", "mixture"),
-        (".", "here"),
-    ):
-        assert f" -m {named} " in _command("moee", "small", given, None, None, "auto")
-
-
 def test_steps_and_batches_follow_from_the_plan(tmp_path: Path) -> None:
     small = load_plan("small")
     assert small.expert_learning(4 * small.number, 0).steps == 4 * small.expert_learning(small.number, 0).steps, "equal data"

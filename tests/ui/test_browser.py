@@ -218,14 +218,6 @@ def test_the_routing_of_a_mixture(look: Any, routed: Client) -> None:
     assert section.locator(".under .badge").count() == 2
 
 
-def test_only_a_model_with_experts_has_the_view_of_routing(look: Any, dense: Client, routed: Client) -> None:
-    assert look(routed).page.locator("#tab-routing").is_visible()
-    seen = look(dense)
-    assert not seen.page.locator("#tab-routing").is_visible() and "dense" in seen.page.locator("#facts").inner_text()
-    seen.page.goto(f"http://127.0.0.1:{dense.server.port}/?token={dense.server.token}#routing")
-    seen.page.locator("#compare table.heat").first.wait_for()
-
-
 # --- map -------------------------------------------------------------------------------------------------------------
 
 
@@ -301,40 +293,3 @@ def test_every_view_fits_and_can_be_read(width: int, look: Any, dense: Client, r
             for scheme in ("dark", "light") if width > 1000 else ():  # colours do not depend on the width
                 seen.page.emulate_media(color_scheme=scheme)
                 assert seen.page.evaluate(CONTRAST) >= 4.5, (view, scheme)
-
-
-def test_tabbing_goes_through_every_control_and_each_has_a_name(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    for view in views_of(dense):
-        section = seen.view(view)
-        if view == "tokens":
-            seen.fill(view, "The film is long.")
-        if view == "map":
-            section.locator(".labels button", has_text="odd").click()  # a short list
-        first = seen.page.locator("#design-0")
-        first.focus()
-        first.evaluate("one => { one.dataset.reached = 1; }")
-        outlines = []
-        for _ in range(120):
-            seen.page.keyboard.press("Tab")
-            outlines.append(
-                seen.page.evaluate(
-                    """() => {
-                        const one = document.activeElement;
-                        one.dataset.reached = 1;
-                        return one === document.body ? null : getComputedStyle(one).outlineStyle;
-                    }"""
-                )
-            )
-            if outlines[-1] is None:
-                break
-        missed, nameless = seen.page.evaluate(
-            """() => [
-                [...document.querySelectorAll("a[href], button:not([role=tab]), input, select, textarea, summary, [tabindex='0']")]
-                    .filter((one) => one.getClientRects().length && one.checkVisibility() && !one.dataset.reached),
-                [...document.querySelectorAll("button, input, select, textarea, canvas, table.heat")]
-                    .filter((one) => one.getClientRects().length && !one.labels?.length && !one.ariaLabel && !one.textContent.trim()),
-            ].map((some) => some.map((one) => one.outerHTML.slice(0, 80)))"""
-        )
-        assert (missed, nameless) == ([], []), view
-        assert set(outlines[:-1]) <= {"solid", "auto"}, view  # whatever has the focus shows it

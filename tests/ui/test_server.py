@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from tests.abuse.forking import program, start, wait
 from tests.in_process import run_program
 from tests.server.running import until
-from tests.tiny import write_rows
 from unmask.cli import app
 from unmask.embedder import Embedder
 from unmask.ui.server import PageServer, load_page, open_in_browser, read_inputs
@@ -71,14 +70,6 @@ def address_in(file: Path) -> str:
     """The address that a page has printed, or nothing."""
     printed = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+(?=\s)", file.read_text("utf-8") if file.exists() else "")
     return printed[0] if printed else ""
-
-
-def test_check_says_what_would_be_shown(
-    pico_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"text": "a", "kind": "b"}])
-    words: list[str | Path] = ["ui", "-m", pico_folder("llama"), "--corpus", file, "--label", "kind", "-d", "mean", "--check"]
-    assert run_program(words, monkeypatch, capfd)[:2] == (0, "designs: mean\ntexts.jsonl: 1 texts\n")
 
 
 def test_the_browser_gets_a_private_file_and_not_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

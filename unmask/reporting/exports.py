@@ -205,15 +205,13 @@ def escape_latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for part in parts for character in part)
 
 
-def _no_formula(value: Any) -> Any:
-    """A text that a spreadsheet shows and does not run: with an apostrophe before what could begin a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
 def _write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    def without_formula(value: Any) -> Any:  # a spreadsheet shows a text behind an apostrophe, and does not run it
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
     columns = list(dict.fromkeys(column for row in rows for column in row))
     with atomic(file) as scratch, scratch.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({column: _no_formula(value) for column, value in row.items()} for row in rows)
+        writer.writerows({column: without_formula(value) for column, value in row.items()} for row in rows)
     return file

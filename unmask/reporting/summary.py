@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -60,6 +60,8 @@ class Summary:
 
 def summarise(grid: Grid) -> Summary:
     """Test and rank what a grid holds."""
+    from unmask.statistics.ranks import critical_differences
+
     results = comparable(grid.results)
     order = ranked(results)
     systems = {system for system, _ in order}
@@ -77,8 +79,13 @@ def summarise(grid: Grid) -> Summary:
             advice.append(leader)
             if bounds := _interval(grid, leader.system, tasks):
                 advice_intervals[kind] = bounds
-    scores = {grid.names[system]: [grid.cells[system, task].main_score for task in common] for system in dict(order)}
-    significant = {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.winner} if tests else None
+    try:
+        scores = {grid.names[system]: [grid.cells[system, task].main_score for task in common] for system in dict(order)}
+        ranks: Ranks | None = critical_differences(scores)
+        if tests and ranks:  # the groups are those of the page's tests
+            ranks = ranks.grouped_by({frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.winner})
+    except ValueError:  # too few tasks or designs
+        ranks = None
     return Summary(
         order=order,
         common=common,
@@ -94,7 +101,7 @@ def summarise(grid: Grid) -> Summary:
         lead=first,
         advice=advice,
         advice_intervals=advice_intervals,
-        ranks=_ranks(scores, significant),
+        ranks=ranks,
         untested=untested,
         references=compare_references(first, order, tests),
     )
@@ -147,17 +154,3 @@ def _marks(grid: Grid) -> tuple[dict[tuple[System, str], Mark], list[str]]:
                 untested.append(task)
             advance(len(of_task))
     return marks, untested
-
-
-def _ranks(scores: Mapping[str, Sequence[float]], significant_pairs: Collection[frozenset[str]] | None) -> Ranks | None:
-    """Mean ranks, or None where there are too few tasks or designs.
-
-    significant_pairs: pairs that differ in the page's tests; they define the groups. None: groups follow from the tests of the ranks.
-    """
-    from unmask.statistics.ranks import critical_differences
-
-    try:
-        ranks = critical_differences(scores)
-        return ranks if significant_pairs is None else ranks.grouped_by(significant_pairs)
-    except ValueError:
-        return None

@@ -101,7 +101,8 @@ def write_lessons(source: Source, data: StudyData, folder: Path, number: int, *,
     for name, seeds in data.seeds.items():
         of_domain = inside(folder, name)
         report = specialise(
-            writer, source.model, load_domain(name), seeds[:_SEEDS], of_domain, writing, forbidden, weights=weights
+            writer, source.model, load_domain(name), seeds[:_SEEDS],
+            folder=of_domain, plan=writing, forbidden=forbidden, weights=weights,
         )  # fmt: skip
         say(
             f"{source.model}: {name}: {counted(report.kept, 'lesson')} kept, of {counted(report.written, 'written instruction')}"
