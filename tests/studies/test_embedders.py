@@ -76,17 +76,22 @@ def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
         load_plan("moee", "small", [setting])
 
 
-def result(store: ResultStore, model: str, task: str, values: np.ndarray, kind: str = "classification") -> Result:
-    """A result whose score is the mean of its items."""
+def kept(store: ResultStore, name: str, kind: str, items: Items, task: str) -> Result:
+    """A result in a store; its score is the mean of its items if they have values."""
     conditions = Conditions(
-        model=model, model_revision="1", design="causal/plain/mean", task=task, task_revision="1", max_length=8, dtype="float32"
+        model=name, model_revision="1", design="causal/plain/mean", task=task, task_revision="1", max_length=8, dtype="float32"
     )
+    score = float(items.columns["value"].mean()) if "value" in items.columns else 0.5
     made = Result(
-        model=model, design="causal/plain/mean", label="a", task=task, kind=kind, metric="accuracy", main_score=float(values.mean()),
-        interval=None, n=len(values), scores={}, dim=2, texts=1, tokens=1, truncated=0, conditions=conditions, provenance={},
+        model=name, design="causal/plain/mean", label=name, task=task, kind=kind, metric="m", main_score=score, interval=None,
+        n=items.n, scores={}, dim=2, texts=1, tokens=1, truncated=0, conditions=conditions, provenance={},
     )  # fmt: skip
-    store.add(made, Items("mean", {"value": values}))
+    store.add(made, items)
     return made
+
+
+def result(store: ResultStore, model: str, task: str, values: np.ndarray, kind: str = "classification") -> Result:
+    return kept(store, model, kind, Items("mean", {"value": values}), task)
 
 
 def scored(store: ResultStore, name: str, shift: float, seeds: int, tasks: int, of_seeds: float = 0.0) -> Scored:
@@ -283,18 +288,6 @@ N = 120
 GOLD = np.random.default_rng(0).normal(size=N)
 
 GROUPS = np.random.default_rng(1).integers(3, size=(N, 4))
-
-
-def kept(store: ResultStore, name: str, kind: str, items: Items, task: str) -> Result:
-    conditions = Conditions(
-        model=name, model_revision="1", design="causal/plain/mean", task=task, task_revision="1", max_length=8, dtype="float32"
-    )
-    made = Result(
-        model=name, design="causal/plain/mean", label=name, task=task, kind=kind, metric="m", main_score=0.5, interval=None,
-        n=items.n, scores={}, dim=2, texts=1, tokens=1, truncated=0, conditions=conditions, provenance={},
-    )  # fmt: skip
-    store.add(made, items)
-    return made
 
 
 def pairs(store: ResultStore, name: str, noise: float, prompts: int = 3, runs: int = 1, kind: str = "sts") -> list[Scored]:

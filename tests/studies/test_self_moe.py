@@ -84,14 +84,14 @@ def test_every_table_is_there(whole: Path) -> None:
         MIXSE,
         "MiXSE, renormalised",
     ]
-    assert {row["model"] for row in found["ablations"]} > {"MiXSE, random", "layer routers", "shared expert", "joint top-2"}
+    assert {row["model"] for row in found["ablations"]} > {"MiXSE, random", "shared expert", "joint top-2"}
     assert [row["model"] for row in found["experts"]] == [
         "0: base", "1: knowledge", "2: and reasoning", "3: and math", "4: and coding",
     ]  # fmt: skip
     assert [row["model"] for row in found["lessons"]] == [
         f"{name}, {number} lessons" for number in (2, 5) for name in (INSTANCE, MIXSE)
     ]
-    assert set(found["routing"]) == {MIXSE, "layer routers", "shared expert", "joint top-2"}
+    assert set(found["routing"]) == {MIXSE, "shared expert", "joint top-2"}
     assert found["overhead"]["experts"] == 4 and found["overhead"]["forward"] > 0
     report = (whole / "report.md").read_text()
     for title in (
@@ -161,7 +161,7 @@ def file_of(folder: Path, name: str, number: int) -> str:
 EVERY_ROW = [
     BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", "DARE", "linear", MIXSE,
     "MiXSE, renormalised", "MiXSE, top-2", "MiXSE, top-2 renormalised", "MiXSE, all", "MiXSE, random", "MiXSE, uniform",
-    "layer routers", "shared expert", "joint top-2", "MiXSE of 2", "MiXSE of 3", "instance merging 2", "MiXSE 2",
+    "shared expert", "joint top-2", "MiXSE of 2", "MiXSE of 3", "instance merging 2", "MiXSE 2",
 ]  # fmt: skip
 
 

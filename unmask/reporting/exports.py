@@ -9,9 +9,8 @@ from typing import Any
 
 from unmask.io.files import atomic, write_json
 from unmask.io.terminal import visible
-from unmask.reporting.grid import Grid
+from unmask.reporting.grid import Grid, metric_name
 from unmask.reporting.summary import Summary
-from unmask.reporting.tables import metric_name
 
 Record = dict[str, Any]
 _ROTATE_FROM = 7

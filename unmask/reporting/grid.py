@@ -19,6 +19,21 @@ from unmask.evaluation.word_level import split_word_level
 _SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation", "trust_remote_code", "own_prompts")
 _REVISION = "model_revision"
 Measured = TypeVar("Measured", Result, Failure)
+METRIC_NAMES = {
+    "cosine_spearman": "Spearman",
+    "cosine_ap": "avg. prec.",
+    "accuracy": "accuracy",
+    "v_measure": "V-measure",
+    "ndcg_at_10": "nDCG@10",
+    "map_at_1000": "MAP",
+    "entity_f1": "entity F1",
+    "ami": "AMI",
+}
+
+
+def metric_name(metric: str) -> str:
+    """The short name of a metric."""
+    return METRIC_NAMES.get(metric, metric)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from unmask.evaluation.seed_means import one_seed
 from unmask.evaluation.verdict import System, tests_used
 from unmask.io.terminal import enumeration
 from unmask.reporting.figures import front, main_price, priced
-from unmask.reporting.grid import Grid
+from unmask.reporting.grid import METRIC_NAMES, Grid, metric_name
 from unmask.reporting.summary import Mark, Summary, candidates
-from unmask.reporting.tables import METRIC_NAMES, metric_name
 from unmask.reporting.template import STYLE, fill, part
 from unmask.statistics.intervals import Bounds
 from unmask.tasks.kinds import KINDS

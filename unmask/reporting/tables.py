@@ -15,6 +15,7 @@ from unmask.evaluation.seed_means import DEVIATION
 from unmask.evaluation.verdict import Comparison, System, display_name, ranked, tests_used, tokens_per_text
 from unmask.io.terminal import console, counted, two_lines, visible
 from unmask.io.terminal import table as empty_table
+from unmask.reporting.grid import metric_name
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.tasks.kinds import KINDS
 
@@ -28,22 +29,6 @@ if TYPE_CHECKING:
 
 _NAME = 44  # characters of a design that heads a row of differences, beyond which it is cut
 _DESIGN, _COLUMN = 40, 8  # characters of a design with its rank and cost, and of a score
-
-METRIC_NAMES = {
-    "cosine_spearman": "Spearman",
-    "cosine_ap": "avg. prec.",
-    "accuracy": "accuracy",
-    "v_measure": "V-measure",
-    "ndcg_at_10": "nDCG@10",
-    "map_at_1000": "MAP",
-    "entity_f1": "entity F1",
-    "ami": "AMI",
-}
-
-
-def metric_name(metric: str) -> str:
-    """The short name of a metric."""
-    return METRIC_NAMES.get(metric, metric)
 
 
 def ranking(results: Sequence[Result], width: int) -> Table:
