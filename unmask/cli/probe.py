@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,10 +113,8 @@ def prefix(
 
     MODEL:causal and MODEL:bidirectional choose the attention of each.
     """
-    from unmask.probing.prefix_stages import attention_in, compare_stages
-    from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
-    from unmask.reporting.probe_figures import draw_stages
-    from unmask.reporting.probe_tables import check_probe_folder, prefix_table, save_probe
+    from unmask.probing.prefixes import TRIPLES, attention_in, compare_stages, probe_prefixes, read_triples
+    from unmask.reporting.probe_tables import check_probe_folder, prefix_table
     from unmask.saving.load_model import load_encoder
 
     if output:
@@ -128,8 +125,7 @@ def prefix(
         for name, stage_attention in map(attention_in, model)
     ]
     result = compare_stages(model, gaps)
-    note = [save_probe(result, output, "prefix", partial(draw_stages, result, output))] if output else []
-    _show(result, prefix_table(result, len(rows)), as_json, note)
+    _show(result, prefix_table(result, len(rows)), as_json, output, "prefix")
 
 
 def geometry(
@@ -146,7 +142,8 @@ def geometry(
 ) -> None:
     """Measure how close paraphrases are (alignment) and how evenly texts spread (uniformity). Lower is better for both."""
     from unmask.embedder import Embedder
-    from unmask.probing.geometry import probe_geometry, read_pairs
+    from unmask.probing.geometry import probe_geometry
+    from unmask.probing.inputs import read_pairs
     from unmask.reporting.probe_tables import geometry_table
 
     rows = read_pairs(pairs)
@@ -171,8 +168,8 @@ def masked(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
+    from unmask.probing.inputs import read_texts
     from unmask.probing.masked import probe_masked
-    from unmask.probing.texts import read_texts
     from unmask.reporting.probe_tables import masked_table
     from unmask.saving.load_model import load_encoder
 
@@ -199,7 +196,7 @@ def head(
     """Show which layers a trained layer-attention head reads."""
     from unmask.embedder import Embedder
     from unmask.probing.attribution import attribute_layers
-    from unmask.probing.texts import read_texts
+    from unmask.probing.inputs import read_texts
     from unmask.reporting.plotting import require_figure_file
     from unmask.reporting.probe_figures import draw_attribution
     from unmask.reporting.probe_tables import attribution_table
@@ -210,7 +207,7 @@ def head(
     result = attribute_layers(Embedder.from_pretrained(model, **asdict(options)), rows)
     if output is not None:
         draw_attribution(result, output)
-    _show(result, attribution_table(result), as_json, [f"Drawn to {output}."] if output else [])
+    _show(result, attribution_table(result), as_json)
 
 
 def clusters(
@@ -230,16 +227,14 @@ def clusters(
     """Show whether two designs group texts in the same way, compared with chance."""
     from unmask.designs.design import labelled_pair
     from unmask.probing.clusters import probe_clusters, read_texts
-    from unmask.reporting.probe_figures import draw_clusters
-    from unmask.reporting.probe_tables import check_probe_folder, clusters_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, clusters_table
 
     check_probe_folder(output, "clusters")
     rows, gold = read_texts(texts, column, label, limit)
     labels, pair = labelled_pair(designs)
     loaded = _load(model, pair[0].attention, options)
     result = probe_clusters(loaded, pair, rows, gold, clusters=number, seeds=seeds)
-    note = save_probe(result, output, "clusters", partial(draw_clusters, result, output, labels))
-    _show(result, clusters_table(result, labels, label), as_json, [note])
+    _show(result, clusters_table(result, labels, label), as_json, output, "clusters", labels)
 
 
 def prompts(
@@ -252,17 +247,15 @@ def prompts(
     as_json: AsJson = False,
 ) -> None:
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
-    from unmask.probing.geometry import read_pairs
+    from unmask.probing.inputs import read_pairs
     from unmask.probing.prompt_sensitivity import NINE, designs_of, probe_prompts
-    from unmask.reporting.probe_figures import draw_prompts
-    from unmask.reporting.probe_tables import check_probe_folder, prompts_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, prompts_table
 
     check_probe_folder(output, "prompts")
     rows = read_pairs(pairs, limit)
     loaded = _load(model, designs_of(NINE, False)[0].attention, options)
     result = probe_prompts(loaded, rows)
-    note = save_probe(result, output, "prompts", partial(draw_prompts, result, output))
-    _show(result, prompts_table(result), as_json, [note])
+    _show(result, prompts_table(result), as_json, output, "prompts")
 
 
 def pairs(
@@ -278,18 +271,16 @@ def pairs(
 ) -> None:
     """Show pairs that one design ranks right and the other ranks wrong, and whether either design is better overall."""
     from unmask.designs.design import labelled_pair
-    from unmask.probing.geometry import read_pairs
+    from unmask.probing.inputs import read_pairs
     from unmask.probing.won_pairs import probe_winners
-    from unmask.reporting.probe_figures import draw_winners
-    from unmask.reporting.probe_tables import check_probe_folder, pairs_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, pairs_table
 
     check_probe_folder(output, "pairs")
     rows = read_pairs(pairs, limit)
     labels, pair = labelled_pair(designs)
     loaded = _load(model, pair[0].attention, options)
     result = probe_winners(loaded, pair, rows, limit=most)
-    note = save_probe(result, output, "pairs", partial(draw_winners, result, output, labels))
-    _show(result, pairs_table(result, labels), as_json, [note])
+    _show(result, pairs_table(result, labels), as_json, output, "pairs", labels)
 
 
 def layers(
@@ -306,10 +297,9 @@ def layers(
 ) -> None:
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks, for a design without @layer."""
     from unmask.designs.design import Design as ParsedDesign
+    from unmask.probing.inputs import read_texts
     from unmask.probing.layers import probe_layers
-    from unmask.probing.texts import read_texts
-    from unmask.reporting.probe_figures import draw_layers
-    from unmask.reporting.probe_tables import check_probe_folder, layers_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, layers_table
     from unmask.tasks.find import resolve_tasks
 
     check_probe_folder(output, "layers")
@@ -318,8 +308,7 @@ def layers(
     tasks = resolve_tasks(task) if task else []
     loaded = _load(model, parsed.attention, options)
     result = probe_layers(loaded, parsed, rows, tasks)
-    note = save_probe(result, output, "layers", partial(draw_layers, result, output, {parsed.name: design}))
-    _show(result, layers_table(result, design), as_json, [note])
+    _show(result, layers_table(result, design), as_json, output, "layers", {parsed.name: design})
 
 
 def states(
@@ -333,16 +322,14 @@ def states(
     as_json: AsJson = False,
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
+    from unmask.probing.inputs import read_texts
     from unmask.probing.state_change import probe_states
-    from unmask.probing.texts import read_texts
-    from unmask.reporting.probe_figures import draw_states
-    from unmask.reporting.probe_tables import check_probe_folder, save_probe, states_table
+    from unmask.reporting.probe_tables import check_probe_folder, states_table
 
     check_probe_folder(output, "states")
     rows = read_texts(texts, column, limit)
     result = probe_states(_load(model, "causal", options), rows)
-    note = save_probe(result, output, "states", partial(draw_states, result, output))
-    _show(result, states_table(result), as_json, [note])
+    _show(result, states_table(result), as_json, output, "states")
 
 
 def routing(
@@ -443,7 +430,13 @@ def _load(model: str, attention: Attention, options: ModelOptions) -> Any:
     return load_encoder(options.source(model), attention, **_encoding(options))
 
 
-def _show(result: Any, table: ProbeTable, as_json: bool, notes: Sequence[str] = ()) -> None:
+def _show(
+    result: Any, table: ProbeTable, as_json: bool, output: Path | None = None, name: str = "", *names: dict[str, str]
+) -> None:
+    """Save a result with its figure if there is an output folder, and print it."""
+    from unmask.reporting.probe_tables import save_probe
+
+    notes = [save_probe(result, output, name, *names)] if output else []
     if as_json:
         tell_json(result.as_json())
     else:

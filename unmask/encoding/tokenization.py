@@ -91,29 +91,6 @@ def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
     return Tokens(tuple(encoded["input_ids"][:size]), tuple(offsets[:size]), tuple(special[:size]))
 
 
-def decode_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Sequence[int]]) -> list[str]:
-    """The texts of token ids, without the special tokens that the tokenizer itself puts around a text.
-
-    Raises UnmaskError for an id that the tokenizer does not have.
-    """
-    size = len(tokenizer)
-    unknown = next((token for ids in texts for token in ids if not 0 <= token < size), None)
-    if unknown is not None:
-        raise UnmaskError(f"There is no token {unknown}: this model has tokens 0 to {size - 1}.")
-    with lock_of(tokenizer):
-        encoded = tokenizer("a", return_special_tokens_mask=True)
-        around, special = encoded["input_ids"], encoded["special_tokens_mask"]
-        start, stop = special.index(0), len(special) - special[::-1].index(0)
-        bare = [_without(list(ids), around[:start], around[stop:]) for ids in texts]
-        return [str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) for ids in bare]
-
-
-def _without(ids: list[int], before: list[int], after: list[int]) -> list[int]:
-    if before and ids[: len(before)] == before:
-        ids = ids[len(before) :]
-    return ids[: len(ids) - len(after)] if after and ids[-len(after) :] == after else ids
-
-
 def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
     """The id of the mask token: its entry in the vocabulary, else the token that the tokenizer makes of it.
 
