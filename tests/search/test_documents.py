@@ -113,7 +113,21 @@ def test_a_column_has_one_type(values: list[Any], holds: Any, stored: list[Any],
         (["", ""], None, [None, None]),
         *(
             ([word, "1"], "text", [word, "1"])
-            for word in ("1.10", "+49", "007", "3E5", "-0", "nan", "inf", "1e+999", "1_000", "١", "9" * 20, "1" * 5000, "a")
+            for word in (
+                "1.10",
+                "+49",
+                "007",
+                "3E5",
+                "-0",
+                "nan",
+                "inf",
+                "1e+999",
+                "1_000",
+                "\u0661",
+                "9" * 20,
+                "1" * 5000,
+                "a",
+            )
         ),
     ],
 )
