@@ -41,4 +41,5 @@ def require_same_documents(index: Index, other: Index) -> None:
     """Equal documents, in any order, with vectors that are equal up to rounding, which depends on the batches."""
     tables = [opened._table.to_arrow().sort_by("_id") for opened in (index, other)]
     assert tables[0].drop_columns("_vector") == tables[1].drop_columns("_vector")
-    np.testing.assert_allclose(*map(vectors_in, tables), atol=1e-5)
+    vectors, expected = map(vectors_in, tables)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)

@@ -17,6 +17,7 @@ from tests.search.cases import ROWS, counts, indexed, opened, require_same_docum
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
 from unmask.encoding.heads import build_head
+from unmask.encoding.vector_store import StoredRows
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in
 from unmask.io.seals import Damaged
@@ -87,15 +88,16 @@ def test_an_open_index_takes_changes(embedder: Embedder, tmp_path: Path) -> None
     (tmp_path / "new").mkdir()
     indexed(embedder, tmp_path / "new", [CHANGED[1], ROWS[3], new])
     require_same_documents(index, opened(embedder, tmp_path / "new"))
-    for change, cause in (
-        (lambda: index.add([{"text": "no id"}]), "line 1: column 'id'"),
-        (lambda: index.add([new, new]), "comes twice"),
-        (lambda: index.delete(["d1", "d9"]), "no document 'd9'"),
-        (lambda: index.delete("d1"), r"delete\(\[id\]\)"),
-        (lambda: index.delete(["d1", "d4", "d5"]), "remove the folder"),
-    ):
+    changes: list[tuple[Callable[..., Any], Any, str]] = [
+        (index.add, [{"text": "no id"}], "line 1: column 'id'"),
+        (index.add, [new, new], "comes twice"),
+        (index.delete, ["d1", "d9"], "no document 'd9'"),
+        (index.delete, "d1", r"delete\(\[id\]\)"),
+        (index.delete, ["d1", "d4", "d5"], "remove the folder"),
+    ]
+    for change, argument, cause in changes:
         with pytest.raises(UnmaskError, match=cause):
-            change()
+            change(argument)
     require_same_documents(index, opened(embedder, tmp_path))
 
 
@@ -139,9 +141,9 @@ def kill_after_one_text(self: Any, *block: Any) -> None:
     raise Killed
 
 
-add = building.StoredRows.add
+add = StoredRows.add
 MOMENTS: dict[str, tuple[Any, str, Any]] = {
-    "embedding": (building.StoredRows, "add", kill_after_one_text),
+    "embedding": (StoredRows, "add", kill_after_one_text),
     "writing": (building, "add_rows", die),
     "words": (building, "index_words", die),
     "record": (IndexRecord, "write", die),
