@@ -81,7 +81,7 @@ def index(
 
     Documents that are no longer in the files are removed from the index. An update that is stopped leaves the index unchanged.
     """
-    from unmask.bulk.job import EmbedderArguments
+    from unmask.bulk.loading import EmbedderArguments
     from unmask.io.sources import find_files
     from unmask.saving.folder import read_saved
     from unmask.search.build import Job, build

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.bulk.documents import windows
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Tally
 from unmask.encoding.shared_prefix import Progress
@@ -54,8 +55,6 @@ from unmask.search.table import (
 
 EXACT_UP_TO = 100_000
 """Documents up to which a search compares all of them, unless the index is asked to be approximate."""
-_BLOCK_ROWS, _BLOCK_CHARACTERS = 4096, 8_000_000
-"""Most documents that are written at once, and the characters after which a block ends."""
 _SAVED = 512
 """Vectors that a killed run may lose."""
 _SAMPLE, _NEAREST = 100, 10
@@ -105,7 +104,7 @@ class _Old:
         if record is None:
             return
         self._table = open_table(check_data(folder, record))
-        for batch in self._table.search().select([ID, KEY, DIGEST]).to_batches(_BLOCK_ROWS):
+        for batch in self._table.search().select([ID, KEY, DIGEST]).to_batches():
             for name, key, digest in zip(*(batch[column].to_pylist() for column in (ID, KEY, DIGEST)), strict=True):
                 self._rows[key] = len(self.documents)
                 self.documents[name] = key, digest
@@ -126,7 +125,7 @@ class _Old:
         if not ids or self.record is None:
             return
         names = list(self.record.columns)
-        for batch in self._table.search().select([ID, TITLE, TEXT, *names]).to_batches(_BLOCK_ROWS):
+        for batch in self._table.search().select([ID, TITLE, TEXT, *names]).to_batches():
             for row in batch.to_pylist():
                 if row[ID] in ids:
                     yield Document(row[ID], row[TITLE], row[TEXT], {name: row[name] for name in names}, source, 0)
@@ -187,7 +186,7 @@ def _build(
         with atomic_folder(job.output / record.data) as data:
             table = create_table(data, record)
             with progress_bar("embedding", len(missing)) as advance:
-                for block in _blocks(chain(_unchanged(job.corpus, new), old.read(kept, job.output))):
+                for block in windows(chain(_unchanged(job.corpus, new), old.read(kept, job.output))):
                     texts = {documents[document.id][0]: document.joined for document in block}
                     vectors = _vectors(texts, embedder, old, computed, tally, advance)
                     rows = [_row(document, *documents[document.id], record.columns) for document in block]
@@ -241,19 +240,6 @@ def _unchanged(corpus: Corpus, surveyed: Survey) -> Iterator[Document]:
         yield document
     if missing:
         raise UnmaskError(f"The document {min(missing)[:80]!r} was removed while the files were read: run the command again.")
-
-
-def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    block: list[Document] = []
-    characters = 0
-    for document in documents:
-        block.append(document)
-        characters += len(document.text)
-        if len(block) == _BLOCK_ROWS or characters >= _BLOCK_CHARACTERS:
-            yield block
-            block, characters = [], 0
-    if block:
-        yield block
 
 
 def _vectors(

@@ -69,6 +69,11 @@ class Document:
         return joined(self.title, self.text)
 
     @property
+    def characters(self) -> int:
+        """The length of its text."""
+        return len(self.text)
+
+    @property
     def digests(self) -> tuple[bytes, bytes]:
         """The key of what is embedded, and a digest of the whole document: an update compares them with those of the index."""
         content = json.dumps([self.id, self.title, self.text, self.columns], sort_keys=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.bulk.kept_fit import read_fit, save_fit
+from unmask.bulk.loading import read_fit, save_fit
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Tally
 from unmask.encoding.features import Fit
