@@ -288,10 +288,10 @@ def test_a_folder_of_somebody_else_or_of_another_run_is_refused(here: Path) -> N
     with only_run_in(here / "out"), pytest.raises(UnmaskError, match="Another run is writing to"):
         run(job_of(here))
     for name, text in (("mine.txt", "mine"), ("manifest.json", '{"name": "my app", "icons": []}'), ("sources.json", "")):
-        file = here / f"of-{name}" / name
+        file = here / f"of-{Path(name).stem}" / name
         file.parent.mkdir()
         file.write_text(text)
-        with pytest.raises(UnmaskError, match=rf"'of-{name}' holds other files, such as '{name}'"):
+        with pytest.raises(UnmaskError, match=rf"'{file.parent}' holds other files, such as '{name}'"):
             run(job_of(here, output=file.parent))
         assert file.read_text() == text and [*content(file.parent)] == [name]
 

@@ -118,4 +118,4 @@ def test_whole_numbers_are_written_as_such_and_bits_are_dimensions(embedder: Emb
         assert repr(rows) == repr(expected), "-8, not -8.0"
         assert json.loads(Path(f"{output}.manifest.json").read_text())["dim"] == 32
     job = Job((file,), tmp_path / "folder", precision="binary")
-    assert "3 vectors of 32 dimensions" in embed_folder(job, lambda: ThisProcess(job, PICO)).told(job.output)
+    assert "3 vectors of 32 dimensions" in embed_folder(job, lambda: ThisProcess(job, PICO)).summary(job.output)

@@ -94,8 +94,8 @@ class Done:
     recall: float | None
 
 
-class _Old:
-    """The index as it was; without a record, an empty one."""
+class _PreviousIndex:
+    """The index before this run; empty without a record."""
 
     def __init__(self, folder: Path, record: IndexRecord | None) -> None:
         self.record = record
@@ -132,7 +132,7 @@ class _Old:
 
 
 def build(job: Job, load: Callable[[], Embedder]) -> Done:
-    """Make or update an index. load: loads the embedder, once all documents have been read and found right.
+    """Make or update an index. load: loads the embedder, once all documents have been read and checked.
 
     Raises UnmaskError for a mistake in the documents, if another run writes to the index, and if it was made with another embedder.
     """
@@ -142,25 +142,30 @@ def build(job: Job, load: Callable[[], Embedder]) -> Done:
         raise UnmaskError(f"'{job.output}' has files that do not belong to an index: give another folder.")
     with only_run_in(job.output):
         make_own(job.output)
-        old = _Old(job.output, find_index(job.output))
-        new = survey(job.corpus)
-        if job.keep_missing and new.numbered:
+        previous = _PreviousIndex(job.output, find_index(job.output))
+        surveyed = survey(job.corpus)
+        if job.keep_missing and surveyed.numbered:
             say(
                 "some documents have no id but their line. Where lines have moved, --keep-missing keeps what the index has under a line "
                 "that is now missing, so a text may be there twice: give --id-column, or leave --keep-missing out"
             )
-        kept = old.documents.keys() - new.documents.keys() - job.removed if job.keep_missing else set()
-        documents = new.documents | {name: old.documents[name] for name in kept}
+        retained = previous.documents.keys() - surveyed.documents.keys() - job.removed if job.keep_missing else set()
+        documents = surveyed.documents | {name: previous.documents[name] for name in retained}
         if not documents:
             raise UnmaskError(f"An index needs a document, and none would remain: remove the folder '{job.output}' instead.")
-        return _build(job, load(), old, new, documents, kept)
+        return _build(job, load(), previous, surveyed, documents, retained)
 
 
 def _build(
-    job: Job, embedder: Embedder, old: _Old, new: Survey, documents: dict[str, tuple[bytes, bytes]], kept: set[str]
+    job: Job,
+    embedder: Embedder,
+    previous: _PreviousIndex,
+    surveyed: Survey,
+    documents: dict[str, tuple[bytes, bytes]],
+    retained: set[str],
 ) -> Done:
-    """Write the index, unless nothing has changed. documents: digests of all, by id; kept: those of them that only the old index has."""
-    before, pending = old.record, VectorStore.beside(job.output)
+    """Write the index, unless nothing has changed. documents: digests by id; retained: ids of those that none of the files has."""
+    before, pending = previous.record, VectorStore.beside(job.output)
     embedder.design.require_dense("An index")
     if before is not None:
         if not job.fitted:
@@ -170,7 +175,7 @@ def _build(
         data=f"data-{int(before.data.removeprefix('data-')) + 1 if before else 1}",
         documents=len(documents),
         dim=embedder.dim,
-        columns=_columns(new, before if job.keep_missing else None),
+        columns=_columns(surveyed, before if job.keep_missing else None),
         language=job.language or (before.language if before else "none"),
         approximate=job.approximate or len(documents) > EXACT_UP_TO or (before is not None and before.approximate),
         embedder=describe(embedder, job.model, job.revision, job.adapters),
@@ -178,17 +183,17 @@ def _build(
     )
     _remove_data(job.output, but=before)
     tally = Tally()
-    if before is not None and old.documents == documents and _settings(before) == _settings(record):
+    if before is not None and previous.documents == documents and _settings(before) == _settings(record):
         record = before
     else:
         computed = pending.stored(record.embedder.model_dump_json())
-        missing = {key for key, _ in documents.values() if key not in old and key not in computed}
+        missing = {key for key, _ in documents.values() if key not in previous and key not in computed}
         with atomic_folder(job.output / record.data) as data:
             table = create_table(data, record)
             with progress_bar("embedding", len(missing)) as advance:
-                for block in windows(chain(_unchanged(job.corpus, new), old.read(kept, job.output))):
+                for block in windows(chain(_unchanged(job.corpus, surveyed), previous.read(retained, job.output))):
                     texts = {documents[document.id][0]: document.joined for document in block}
-                    vectors = _vectors(texts, embedder, old, computed, tally, advance)
+                    vectors = _vectors(texts, embedder, previous, computed, tally, advance)
                     rows = [_row(document, *documents[document.id], record.columns) for document in block]
                     add_rows(table, rows, np.stack([vectors[row[KEY]] for row in rows]))
             index_words(table, record.language)
@@ -203,18 +208,18 @@ def _build(
     pending.forget()
     return Done(
         documents=len(documents),
-        added=len(documents.keys() - old.documents.keys()),
-        changed=sum(old.documents.get(name, digests) != digests for name, digests in documents.items()),
-        removed=len(old.documents.keys() - documents.keys()),
+        added=len(documents.keys() - previous.documents.keys()),
+        changed=sum(previous.documents.get(name, digests) != digests for name, digests in documents.items()),
+        removed=len(previous.documents.keys() - documents.keys()),
         embedded=tally.texts,
         truncated=tally.truncated,
         recall=record.recall,
     )
 
 
-def _columns(new: Survey, before: IndexRecord | None) -> dict[str, ColumnType]:
-    """The type of each column. before: the index, if some of its documents are kept."""
-    types = dict(new.columns)
+def _columns(surveyed: Survey, before: IndexRecord | None) -> dict[str, ColumnType]:
+    """The type of each column. before: the index, if some of its documents are retained."""
+    types = dict(surveyed.columns)
     for name, held in (before.columns if before else {}).items():
         types[name] = common_type(types.get(name), held)
     return {name: held or "text" for name, held in types.items()}
@@ -243,10 +248,15 @@ def _unchanged(corpus: Corpus, surveyed: Survey) -> Iterator[Document]:
 
 
 def _vectors(
-    texts: dict[bytes, str], embedder: Embedder, old: _Old, computed: StoredRows, tally: Tally, progress: Progress
+    texts: dict[bytes, str],
+    embedder: Embedder,
+    previous: _PreviousIndex,
+    computed: StoredRows,
+    tally: Tally,
+    progress: Progress,
 ) -> dict[bytes, NDArray[np.float32]]:
-    """The vectors of texts, by key: of the old index, else of an earlier run that was stopped. Those that neither has are computed."""
-    vectors = old.vectors(texts)
+    """The vectors of texts, by key: of the previous index, else of an earlier run that was stopped, else computed."""
+    vectors = previous.vectors(texts)
     missing = [key for key in texts if key not in vectors and key not in computed]
     for start in range(0, len(missing), _SAVED):
         keys = missing[start : start + _SAVED]
