@@ -16,6 +16,7 @@ import torch
 from tests.bulk.corpora import PICO, ROWS, content, job_of, rows_of, run
 from tests.training.running import ended, forked
 from unmask.bulk import team, workers
+from unmask.bulk.embed_shard import embed_shard
 from unmask.bulk.folder import embed_folder
 from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.workers import Workers, divide_machine
@@ -43,7 +44,7 @@ class Deadly(EmbedderArguments):
     kills: int = 1
 
     def load(self) -> Embedder:
-        embed, log = team.embed_shard, Path("kills").absolute()
+        embed, log = embed_shard, Path("kills").absolute()
 
         def embed_or_die(encoder, paths, shard, *more):  # type: ignore[no-untyped-def]
             if shard.name.startswith("b.csv.gz") and (log.stat().st_size if log.exists() else 0) < self.kills:
@@ -52,7 +53,7 @@ class Deadly(EmbedderArguments):
                 os.kill(os.getpid(), signal.SIGKILL)
             return embed(encoder, paths, shard, *more)
 
-        team.embed_shard = embed_or_die
+        vars(team)["embed_shard"] = embed_or_die
         return super().load()
 
 

@@ -36,7 +36,7 @@ _BATCH = 65_536
 
 
 class Manifest(Record):
-    """What is in a folder of vectors. description: everything that they depend on; shards: in the order of the files.
+    """The content of a folder of vectors. description: everything that they depend on; shards: in the order of the files.
 
     complete: whether every shard is there; failed: reasons by shard; repeated_ids: ids that are in more than one shard; texts: vectors,
     of which a document in chunks has several; loss: what the precision changes, measured on samples of the shards' own vectors.
@@ -80,33 +80,28 @@ class Manifest(Record):
 def check_folder(job: Job) -> list[Path]:
     """The files of a job. Raises UnmaskError for mistakes that can be found without reading the files through."""
     files = job.files()
-    texts = [file for file in files if has_no_columns(file)]
-    tables = [file for file in files if not has_no_columns(file)]
-    for file in tables or texts:
+    for file in [file for file in files if not has_no_columns(file)] or files:
         require_columns(file, job.columns)
-    if tables and texts and (job.id_column or job.keep):
-        say(
-            f"{counted(len(texts), '.txt file')} without columns, such as {texts[0]}: ids are FILE:NUMBER there, and columns to keep are "
-            "empty."
-        )
     runs.require_own(job.output)
     require_any_row(files, job)  # before the folder is made: a run with nothing to embed leaves none
     return files
 
 
 def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> Manifest:
-    """Embed all files of a job. team: makes what does the work, when it is needed; prune: remove vectors of files that are not given.
+    """Embed all files of a job. team: makes the team, when it is needed; prune: remove vectors of files that are not given.
 
     Raises UnmaskError for a mistake in the job, for a folder that holds something else, and if another run holds it.
     """
     files = check_folder(job)
     with ExitStack() as stack:
         members: list[Team] = []
+        description: dict[str, Any] = {}
 
         def settings() -> VectorSettings:
             _require_given(files, job, prune)
             members.append(stack.enter_context(closing(team())))
-            return settings_of(members[0].describe())
+            description.update(members[0].describe())
+            return settings_of(description)
 
         try:
             run = stack.enter_context(runs.open(job.output, settings))
@@ -114,12 +109,12 @@ def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> 
             if (before := Manifest.read(job.manifest)) is not None:
                 remove_fits(job.output, before.description.get("fit_file"))
             raise
-        return _embed_files(files, job, members[0], run)
+        return _embed_files(files, job, members[0], description, run)
 
 
-def _embed_files(files: Sequence[Path], job: Job, team: Team, run: Run) -> Manifest:
+def _embed_files(files: Sequence[Path], job: Job, team: Team, description: dict[str, Any], run: Run) -> Manifest:
     """Embed files into a folder that this run holds."""
-    paths, description = ShardPaths(job.output), team.describe()
+    paths = ShardPaths(job.output)
     remove_fits(job.output, description["fit_file"])
     sources = _read(files, job)
     manifest = Manifest(

@@ -23,10 +23,10 @@ from unmask.io.rows import find_starts, read_items
 from unmask.io.seals import hash_file
 from unmask.io.terminal import counted
 
-_LOOKED_AT = 100  # rows in which a column has to occur
+_CHECKED_ROWS = 100  # in which a column has to occur
 _NAME = 80  # characters of a file's name in a shard's name
 _DIGITS = 16  # of a hash of its path: with eight, a hundred thousand files of one name would hardly all differ
-_SHARD_NAME = re.compile(r"[\w.-]*-([0-9a-f]{8}|[0-9a-f]{16})-\d{5,}", re.ASCII)
+_SHARD_NAME = re.compile(r"[\w.-]*-[0-9a-f]{16}-\d{5,}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Shard:
 
 
 class SourceFile(BaseModel):
-    """What a file held. starts: row, line and byte where each shard begins."""
+    """The division of a file. starts: row, line and byte where each shard begins."""
 
     model_config = ConfigDict(frozen=True)
     file: str
@@ -115,7 +115,7 @@ def require_columns(file: Path, names: Sequence[str]) -> None:
     """Raise UnmaskError if none of the first rows of a file has a column of these names. Values of other columns are not read."""
     if not names:
         return
-    items = islice(read_items(file, longest=LONGEST, columns=names), _LOOKED_AT)
+    items = islice(read_items(file, longest=LONGEST, columns=names), _CHECKED_ROWS)
     rows = [item for _, item in items if not isinstance(item, Fault)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in names if rows else ():
