@@ -21,6 +21,7 @@ from unmask.bulk.single_file import embed_file
 from unmask.bulk.team import ThisProcess
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.io.sources import find_files
 from unmask.search.documents import Corpus, read_documents
 
 TEXTS = ["A man plays a guitar.", "Grüße aus Köln", '"quoted", and more']
@@ -92,7 +93,7 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
         ("corpus/notes.txt:1", None),
         ("k1", "1999"),
     ]
-    corpus = Corpus.found([Path("corpus")], Path("index"), "body", None, "key")
+    corpus = Corpus(tuple(find_files([Path("corpus")])), "body", None, "key")
     assert [(document.id, document.text) for document in read_documents(corpus)] == [
         ("corpus/notes.txt:1", "a note"),
         ("corpus/notes.txt:2", "another"),
@@ -102,7 +103,7 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
     with pytest.raises(UnmaskError, match=r"notes.txt: none of its first rows has a column 'body'"):
         embed_folder(job, lambda: ThisProcess(job, PICO))
     with pytest.raises(UnmaskError, match="column 'key'"):
-        list(read_documents(Corpus.found([Path("corpus")], Path("index"), "text", None, "key")))
+        list(read_documents(Corpus(tuple(find_files([Path("corpus")])), "text", None, "key")))
 
 
 def test_whole_numbers_are_written_as_such_and_bits_are_dimensions(embedder: Embedder, tmp_path: Path) -> None:
@@ -117,4 +118,4 @@ def test_whole_numbers_are_written_as_such_and_bits_are_dimensions(embedder: Emb
         assert repr(rows) == repr(expected), "-8, not -8.0"
         assert json.loads(Path(f"{output}.manifest.json").read_text())["dim"] == 32
     job = Job((file,), tmp_path / "folder", precision="binary")
-    assert "3 vectors of 32 dimensions" in embed_folder(job, lambda: ThisProcess(job, PICO)).told(job.output)
+    assert "3 vectors of 32 dimensions" in embed_folder(job, lambda: ThisProcess(job, PICO)).summary(job.output)
