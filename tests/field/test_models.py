@@ -321,7 +321,7 @@ def test_a_reference_and_a_teacher_run_their_own_code_or_are_refused(
     edit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unmask.evaluation.reference_rows import load_reference
-    from unmask.training.teacher import load_sentence_transformer
+    from unmask.training.stages.distill import load_sentence_transformer
 
     folder = edit(auto_map=OWN_CODE)
     (folder / "own.py").write_text(
