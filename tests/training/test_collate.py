@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.models.decoder import body_of
 from unmask.starter import reference_texts
-from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, chunk_tokens
+from unmask.training.collate import MaskingCollator, PairCollator, chunk_tokens
 from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.recipe import Recipe
 from unmask.training.schedule import ScheduledExample
@@ -24,7 +22,6 @@ from unmask.training.stages import STAGES
 from unmask.training.stages.contrastive import SimcseOptions, two_views
 from unmask.training.stages.language import MntpOptions
 from unmask.training.targets import IGNORED
-from unmask.training.text_keys import several_positives
 from unmask.training.trainee import Trainee
 
 LENGTHS = [1, 12, 3, 7, 30, 2, 18, 5]
@@ -75,17 +72,6 @@ def test_the_order_leads_back_to_every_text(tokenizer: Any, budget: int, instruc
     assert batch["rows"] == [f"rows:{line}" for line in range(1, 8)]
     for chunk in batch["chunks"]:
         assert chunk["input_ids"].numel() <= max(budget, chunk["input_ids"].shape[1])
-
-
-def test_candidates_that_the_data_name_as_positives_are_known(tokenizer: Any) -> None:
-    """d2 is a positive of both questions. An anchor with fewer positives than another one is filled up with its own."""
-    rows = rows_of([["q1", "d1"], ["q2", "d2"], ["q3", "d3"]])
-    named = [("Q1", "d1"), ("q1", "D2!"), ("q1", "d4"), ("q2", "d2"), ("q3", "d3")]
-    data = replace(rows[0].data, positives=several_positives(named))
-    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 16), 40)([replace(row, data=data) for row in rows])
-    assert batch["candidate_ids"].shape == (1, 3) and batch["positive_ids"].shape == (3, 3)
-    known = (batch["positive_ids"].unsqueeze(1) == batch["candidate_ids"][0].unsqueeze(1)).any(dim=2)
-    assert known.tolist() == [[True, True, False], [False, True, False], [False, False, True]]
 
 
 def test_both_views_of_a_sentence_are_alike(tokenizer: Any) -> None:
@@ -189,15 +175,6 @@ def test_a_mask_is_a_function_of_seed_and_place() -> None:
     assert together["input_ids"][1].tolist() == one[0] and together["labels"][1].tolist() == one[1]
 
 
-def test_padding_is_neither_attended_to_nor_predicted() -> None:
-    batch = masking(p=0.5)([(4, [50, 51, 52]), (9, [60, 61, 62, 63, 64])])
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1] * 5]
-    assert batch["input_ids"][0, 3:].tolist() == [PAD, PAD] and batch["labels"][0, 3:].tolist() == [IGNORED] * 2
-    assert batch["rows"] == ["chunk:4", "chunk:9"]
-    batch = NextTokenCollator(PAD)([(0, [50, 51, 52]), (1, [60, 61])])
-    assert batch["labels"].tolist() == [[50, 51, 52], [60, 61, IGNORED]]
-
-
 # chunks
 
 
@@ -209,14 +186,6 @@ def test_sentences_are_cut_and_blocks_are_full(tokenizer: Any) -> None:
     blocks = chunk_tokens(tokenizer, texts, 6, blocks=True)
     assert [token for block in blocks for token in block] == stream[: len(stream) // 6 * 6]
     assert all(len(block) == 6 for block in blocks)
-
-
-def test_in_blocks_every_text_begins_as_the_tokenizer_begins_it() -> None:
-    """With its BOS, as in inference; it stands in the middle of a block, and is never masked there."""
-    tokenizer, texts = make_tokenizer(add_bos=True), ["A man plays.", "Dogs run."]
-    (block,) = chunk_tokens(tokenizer, texts, sum(len(tokenizer(text)["input_ids"]) + 1 for text in texts), blocks=True)
-    assert block == [token for text in texts for token in (*tokenizer(text)["input_ids"], 2)]
-    assert block.count(1) == 2 and block[0] == 1
 
 
 # the loss of the paper

@@ -11,7 +11,6 @@ import pytest
 
 from tests.messages import heard
 from tests.training.running import At, die, killed, recipe, run, same, weights
-from unmask.errors import UnmaskError
 from unmask.io.seals import seal
 from unmask.runs.runs import RECORD
 from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, resumable
@@ -102,19 +101,3 @@ def test_a_checkpoint_whose_best_is_damaged_is_not_resumed_from(tmp_path: Path) 
     with pytest.warns(UserWarning, match="cannot be used"):
         assert resumable(tmp_path) == tmp_path / "checkpoint-2"
     assert [place.name for place in checkpoints(tmp_path)] == ["checkpoint-2"]
-
-
-def test_a_finished_run_is_of_its_data(model: Path, tmp_path: Path) -> None:
-    """Another seed would learn from other rows, and count as a seed of the same training."""
-    file = tmp_path / "rows.jsonl"
-    file.write_text("\n".join(json.dumps({"text": f"Sentence number {number}."}) for number in range(20)))
-    one = recipe(model, "mntp", mntp={"steps": 1}, data={"text": {"path": str(file)}})
-    run(one, tmp_path / "run")
-    run(one, tmp_path / "run")
-    file.write_text("\n".join(json.dumps({"text": f"Another sentence, {number}."}) for number in range(20)))
-    with pytest.raises(
-        UnmaskError, match=r"The file of the data set 'text' has changed since the run .* choose another folder"
-    ):
-        run(one, tmp_path / "run")
-    file.unlink()
-    run(one, tmp_path / "run")

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from unmask.errors import UnmaskError
 from unmask.training.data import PARTNERS, DataSet, DataSource, read_pairs, read_sentences, read_whole
-from unmask.training.labels import read_related
 
 Write = Callable[..., str]
 
@@ -95,11 +94,6 @@ def test_columns_are_renamed_and_the_new_names_win(write: Write, pairs: Callable
         DataSource(path=path, columns={"labels": "wrong"})
 
 
-def test_columns_that_are_no_pair_are_refused_with_what_was_found(write: Write, pairs: Callable[..., DataSet]) -> None:
-    with pytest.raises(UnmaskError, match=r"the columns left, right, and none of these pairs of columns .* columns = \{anchor"):
-        pairs(write({"left": "a", "right": "b"}))
-
-
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -124,22 +118,6 @@ def test_pairs_that_teach_nothing_are_left_out_and_counted(write: Write, pairs: 
         pairs(write(rows[1]))
     with pytest.raises(UnmaskError, match="holds no row"):
         pairs(write())
-
-
-def test_a_negative_that_another_row_names_as_a_positive_is_left_out_and_counted(
-    write: Write, pairs: Callable[..., DataSet]
-) -> None:
-    """In any spelling. It stays where the negatives are not used, and where it is a positive of another anchor."""
-    rows = [
-        {"anchor": "q", "positive": "a", "negative": "B!"},
-        {"anchor": "Q", "positive": "b", "negative": "n"},
-        {"anchor": "r", "positive": "c", "negative": "a"},
-    ]
-    found = pairs(write(*rows))
-    assert texts(found) == [("Q", "b", "n"), ("r", "c", "a")]
-    assert found.skipped == {"negative that is a positive in another row": 1}
-    plain = pairs(write(*rows), negatives=0)
-    assert len(plain.examples) == 3 and not plain.skipped
 
 
 def test_positives_in_rows_that_a_limit_leaves_out_are_known(write: Write, pairs: Callable[..., DataSet]) -> None:
@@ -246,6 +224,13 @@ def test_a_negative_that_is_the_positive_but_for_its_spelling_is_none(write: Wri
     )
     assert texts(found) == [("a", "p", "n")]
     assert found.skipped == {"positive equal to a negative": 1, "anchor equal to a negative": 1}
+    rows = [
+        {"anchor": "q", "positive": "a", "negative": "B!"},
+        {"anchor": "Q", "positive": "b", "negative": "n"},
+        {"anchor": "r", "positive": "c", "negative": "a"},
+    ]
+    assert texts(pairs(write(*rows))) == [("Q", "b", "n"), ("r", "c", "a")], "nor a positive that another row names"
+    assert len(pairs(write(*rows), negatives=0).examples) == 3
     listed = write({"anchor": "a", "positive": "p", "negatives": ["x", "x", "X!", "y"]}, name="listed.jsonl")
     assert {text.casefold().strip("!") for text in texts(pairs(listed, negatives=2))[0][2:]} == {"x", "y"}
 
@@ -254,17 +239,6 @@ def test_a_column_that_is_named_and_not_read_is_refused(write: Write, pairs: Cal
     path = write({"q": "a", "p": "b", "hard": "c"})
     with pytest.raises(UnmaskError, match=r"columns.negatives would change nothing"):
         pairs(path, columns={"anchor": "q", "positive": "p", "negatives": "hard"})
-
-
-@pytest.mark.parametrize("read", [read_pairs, read_related])
-def test_stages_on_texts_and_on_pairs_share_a_data_set(read: Callable[..., DataSet], write: Write, tmp_path: Path) -> None:
-    source = DataSource(path=write({"query": "a", "passage": "b", "body": "c"}), columns={"text": "body"})
-    assert texts(read_sentences("set", source, tmp_path, 0)) == [("c",)]
-    assert texts(read("set", source, tmp_path, 0)) == [("a", "b")]
-    named = source.model_copy(update={"columns": {"text": "body", "anchor": "query", "positive": "passage"}})
-    assert texts(read_sentences("set", named, tmp_path, 0)) == [("a",), ("b",)]
-    with pytest.raises(UnmaskError, match=r"columns.text would change nothing"):
-        read("set", named, tmp_path, 0)
 
 
 A, NEGATIVE = {"anchor": "a", "positive": "p"}, {"anchor": "b", "positive": "q", "negative": "n"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -47,24 +46,6 @@ def test_two_processes_are_one_with_the_whole_batch(
     assert close(weights(tmp_path / "two"), weights(tmp_path / "one"))
     rates = losses(tmp_path / "one", f"1-{stage}")
     assert rates[-1] != pytest.approx(rates[0], rel=1e-3), "it learned something"
-
-
-def test_positives_in_rows_of_the_other_process_are_left_out(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each question has the next one's answer as a second positive."""
-    file = tmp_path / "rows.jsonl"
-    rows = [{"anchor": f"question {n} of many", "positive": f"the answer {(n + k) % 12}"} for n in range(12) for k in (0, 1)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = recipe(model, "contrastive", contrastive=LARGE | {"cache_tokens": 16}, data={"pairs": {"path": str(file)}})
-    run(made, tmp_path / "one")
-    together(lambda: run(made, tmp_path / "two"))
-    found = losses(tmp_path / "two", "1-contrastive")
-    assert found == pytest.approx(losses(tmp_path / "one", "1-contrastive"), rel=1e-4)
-    assert close(weights(tmp_path / "two"), weights(tmp_path / "one"))
-    monkeypatch.setattr("unmask.training.data.several_positives", lambda _: {})
-    run(made, tmp_path / "unknown")
-    assert all(more > loss for more, loss in zip(losses(tmp_path / "unknown", "1-contrastive"), found, strict=True))
 
 
 def test_both_processes_hold_the_same_weights_and_drop_differently(model: Path, tmp_path: Path) -> None:

@@ -88,20 +88,6 @@ def test_where_it_cannot_act_it_is_refused(pico: Callable[..., Embedder], family
     assert embedder.backbone.model.config._attn_implementation != "unmask_dropout"
 
 
-@pytest.mark.parametrize("where", list(DROPOUTS))
-def test_the_model_is_restored_also_after_an_error(pico: Callable[..., Embedder], where: str) -> None:
-    embedder = pico("bidirectional/plain/mean")
-    module, chunk = UnmaskModule(embedder).train(), batch_of(embedder)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        DROPOUTS[where](embedder.backbone.model, embedder.backbone.layers, 0.3),
-    ):
-        raise KeyboardInterrupt
-    assert embedder.backbone.model.config._attn_implementation == "sdpa"
-    assert not any(layer._forward_hooks for layer in embedder.backbone.layers)
-    assert torch.equal(embedded(module, chunk), embedded(module, chunk))
-
-
 def test_dropping_from_layers_keeps_the_mean(pico: Callable[..., Embedder]) -> None:
     """What a layer adds is dropped and scaled up for it, what it got is not: h + dropout(layer(h) - h)."""
 

@@ -158,7 +158,7 @@ def test_a_setting_of_what_is_not_run_or_read_is_refused(file: Path) -> None:
     file.write_text(TEXT.replace("[scale.large]", f"{more}\n[scale.large]"), encoding="utf-8")
     assert load_recipe(str(file)).contrastive
     for setting in ("contrastive.steps=500", 'next-token={data=["text"], steps=1, lr=1.0}'):
-        assert f"'{setting}' would change nothing in recipe 'mine': its stages are simcse." in refused(file, setting)
+        assert f"'{setting}' would change nothing in recipe 'mine': its stages are simcse, not " in refused(file, setting)
     for setting in ("data.triples.limit=10", 'data.mine={path="a.txt"}'):
         assert f"'{setting}' would change nothing in recipe 'mine': its stages do not read " in refused(file, setting)
     own = ["contrastive.steps=500", "data.triples.limit=10", 'stages=["contrastive"]']

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,7 +156,7 @@ def test_steps_in_parts_are_whole_steps(model: Path, tmp_path: Path) -> None:
     assert all(torch.allclose(one[name], other[name], atol=2e-5) for name in one)
 
 
-@pytest.mark.parametrize("schedule", get_args(StageOptions.model_fields["schedule"].annotation))
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
 def test_every_schedule_warms_up(schedule: str, model: Path, tmp_path: Path) -> None:
     run(recipe(model, "contrastive", contrastive={"lr": 3e-3, "warmup": 3, "schedule": schedule}), tmp_path)
     log = json.loads((tmp_path / "stages/1-contrastive/log.json").read_text())

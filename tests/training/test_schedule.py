@@ -34,15 +34,9 @@ def batches(rows: list[ScheduledExample], batch: int = BATCH) -> list[list[Sched
     return [rows[at : at + batch] for at in range(0, len(rows), batch)]
 
 
-def test_every_batch_is_of_one_data_set() -> None:
-    rows = contrastive_schedule([distinct("a", 30), distinct("b", 50)], 40, BATCH, 0)
-    assert len(rows) == 40 * BATCH
-    assert all(len({row.data.name for row in batch}) == 1 for batch in batches(rows))
-    assert {row.data.name for row in rows} == {"a", "b"}
-
-
 def test_sets_are_drawn_in_proportion_to_their_sizes() -> None:
     rows = contrastive_schedule([distinct("small", 20), distinct("large", 60)], 400, BATCH, 0)
+    assert all(len({row.data.name for row in batch}) == 1 for batch in batches(rows)), "every batch is of one data set"
     share = sum(batch[0].data.name == "large" for batch in batches(rows)) / 400
     assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 400) ** 0.5
 
@@ -179,14 +173,6 @@ def test_neighbours_are_the_nearest_by_the_plain_formula() -> None:
     expected = sorted((other for other in np.flatnonzero(free) if cosines[other] > 0), key=lambda other: -cosines[other])[:5]
     assert [cosines[other] for other in found] == pytest.approx([cosines[other] for other in expected], abs=1e-6)
     assert not {place, 3, 20} & set(found) and len(set(found)) == 5
-
-
-def test_a_text_that_shares_no_word_is_no_neighbour() -> None:
-    neighbours = Neighbours(["guitar", "drum", "...", "Guitar!"])
-    free = np.ones(4, dtype=np.bool_)
-    assert neighbours.nearest(1, 3, free & (np.arange(4) != 1)) == []
-    assert neighbours.nearest(0, 3, free & (np.arange(4) != 0)) == [3]
-    assert neighbours.nearest(2, 0, free) == []
 
 
 def test_a_word_of_many_texts_makes_no_neighbours() -> None:

@@ -183,25 +183,6 @@ def test_a_batch_that_teaches_nothing_is_refused_before_a_model_is_loaded(
     assert loss_of(recipe(model, stage, **{stage: larger}), stage) > 0
 
 
-def rows_of_simcse(model: Path, **options: Any) -> tuple[list[Any], dict[str, Any]]:
-    made = recipe(model, "simcse", simcse=options)
-    trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)
-    trainee.begin("simcse", 0)
-    ready = STAGES["simcse"].prepare(made.stage("simcse"), trainee, read_sets(made, "simcse", ROOT, 0), 0)
-    return list(ready.rows), ready.collate(ready.rows[:4])
-
-
-def test_simcse_brings_together_a_sentence_and_itself_with_repeated_words(model: Path) -> None:
-    plain, _ = rows_of_simcse(model)
-    rows, batch = rows_of_simcse(model, repeat=0.5)
-    assert all(row.example.texts == row.example.texts[:1] * 2 for row in plain)
-    assert [row.id for row in rows] == [row.id for row in plain], "the same sentences in the same order"
-    assert [row.example.texts[0] for row in rows] == [row.example.texts[0] for row in plain]
-    longer = [len(row.example.texts[1].split()) - len(row.example.texts[0].split()) for row in rows]
-    assert min(longer) >= 0 and sum(more > 0 for more in longer) > len(rows) / 2
-    assert batch["order"].shape == (2, 4)
-
-
 def test_similar_texts_share_a_batch_if_asked(model: Path) -> None:
     made = recipe(model, "contrastive", contrastive={"similar": 2})
     sets, stage = read_sets(made, "contrastive", ROOT, 0), made.stage("contrastive")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.test_training_gain import failing
 from unmask.cli import main
 from unmask.errors import UnmaskError
 from unmask.evaluation import training_gain
@@ -143,27 +142,6 @@ def test_the_result_is_compared_with_its_untrained_base(
     monkeypatch.setattr(training_gain, "compare", lambda *_: pytest.fail("scored twice"))
     code, _, said = cli("train", file, "-o", "run", *COMPARED)
     assert code == 0 and "done before" in said and gain.sentence in said
-
-
-@pytest.mark.sample(0)
-def test_a_gain_with_failures_is_tried_again_and_shown_with_them(
-    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
-    tasks = ("--set", 'stages=["contrastive"]', "--set", 'evaluation.compared=["starter:retrieval", "starter:classification"]')
-    setting = (*tasks, "--keep-leaks")
-    with monkeypatch.context() as broken:
-        failing(broken, "prompteol-z", {"starter-retrieval"})
-        code, _, said = cli("train", file, "-o", "run", *setting)
-    card = (tmp_path / "run" / "model" / "README.md").read_text()
-    for text in (said, card):
-        assert code == 0 and "leaves out starter-retrieval: not scored for prompteol-z, RuntimeError: out of memory." in text
-        assert "Texts of these tasks stayed in the training data." in text and "The same command tries again" in text
-    assert "Texts of the recipe's tasks stayed in the training data." in card
-    code, _, said = cli("train", file, "-o", "run", *setting)
-    record = runs.read_result(tmp_path / "run", TrainingResult)
-    assert code == 0 and "leaves out" not in said and record is not None and record.kept_leaks
-    assert record.gain is not None and record.gain.complete and record.gain.kept_leaks and len(record.gain.kinds) == 2
 
 
 def test_tasks_that_choose_the_checkpoint_are_not_compared_on(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,23 +146,6 @@ def test_stages_begin_with_new_adapters_on_merged_weights(model: Path) -> None:
     assert all(bool((weight == 0).all()) for name, weight in training(trainee).items() if "lora_B" in name)
 
 
-@pytest.mark.parametrize(("dtype", "merge"), [("float32", True), ("bfloat16", False)])
-def test_an_embedder_works_during_and_after_a_stage(model: Path, dtype: str, merge: bool) -> None:
-    """Adapters are in fp32 beside weights in bf16, under autocast in the stage, without it afterwards."""
-    trainee = loaded(recipe(model, "simcse", dtype=dtype))
-    trainee.begin("simcse", 0)
-    assert trainee.backbone.autocast == (torch.bfloat16 if dtype == "bfloat16" else None)
-    assert {weight.dtype for weight in training(trainee).values()} == {torch.float32}
-    with torch.no_grad():
-        for weight in training(trainee).values():
-            weight.normal_(std=0.1)
-    during = trainee.embedder.encode(["A man plays."], normalize=True)
-    trainee.end(merge)
-    after = trainee.embedder.encode(["A man plays."], normalize=True)
-    assert (trainee.adapter is None) == merge and trainee.backbone.autocast is None
-    assert float((during * after).sum()) > (0.999999 if dtype == "float32" else 0.99)
-
-
 def test_layers_above_the_one_that_is_read_do_not_train(model: Path) -> None:
     made = recipe(model, "contrastive", designs=["causal/plain/mean@1"], lora={"r": 4, "targets": ["q_proj"]})
     trainee = loaded(made)
