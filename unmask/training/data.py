@@ -139,7 +139,7 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class Table:
+class SourceTable:
     """The rows of a source that `where` selects, with their lines, and with columns under our names."""
 
     name: str
@@ -242,7 +242,7 @@ def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
     return table.data_set(("anchor", "positive", *["negative"] * (longest - 2)), examples, {}, roles.columns)
 
 
-def read_table(name: str, source: DataSource, root: Path, seed: int) -> Table:
+def read_table(name: str, source: DataSource, root: Path, seed: int) -> SourceTable:
     """The rows that `where` selects, with columns under our names."""
     if "split" in source.model_fields_set:
         refuse_split(source.path, source.split, root)
@@ -266,7 +266,7 @@ def read_table(name: str, source: DataSource, root: Path, seed: int) -> Table:
         )
         for line, row in selected
     ]
-    return Table(name, source, seed, file, renamed)
+    return SourceTable(name, source, seed, file, renamed)
 
 
 def _value(file: Path, line: int, row: Row, column: str) -> object:
@@ -290,7 +290,7 @@ def _satisfies(file: Path, line: int, row: Row, column: str, condition: Conditio
     return False
 
 
-def _sentences(table: Table) -> DataSet:
+def _sentences(table: SourceTable) -> DataSet:
     columns = _text_columns(table)
     skipped: Counter[str] = Counter()
     unique: dict[str, Example] = {}
@@ -306,12 +306,12 @@ def _sentences(table: Table) -> DataSet:
     return table.data_set(("text",), unique.values(), skipped, columns)
 
 
-def _text_columns(table: Table) -> tuple[str, ...]:
+def _text_columns(table: SourceTable) -> tuple[str, ...]:
     is_mapped_pair = {"anchor", "positive"} <= set(table.source.columns)
     return ("text",) if "text" in table.rows[0][1] and not is_mapped_pair else _pair_roles(table).columns
 
 
-def pairs_of(table: Table, *, as_matches: bool = True) -> DataSet:
+def pairs_of(table: SourceTable, *, as_matches: bool = True) -> DataSet:
     """As `read_pairs`, of a table. as_matches: whether training takes both texts of a pair for a match."""
     roles, source = _pair_roles(table), table.source
     _refuse_unused_names(table, roles)
@@ -357,7 +357,7 @@ def pairs_of(table: Table, *, as_matches: bool = True) -> DataSet:
     return table.data_set(columns_of_pairs(count), unique.values(), skipped, roles.columns, several)
 
 
-def _negatives(table: Table, line: int, row: Row, roles: _PairRoles, count: int) -> list[str]:
+def _negatives(table: SourceTable, line: int, row: Row, roles: _PairRoles, count: int) -> list[str]:
     """The texts that the negatives of a row are taken from."""
     if not roles.listed:
         texts_by_column = {column: table.texts(line, row, column) for column in roles.negatives[:count]}
@@ -393,7 +393,7 @@ def pair_columns(row: Row) -> tuple[str, str] | None:
     return next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
 
 
-def _pair_roles(table: Table) -> _PairRoles:
+def _pair_roles(table: SourceTable) -> _PairRoles:
     """The columns of a pair by their names: anchor and positive of the first row, and the negatives that any row has."""
     first_row = table.rows[0][1]
     pair = pair_columns(first_row)
@@ -418,7 +418,7 @@ def _pair_roles(table: Table) -> _PairRoles:
     return _PairRoles(*pair, tuple(f"negative_{number}" for number in numbers))
 
 
-def _refuse_unused_names(table: Table, roles: _PairRoles) -> None:
+def _refuse_unused_names(table: SourceTable, roles: _PairRoles) -> None:
     """Raise UnmaskError for a column that the recipe names but that is not read."""
     used = set(roles.columns)
     if not {"anchor", "positive"} <= table.source.columns.keys():
@@ -431,7 +431,7 @@ def _refuse_unused_names(table: Table, roles: _PairRoles) -> None:
         )
 
 
-def _refuse_unread(table: Table, unread: Sequence[str]) -> None:
+def _refuse_unread(table: SourceTable, unread: Sequence[str]) -> None:
     """Raise UnmaskError if an unread column may say that the texts of a pair do not match, or looks like negatives."""
     has_condition = any(_is_verdict(column, table.values(column)) for column in table.source.where)
     for column in unread:

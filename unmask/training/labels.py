@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unmask.errors import UnmaskError
 from unmask.tasks import columns
-from unmask.training.data import DataSet, DataSource, Example, Table, columns_of_pairs, pair_columns, pairs_of, read_table
+from unmask.training.data import DataSet, DataSource, Example, SourceTable, columns_of_pairs, pair_columns, pairs_of, read_table
 
 
 def read_related(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -24,7 +24,7 @@ def read_related(name: str, source: DataSource, root: Path, seed: int) -> DataSe
     return _labelled_pairs(table) if _has_labels(table) else pairs_of(table)
 
 
-def _has_labels(table: Table) -> bool:
+def _has_labels(table: SourceTable) -> bool:
     names, row = table.source.columns, table.rows[0][1]
     if "label" in names:
         return True
@@ -38,7 +38,7 @@ def _has_labels(table: Table) -> bool:
     return pair_columns(dict.fromkeys(names.get(column, column) for column in row)) is None
 
 
-def _labelled_pairs(table: Table) -> DataSet:
+def _labelled_pairs(table: SourceTable) -> DataSet:
     """One example for each text: another text of its label, and texts of other labels, sampled by the seed.
 
     The sample depends on the seed and on all texts, not on their order. Left out and counted: repeated texts, texts with two labels, the

@@ -20,7 +20,7 @@ from unmask.tasks.task import LocalTask, Task
 from unmask.training import processes
 from unmask.training.card import write_card
 from unmask.training.leakage import Scored
-from unmask.training.recipe import Evaluation, Recipe, without_effect
+from unmask.training.recipe import Recipe, without_effect
 from unmask.training.records import COMPARED, TrainingResult, TrainingRun
 from unmask.training.run import SILENT, Listener, train
 
@@ -50,11 +50,15 @@ def run_recipe(
     for sentence in without_effect(recipe):
         say(sentence)
     evaluation = recipe.evaluation
-    _check_compared_files(evaluation, root)
     tasks, compared = (scorable(_tasks(names, root)) for names in (evaluation.tasks, evaluation.compared))
-    for task in compared:  # of mteb, which may be part of a benchmark or be spelled in two ways
-        if not isinstance(task, LocalTask) and task.name in {other.name for other in tasks}:
-            raise _chooses_checkpoint(task.name)
+    # Local tasks by their files, since another sample is the same data; tasks of mteb, which may be part of a benchmark, by their names
+    choosing = {item_file(spec) for spec in specs_below(root, evaluation.tasks)} | _mteb_names(tasks)
+    for name in evaluation.compared:
+        if choosing & ({item_file(spec) for spec in specs_below(root, [name])} | _mteb_names(_tasks([name], root))):
+            raise UnmaskError(
+                f"evaluation.compared names '{name}', and evaluation.tasks chooses the checkpoint by the same data, so the comparison "
+                "would flatter the trained model: name it in one of the two only."
+            )
     if compared:
         require_package("mteb")
     unsearchable = [task.name for task in _tasks(evaluation.held_out, root) if not isinstance(task, LocalTask)]
@@ -104,19 +108,8 @@ def _compare(
     runs.amend_result(run.folder, latest.model_copy(update={"gain": gain.model_copy(update=context)}))
 
 
-def _check_compared_files(evaluation: Evaluation, root: Path) -> None:
-    """Raise UnmaskError if a task to compare on has the data of a task that chooses the checkpoint, even if it is another sample."""
-    chosen_by = {item_file(spec) for spec in specs_below(root, evaluation.tasks)}
-    for name in evaluation.compared:
-        if any(item_file(spec) in chosen_by for spec in specs_below(root, [name])):
-            raise _chooses_checkpoint(name)
-
-
-def _chooses_checkpoint(name: str) -> UnmaskError:
-    return UnmaskError(
-        f"evaluation.compared names '{name}', and evaluation.tasks chooses the checkpoint by the same data, so the comparison "
-        "would flatter the trained model: name it in one of the two only."
-    )
+def _mteb_names(tasks: Sequence[Task]) -> set[str]:
+    return {task.name for task in tasks if not isinstance(task, LocalTask)}
 
 
 def _tasks(names: Sequence[str], root: Path) -> list[Task]:
