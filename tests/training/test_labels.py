@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from pydantic import ValidationError
 
-from tests.training.running import recipe, run, same, weights
 from unmask.errors import UnmaskError
 from unmask.training.collate import PairCollator
 from unmask.training.data import DataSet, DataSource
@@ -137,16 +135,3 @@ def test_a_batch_has_no_text_twice_and_every_false_negative_is_known(read: Read,
         alike = collated["positive_ids"] == collated["candidate_ids"].flatten()
         expected = [[label_of[anchor] == label_of[other] for column in texts[1:] for other in column] for anchor in texts[0]]
         assert alike.tolist() == expected
-
-
-def test_the_stage_leaves_texts_of_one_label_out(model: Path, tmp_path: Path) -> None:
-    """The same examples as plain triples, without labels, teach something else."""
-    found = read_related("pairs", DataSource(path="starter:labels"), Path(), 0)
-    triples = tmp_path / "triples.jsonl"
-    rows = [dict(zip(found.columns, example.texts, strict=True)) for example in found.examples]
-    triples.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    for name, path in (("labels", "starter:labels"), ("again", "starter:labels"), ("plain", str(triples))):
-        run(recipe(model, "contrastive", data={"pairs": {"path": path}}), tmp_path / name)
-    learned = weights(tmp_path / "labels")
-    assert same(learned, weights(tmp_path / "again")) and not same(learned, weights(tmp_path / "plain"))
-    assert all(bool(torch.isfinite(weight).all()) for weight in learned.values())

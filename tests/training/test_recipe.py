@@ -223,10 +223,3 @@ def test_an_unknown_scale_or_recipe_names_those_that_there_are(file: Path) -> No
         load_recipe("llm2vce")
     with pytest.raises(UnmaskError, match=r"There is no recipe 'nowhere\.toml'"):
         recipe_file("nowhere.toml")
-
-
-def test_a_replaced_path_keeps_the_columns_of_its_set_unless_they_are_cleared() -> None:
-    path = "data.news.path=mine.jsonl"
-    news = load_recipe("llm2vec", "small", [path]).data["news"]
-    assert (news.path, news.columns) == ("mine.jsonl", {"text": "text"})
-    assert load_recipe("llm2vec", "small", [path, "data.news.columns={}"]).data["news"].columns == {}

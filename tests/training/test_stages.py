@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.families import EACH_KIND, FAMILIES
-from tests.proofs import ALL
+from tests.families import FAMILIES
 from tests.training.running import ROOT, recipe, run
-from tests.training.test_collate import VOCABULARY, sets_of, text_of, trainee_of
+from tests.training.test_collate import VOCABULARY, sets_of, trainee_of
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -24,7 +22,6 @@ from unmask.training.losses import neighbour_divergence
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.schedule import contrastive_schedule
 from unmask.training.stages import STAGES
-from unmask.training.stages.distill import DistillOptions
 from unmask.training.stages.language import MntpOptions
 from unmask.training.trainee import Trainee
 
@@ -126,26 +123,6 @@ def test_a_student_comes_nearer_to_its_teacher_on_other_texts(model: Path, teach
         distance(Embedder.from_pretrained(tmp_path / name / "model", device="cpu"), teacher) for name in ("before", "after")
     )
     assert after < 0.8 * before
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
-def test_the_loss_of_distillation_does_not_depend_on_padding_or_company(
-    family: str, pico: Callable[..., Embedder], teacher: Path
-) -> None:
-    """A family of each kind: in chunks of one text each, without padding, and in large chunks, with it."""
-    embedder = pico("causal/plain/mean", family)
-    sets = [sets_of([[text_of(length, seed=length), text_of(length + 2, seed=length)] for length in (1, 9, 4, 20)])]
-    losses = []
-    for cache_tokens in (1, 1 << 20):
-        options = DistillOptions(data=("rows",), steps=1, batch=4, lr=1.0, teacher=str(teacher), cache_tokens=cache_tokens)
-        ready = STAGES["distill"].prepare(options, Trainee(distill(Path("pico"), teacher), embedder, None), sets, 0)
-        batch = ready.collate(ready.rows)
-        padded = [not chunk["attention_mask"].all() for chunk in batch["chunks"]]
-        assert any(padded) if cache_tokens > 1 else len(padded) == 8
-        with torch.no_grad():
-            losses.append(float(ready.objective(ready.module, batch, None)))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0] > 0.01
 
 
 def test_pairs_stay_together_and_single_texts_are_taken(model: Path, teacher: Path, tmp_path: Path) -> None:

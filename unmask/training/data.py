@@ -362,11 +362,11 @@ def _negatives(table: SourceTable, line: int, row: Row, roles: _PairRoles, count
     if not roles.listed:
         texts_by_column = {column: table.texts(line, row, column) for column in roles.negatives[:count]}
         for column, texts in texts_by_column.items():
-            if len(texts) != 1:
+            if len(texts) > 1:
                 raise UnmaskError(
                     f"{table.file}, line {line}, column '{column}': expected one text, found a list of {len(texts)}."
                 )
-        return [text for [text] in texts_by_column.values()]
+        return [text for texts in texts_by_column.values() for text in texts]
     unique: dict[str, str] = {}
     for text in table.texts(line, row, roles.negatives[0]) if count else ():
         unique.setdefault(text_key(text), text)

@@ -188,6 +188,8 @@ def _matches(trained: tuple[str, ...], scored: tuple[str, ...]) -> _Matches:
     Exact, and fast by prefix filtering (Bayardo et al. 2007): two sets with a Jaccard of t share one of the rarest n - ceil(t n) + 1
     elements of each, so only texts with a rare shingle in common are compared.
     """
+    if not scored:
+        return {}
     counts = Counter(shingle for text in (*trained, *scored) for shingle in _shingles(text))
     ranks = {shingle: rank for rank, shingle in enumerate(sorted(counts, key=lambda shingle: (counts[shingle], shingle)))}
 

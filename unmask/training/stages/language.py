@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from unmask.training import processes
 from unmask.training.collate import Chunk, MaskingCollator, NextTokenCollator, chunk_tokens
 from unmask.training.data import DataSet
 from unmask.training.schedule import language_schedule
-from unmask.training.stages.stage import Options, Prepared, StageOptions, TrainableModel, TrainingStage
+from unmask.training.stages.stage import Prepared, StageOptions, TrainableModel, TrainingStage
 from unmask.training.targets import target_logits
 
 
@@ -25,12 +25,6 @@ class LanguageOptions(StageOptions):
 
     chunks: Literal["blocks", "sentences"] = "blocks"
     """`blocks` joins all texts and cuts every max_length tokens, `sentences` keeps each text."""
-
-
-class LanguageStage(TrainingStage[Options]):
-    """A stage that predicts tokens."""
-
-    predicts_tokens: ClassVar[bool] = True
 
 
 def _scheduled_chunks(
@@ -57,11 +51,12 @@ class MntpOptions(LanguageOptions):
     """Share of tokens that is selected."""
 
 
-class Mntp(LanguageStage[MntpOptions]):
+class Mntp(TrainingStage[MntpOptions]):
     """The model's own shifted loss, at masked tokens, with every token visible."""
 
     name = "mntp"
     options = MntpOptions
+    predicts_tokens = True
     attention = "bidirectional"
 
     def prepare(self, options: MntpOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
@@ -106,11 +101,12 @@ class NextTokenOptions(LanguageOptions):
     """Weight of the load-balancing loss, on a mixture of experts."""
 
 
-class NextToken(LanguageStage[NextTokenOptions]):
+class NextToken(TrainingStage[NextTokenOptions]):
     """The model's own loss, with the load-balancing loss of a mixture of experts."""
 
     name = "next-token"
     options = NextTokenOptions
+    predicts_tokens = True
     attention = "causal"
 
     def prepare(self, options: NextTokenOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
