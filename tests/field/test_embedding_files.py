@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from tests.in_process import run_program
 from tests.tiny import write_rows
 from unmask.bulk.folder import embed_folder
 from unmask.bulk.job import Job
-from unmask.bulk.single_file import embed_file
 from unmask.bulk.team import ThisProcess
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -104,18 +102,3 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
         embed_folder(job, lambda: ThisProcess(job, PICO))
     with pytest.raises(UnmaskError, match="column 'key'"):
         list(read_documents(Corpus(tuple(find_files([Path("corpus")])), "text", None, "key")))
-
-
-def test_whole_numbers_are_written_as_such_and_bits_are_dimensions(embedder: Embedder, tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("\n".join(TEXTS), encoding="utf-8")
-    kinds: tuple[Any, ...] = ("int8", "binary")
-    for precision in kinds:
-        output = tmp_path / f"{precision}.jsonl"
-        assert embed_file(embedder, Job((file,), output, precision=precision)).dim == 32
-        expected = embedder.encode(TEXTS, precision=precision).tolist()
-        rows = [json.loads(line)["vector"] for line in output.read_text().splitlines()]
-        assert repr(rows) == repr(expected), "-8, not -8.0"
-        assert json.loads(Path(f"{output}.manifest.json").read_text())["dim"] == 32
-    job = Job((file,), tmp_path / "folder", precision="binary")
-    assert "3 vectors of 32 dimensions" in embed_folder(job, lambda: ThisProcess(job, PICO)).summary(job.output)

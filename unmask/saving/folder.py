@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
 ST_CONFIG = "config_sentence_transformers.json"
-ADDED = ("README.md", "training.png")
+ADDED = ("README.md",)
 """What training and sentence-transformers add to a saved embedder."""
 
 _OWN_NAMES = (
