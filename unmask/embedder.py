@@ -39,6 +39,7 @@ from unmask.io.threads import lock_of
 from unmask.models.decoder import without_head
 from unmask.models.digests import digest_of_tensors
 from unmask.models.loading import Source, dtype_name, load_decoder
+from unmask.models.placement import as_device_map
 from unmask.models.source import as_adapters, short_name
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ class Embedder:
         revision: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
+        device_map: str | Mapping[str, str | int] | None = None,
+        quantize: str | None = None,
         attn_implementation: str | None = None,
         trust_remote_code: bool = False,
         max_length: int | None = None,
@@ -167,6 +170,9 @@ class Embedder:
                 The design of a model that sentence-transformers saved must be given.
             adapter: one PEFT adapter, or several that were trained on top of each other, the lowest first; several are merged into the
                 weights in this order.
+            device_map: in place of a device, spread the model over GPUs, main memory and disk: "auto", "balanced", or a table of modules
+                and devices.
+            quantize: hold the weights of linear layers in "8bit" (package torchao) or "4bit" (package bitsandbytes).
             merge, revision, dtype, device, attn_implementation, trust_remote_code: see Source.
             max_length: most tokens of one text with its prompt. Default: the limit of a saved embedder, else 512.
             batch_tokens: most tokens of one batch, padding included.
@@ -177,7 +183,18 @@ class Embedder:
         from unmask.saving.folder import EmbedderParts, read_saved
 
         adapters = as_adapters(adapter)
-        source = Source(str(model), revision, adapters, merge, dtype, device, attn_implementation, trust_remote_code)
+        source = Source(
+            str(model),
+            revision,
+            adapters,
+            merge,
+            dtype=dtype,
+            device=device,
+            device_map=as_device_map(device_map),
+            quantize=quantize,
+            attn_implementation=attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
         saved = read_saved(source.model, revision, adapters, names_design=bool(design))
         if saved is None:
             parsed = as_design(design or DEFAULT_DESIGN)

@@ -7,7 +7,6 @@ out, and the folder appears only when it is complete. If it gets damaged later, 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -25,7 +24,7 @@ from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, make_folder, remove
-from unmask.io.paths import expanded
+from unmask.io.paths import cache_folder, expanded
 from unmask.io.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
 from unmask.models.progress_bars import without_loading_bars
 from unmask.starter import reference_texts
@@ -234,12 +233,6 @@ def _way_out(name: str) -> str:
     if _HUB_ID.fullmatch(name):
         hint += f" It counts as a path because '{path.parent}' is a folder here. For a model of the hub, write '{HUB}{name}'."
     return hint
-
-
-def cache_folder() -> Path:
-    """The cache folder, for converted models."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("UNMASK_CACHE") or Path(home) / "unmask")
 
 
 def _prepare(model: Bundled) -> Path:

@@ -124,6 +124,7 @@ class EmbedderSettings(BaseModel):
     base_weights: str | None = None
     attention: str
     attn_implementation: str | None = None
+    quantize: str | None = None
     versions: dict[str, str] = {}
     _folder: Path = Path()
 
@@ -156,7 +157,8 @@ class EmbedderSettings(BaseModel):
                 stacklevel=2,
             )
             dtype = "float32"
-        return replace(source, dtype=dtype, attn_implementation=source.attn_implementation or attention)
+        attention, quantize = source.attn_implementation or attention, source.quantize or self.quantize
+        return replace(source, dtype=dtype, attn_implementation=attention, quantize=quantize)
 
     def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
         """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
@@ -341,6 +343,9 @@ def write(embedder: Saveable, folder: Path) -> None:
         base_weights=base.base_weights if base else None,
         attention=embedder.backbone.proof.summary,
         attn_implementation=attention_implementation(embedder.backbone.model),
+        quantize=source.quantize
+        if adapted(embedder) or mixture_of(embedder) is not None
+        else None,  # else the files are quantised
         versions=versions(),
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
