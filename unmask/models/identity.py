@@ -22,6 +22,7 @@ from torch import nn
 
 from unmask.errors import UnmaskError
 from unmask.models.bundled import is_path, resolve
+from unmask.models.conversion import is_gguf
 from unmask.models.digests import digest_of_folder, state_of_folder
 from unmask.models.hub import hub_commit
 from unmask.models.placement import stored_parts
@@ -237,7 +238,7 @@ def pinned(base: Source, model: Any = None) -> Pinned:
     model: the loaded model, which knows its commit on the hub. A model that exists in memory only has no name of its weights.
     """
     name = lasting_name(base.model)
-    if not name or (is_path(name) and not Path(name).is_dir()):
+    if not name or (is_path(name) and not Path(name).is_dir() and not is_gguf(Path(name))):
         return Pinned(name, base.revision, None)
     if Path(resolve(name)).is_dir():
         return Pinned(name, None, identity_of(replace(base, quantize=None)).revision)

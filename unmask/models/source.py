@@ -16,6 +16,7 @@ from typing import Any
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.models.bundled import BUNDLED, HUB, is_path, resolve
+from unmask.models.conversion import is_gguf
 from unmask.models.hub import hub_file, hub_folder
 
 TRUSTED = "UNMASK_TRUST_CODE_OF"
@@ -159,7 +160,7 @@ def base_name(name: str, folder: Path) -> str:
         return name
     path = expanded(name)
     for candidate in (path,) if path.is_absolute() else (folder / path, path):
-        if candidate.is_dir():
+        if candidate.is_dir() or is_gguf(candidate):
             return str(candidate.resolve())
     if is_path(name):
         raise UnmaskError(
@@ -172,12 +173,12 @@ def base_name(name: str, folder: Path) -> str:
 def lasting_name(model: str) -> str:
     """The name of a model for a record: a path becomes absolute, so that it works from any directory."""
     path = expanded(model)
-    return str(path.resolve()) if model and model not in BUNDLED and path.is_dir() else model
+    return str(path.resolve()) if model and model not in BUNDLED and (path.is_dir() or is_gguf(path)) else model
 
 
 def short_name(model: str) -> str:
     """The last part of a model's name: of its folder, or of its hub id."""
-    return Path(lasting_name(model)).name
+    return Path(lasting_name(model)).name.removesuffix(".gguf")
 
 
 def same_place(first: str, second: str) -> bool:
