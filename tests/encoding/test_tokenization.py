@@ -22,7 +22,7 @@ from unmask.starter import reference_texts
 
 OWN = ["Topic of: {text}", "{text}{text}", "{{text}} {instruction}:{text} \ue000\ue001{{", 'Say "{text}"{eos}', "🙂{text}🙂"]
 PROMPT_NAMES = [
-    *(name for name in PROMPTS if name != "full"),
+    *(name for name in PROMPTS if not name.startswith("full")),
     *OWN,
     *(f"chat:{prompt}" for prompt in ("plain", "eos", "eol", "echo", "instruction", *OWN)),
 ]
@@ -175,9 +175,10 @@ def test_full_is_what_the_tokenizer_makes_of_a_text(
 ) -> None:
     tokenizer, given_text = tokenizers[kind], instruction + cleaned(text)
     expected_ids = tokenizer(given_text)["input_ids"]
-    found = one(tokenizer, "full", text, instruction=instruction)
+    prompt = "full-instruction" if instruction else "full"
+    found = one(tokenizer, prompt, text, instruction=instruction or None)
     assert found.ids == tuple(expected_ids or [tokenizer.eos_token_id]) and found.start == 0
-    short = one(tokenizer, "full", text, limit, instruction)
+    short = one(tokenizer, prompt, text, limit, instruction or None)
     assert short.start == 0 and len(short.ids) <= limit and short.truncated == (len(found.ids) > limit)
     if not instruction:  # the tokenizer itself would cut what is in excess, which may be an instruction
         assert short.ids == tuple(tokenizer(given_text, truncation=True, max_length=limit)["input_ids"] or found.ids)

@@ -1,9 +1,10 @@
 """Prompts: a template around the text, and the rule that says which of its tokens are embedded.
 
-One rule holds for every prompt but `full`: **the embedded span starts at the last `{text}` and ends at the end of the prompt.** `plain`
-embeds the text. `instruction` embeds the text, but not the instruction before it. `echo` embeds the second copy. A one-word prompt ends
-with the token that predicts the word. The model attends to the tokens before the span (BOS, instruction, first copy), but pooling
-leaves them out. `full` embeds everything, with all special tokens that the tokenizer adds: trained sentence encoders are read this way.
+One rule holds for every prompt but `full` and `full-instruction`: **the embedded span starts at the last `{text}` and ends at the end of
+the prompt.** `plain` embeds the text. `instruction` embeds the text, but not the instruction before it. `echo` embeds the second copy. A
+one-word prompt ends with the token that predicts the word. The model attends to the tokens before the span (BOS, instruction, first copy),
+but pooling leaves them out. `full` embeds everything, with all special tokens that the tokenizer adds: trained sentence encoders are read
+this way.
 """
 
 from __future__ import annotations
@@ -147,9 +148,16 @@ PROMPTS: dict[str, Prompt] = {
         ),
         Prompt(
             "full",
-            "{instruction}{text}",
-            "instruction and text with all special tokens of the tokenizer; every token is embedded",
+            "{text}",
+            "the text with all special tokens of the tokenizer; every token is embedded",
             "sentence-transformers",
+            pools_all=True,
+        ),
+        Prompt(
+            "full-instruction",
+            "{instruction}{text}",
+            "as `full`, with an instruction right before the text, which is embedded too",
+            "sentence-transformers, E5 (arXiv 2212.03533)",
             pools_all=True,
         ),
     )

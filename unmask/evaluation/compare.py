@@ -70,6 +70,12 @@ class ComparisonPlan:
         """The most tokens of one text with its prompt."""
         return self.max_length or (self.saved.max_length if self.saved else MAX_LENGTH)
 
+    def instruction_for(self, design: Design, instruction: str | None) -> str | None:
+        """The task's instruction, or the prompt with which a sentence encoder was trained. instruction: None for documents."""
+        if design.prompt != "full-instruction" or (saved := self.saved) is None:
+            return instruction
+        return saved.instructions.get("document" if instruction is None else "query")
+
     @cached_property
     def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
@@ -339,7 +345,7 @@ def _score_group(
         def encode(
             texts: Sequence[str], instruction: str | None, design: Design = design, widths: list[int] = widths
         ) -> Vectors:
-            vectors = shared.get(design, texts, instruction)
+            vectors = shared.get(design, texts, planned.plan.instruction_for(design, instruction))
             widths[0] = KEPT if design.is_sparse else vectors.shape[1]
             return vectors
 

@@ -11,7 +11,6 @@ than int4 of torchao.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -24,12 +23,6 @@ from unmask.io.paths import cache_folder, expanded
 
 if TYPE_CHECKING:
     from unmask.models.source import Source
-
-for _library in (
-    "torchao",
-    "torch.utils._pytree",
-):  # on import, torchao reports kernels for other GPUs, and torch its deprecations
-    logging.getLogger(_library).setLevel(logging.ERROR)
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Strategies of accelerate that choose a device for each layer by the memory that is free."""

@@ -37,7 +37,7 @@ from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
-from unmask.saving.sentence_encoder import CONFIG, MODULES, read_sentence_encoder
+from unmask.saving.sentence_encoder import MODULES, ST_CONFIG, read_sentence_encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -57,7 +57,7 @@ _OWN_NAMES = (
     *("adapter_config.json", "adapter_model.safetensors", "mixture.json", "router.safetensors"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja"),
-    *("modules.json", CONFIG, "sentence_bert_config.json", "1_Pooling/config.json"),
+    *("modules.json", ST_CONFIG, "sentence_bert_config.json", "1_Pooling/config.json"),
 )
 """The names that saving gives to files."""
 # our pooling -> the name that sentence-transformers gives it
@@ -315,7 +315,7 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
 def _reads_all(embedder: Saveable) -> bool:
     """Whether the design reads what the tokenizer makes of a text, which needs no chat template."""
     design = embedder.design
-    return design == Design(design.attention, "full", design.pooling)
+    return embedder.prompts.parts[0].prompt.pools_all and design == Design(design.attention, design.prompt, design.pooling)
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -420,7 +420,7 @@ def write_over(embedder: Saveable, folder: Path) -> None:
 
 def _refuse_another_model(folder: Path, base: Iterable[Path]) -> None:
     """Raise UnmaskError if a folder without a saved embedder holds files of such names. sentence-transformers has written one itself."""
-    if models := sorted(file for file in base if file.name != CONFIG):
+    if models := sorted(file for file in base if file.name != ST_CONFIG):
         raise UnmaskError(
             f"'{models[0]}' belongs to a model that is not a saved embedder, so it is not overwritten: choose another folder."
         )
@@ -477,7 +477,7 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
     listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)]
     _write_json(folder / MODULES, listed)
     message = {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"}
-    _write_json(folder / CONFIG, message)
+    _write_json(folder / ST_CONFIG, message)
     if plain:
         # a template of our own: the model's would make a chat of a plain string
         forward: dict[str, Any] = {"method": "forward", "method_output_name": "last_hidden_state"}

@@ -11,7 +11,7 @@ from unmask.designs.design import Attention, Design, Pooling
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError
 
-MODULES, CONFIG = "modules.json", "config_sentence_transformers.json"
+MODULES, ST_CONFIG = "modules.json", "config_sentence_transformers.json"
 POOLINGS: dict[str, Pooling] = {
     "cls": "first",
     "mean": "mean",
@@ -60,7 +60,7 @@ def read_sentence_encoder(folder: Path) -> SentenceEncoder:
     mode = modes[0] if len(modes) == 1 and isinstance(modes[0], str) else ""
     if mode not in POOLINGS:
         raise _unlike(folder, f"it pools by {' and '.join(map(str, modes)) or 'nothing'}")
-    stored = _json(folder / CONFIG)
+    stored = _json(folder / ST_CONFIG)
     prompts = {str(name): str(prompt) for name, prompt in (stored.get("prompts") or {}).items() if prompt}
     if prompts and not pooling.get("include_prompt", True) and mode not in ("lasttoken", "cls", "cls_token"):
         raise _unlike(folder, "its pooling leaves out the prompt")
@@ -69,7 +69,8 @@ def read_sentence_encoder(folder: Path) -> SentenceEncoder:
     transformer = folder / subfolder
     limits = (settings.get("max_seq_length"), _json(transformer / "tokenizer_config.json").get("model_max_length"))
     limit = next((int(limit) for limit in limits if isinstance(limit, int | float) and limit < 10**6), MAX_LENGTH)
-    design = Design(_attention(_json(transformer / "config.json")), "full", POOLINGS[mode])
+    prompt = "full-instruction" if prompts else "full"
+    design = Design(_attention(_json(transformer / "config.json")), prompt, POOLINGS[mode])
     return SentenceEncoder(subfolder, design, limit, prompts)
 
 
