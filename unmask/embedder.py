@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design, as_design
 from unmask.designs.prompts import takes_instruction
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.chunking import Chunking, Chunks, encode_chunks
+from unmask.encoding.chunking import UNITS, Chunking, Chunks, Unit, Units, encode_chunks
 from unmask.encoding.encoder import Encoder, Tally, warn_of_truncation
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Vectors
@@ -388,6 +388,35 @@ class Embedder:
         )[self.design]
         warn_of_truncation([index - texts_before for index in tally.cut[cuts_before:]], len(documents), self.max_length)
         return replace(chunks, vectors=finish(np.asarray(chunks.vectors, np.float32), dim, normalize, precision))
+
+    def encode_tokens(
+        self,
+        texts: Iterable[str],
+        unit: Unit = "token",
+        *,
+        instruction: str | None = None,
+        instruction_name: str | None = None,
+        normalize: bool = False,
+        show_progress: bool | None = None,
+    ) -> Chunks:
+        """A vector for each token or word of each text, from one reading of the text. Other options are as in `encode`.
+
+        `chunks.texts(texts)` are the tokens or words as characters of the texts. A word is what stands between white space; its vector is
+        pooled over its tokens by the pooling of the design. Texts longer than max_length are read in windows. Raises UnmaskError for a
+        design that continues after the text or repeats it.
+        """
+        if unit not in UNITS:
+            raise unknown("unit", unit, UNITS)
+        documents = _as_texts(texts)
+        chunks = encode_chunks(
+            self.encoder,
+            {self.design: self.fitted},
+            documents,
+            Units(unit),
+            instruction=self._instruction(instruction, instruction_name),
+            show_progress=show_progress,
+        )[self.design]
+        return replace(chunks, vectors=finish(np.asarray(chunks.vectors, np.float32), None, normalize, "float32"))
 
     def encode_query(self, texts: Iterable[str], **options: object) -> AnyVectors:
         """As encode, with the instruction named "query" if there is one."""
