@@ -1,15 +1,18 @@
 """Memory, speed and drift of a model by the precision of its weights.
 
-Each row is a process of its own. Peak: memory while loading, beyond what the process used before. Cosine: with float32, of the same texts.
-Disk: every second layer is read from disk in each forward pass.
+Each row is a process of its own. Peak: the most memory while loading, beyond what the process held before; pages of the file that the
+system may drop at any time do not count. Cosine: with float32, of the same texts. Disk: every second layer is read from disk in each
+forward pass.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +32,28 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def _status(name: str) -> float:
-    """A line of /proc/self/status in MB, such as VmHWM, the most memory that the process has held."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+def _held() -> float:
+    """MB of memory that the process holds, without pages of files."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) / 1000
+
+
+@contextmanager
+def _peak() -> Iterator[list[float]]:
+    """The most MB that the process holds within a `with` block, beyond what it held before; sampled every 5 ms."""
+    before, peak, done = _held(), [0.0], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.005):
+            peak[0] = max(peak[0], _held() - before)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        sampler.join()
 
 
 def _every_second_layer_on_disk(model: str) -> dict[str, str]:
@@ -62,17 +83,17 @@ def measure(model: str, setting: str, texts: Sequence[str]) -> dict[str, Any]:
     if "device_map" in options:
         options["device_map"] = _every_second_layer_on_disk(model)
     Embedder.from_pretrained("pico", DESIGN, **({"quantize": options["quantize"]} if "quantize" in options else {}))
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from what is held now
-    before, begin = _status("VmRSS"), time.perf_counter()
-    embedder = Embedder.from_pretrained(model, DESIGN, **options)
-    peak, seconds = _status("VmHWM") - before, time.perf_counter() - begin
+    begin = time.perf_counter()
+    with _peak() as peak:
+        embedder = Embedder.from_pretrained(model, DESIGN, **options)
+    seconds = time.perf_counter() - begin
     embedder.encode(texts[:2])  # fits
     tally, begin = Tally(), time.perf_counter()
     vectors = embedder.encode(texts, tally=tally, normalize=True)
     return {
         "vectors": vectors,
         "bytes": weight_bytes(embedder.backbone.model),
-        "peak": peak,
+        "peak": peak[0],
         "load": seconds,
         "speed": tally.tokens / (time.perf_counter() - begin),
         "threads": torch.get_num_threads(),
