@@ -12,6 +12,7 @@ import typer
 from unmask.cli.command import Command, Group
 from unmask.cli.options import (
     ADVANCED,
+    LOADING,
     AsJson,
     AttentionOption,
     Column,
@@ -79,9 +80,7 @@ def words(
     limit: Limit = None,
     seed: Seed = 0,
     *,
-    options: Annotated[
-        ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
-    ],
+    options: Annotated[ModelOptions, "batch_tokens", "adapter", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
@@ -106,7 +105,7 @@ def prefix(
     layer: Layer = None,
     output: OptionalFolder = None,
     *,
-    options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"],
+    options: Annotated[ModelOptions, "adapter", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix depend on the words after it, for one model or several stages of training.
@@ -162,9 +161,7 @@ def masked(
     limit: Limit = None,
     seed: Seed = 0,
     *,
-    options: Annotated[
-        ModelOptions, "max_length", "batch_tokens", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
-    ],
+    options: Annotated[ModelOptions, "max_length", "batch_tokens", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
@@ -190,7 +187,7 @@ def head(
     column: Column = "text",
     limit: Limit = None,
     *,
-    options: Annotated[ModelOptions, "dtype", "device", "attn_implementation"],
+    options: Annotated[ModelOptions, "dtype", "device", "device_map", "quantize", "attn_implementation"],
     as_json: AsJson = False,
 ) -> None:
     """Show which layers a trained layer-attention head reads."""
