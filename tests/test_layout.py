@@ -19,7 +19,7 @@ ROOMS = (
     "errors",
 )  # fmt: skip
 """From top to bottom. `unmask/__init__.py`, with the version and the public names, belongs to no room."""
-HEAVY = ("torch", "transformers", "mteb", "sklearn", "scipy", "pandas", "lancedb", "usearch", "bm25s", "pyarrow")
+HEAVY = ("torch", "transformers", "mteb", "sklearn", "scipy", "pandas", "lancedb", "pyarrow")
 
 
 def imports_of(module: str) -> set[str]:

@@ -12,7 +12,9 @@ import numpy as np
 
 from unmask.evaluation.results import Conditions, Failure, Result, ResultStore
 from unmask.evaluation.seed_means import training_note
-from unmask.statistics.bootstrap import Items, bootstrap, interval
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.intervals import score_interval
+from unmask.statistics.ranks import Ranks
 
 SCRIPT, SPECIAL = "<script>alert(1)</script>", 'a&b_%$#{}~^\\"'
 GRID_KINDS = {
@@ -71,7 +73,7 @@ class Folder:
             kind=kind,
             metric=METRICS.get(kind, "accuracy"),
             main_score=score,
-            interval=interval(bootstrap(items, 200)),
+            interval=score_interval(items),
             n=self.n,
             scores={"ami": 0.8 * score} if kind == "clustering" else {},
             dim=1152 if "@all" in design else 576,
@@ -99,20 +101,15 @@ def write_exact(folder: Path, designs: Mapping[str, str], scores: Mapping[str, M
             store.add(*of.result(label, designs[label], task, task.split("-")[0], score + value - value.mean()))
 
 
-@dataclass(frozen=True)
-class Ranked:
+def made_ranks(mean_ranks: dict[str, float], cliques: tuple[tuple[str, ...], ...]) -> Ranks:
     """Ranks as a critical-difference diagram needs them."""
-
-    mean_ranks: dict[str, float]
-    cliques: tuple[tuple[str, ...], ...]
-    friedman_p: float = 0.01
-    n: int = 14
+    return Ranks(mean_ranks, friedman_p=0.01, tests={}, cliques=cliques, n=14, fewest=6)
 
 
-def ranked_by(scores: Mapping[str, Sequence[float]], _: Any) -> Ranked:
+def ranked_by(scores: Mapping[str, Sequence[float]]) -> Ranks:
     """Ranks by mean score, and the first three in one group."""
     order = sorted(scores, key=lambda name: -float(np.mean(scores[name])))
-    return Ranked({name: place + 1.2 for place, name in enumerate(order)}, (tuple(order[:3]),))
+    return made_ranks({name: place + 1.2 for place, name in enumerate(order)}, (tuple(order[:3]),))
 
 
 def small() -> Folder:

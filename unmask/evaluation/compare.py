@@ -63,6 +63,12 @@ class ComparisonPlan:
         """The most tokens of one text with its prompt."""
         return self.max_length or (self.saved.max_length if self.saved else MAX_LENGTH)
 
+    def instruction_for(self, design: Design, instruction: str | None) -> str | None:
+        """The task's instruction, or the prompt with which a sentence encoder was trained. instruction: None for documents."""
+        if design.prompt != "full-instruction" or (saved := self.saved) is None:
+            return instruction
+        return saved.instructions.get("document" if instruction is None else "query")
+
     @cached_property
     def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
@@ -292,7 +298,9 @@ def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, 
         provenance = _provenance(backbone)
         for label, design in missing.items():
             planned.attempt(
-                label, task, partial(_score, planned.cells[label, task.name], label, task, design, vectors, provenance)
+                label,
+                task,
+                partial(_score, planned.plan, planned.cells[label, task.name], label, task, design, vectors, provenance),
             )
         conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference", "own_prompts"})
         for prompt, stored in by_prompt.items():
@@ -302,6 +310,7 @@ def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, 
 
 
 def _score(
+    plan: ComparisonPlan,
     conditions: Conditions,
     label: str,
     task: Task,
@@ -315,7 +324,7 @@ def _score(
 
     def encode(texts: Sequence[str], instruction: str | None) -> Vectors:
         nonlocal dim
-        of_texts = vectors.get(design, texts, instruction)
+        of_texts = vectors.get(design, texts, plan.instruction_for(design, instruction))
         dim = KEPT if design.is_sparse else of_texts.shape[1]
         return of_texts
 

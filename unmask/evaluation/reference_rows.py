@@ -19,7 +19,7 @@ from unmask.models.loading import Source, pick_device
 from unmask.models.progress_bars import without_loading_bars
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import TRUSTED, code_of, is_trusted, require_own_code
-from unmask.saving.folder import ST_CONFIG
+from unmask.saving.sentence_encoder import ST_CONFIG
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task

@@ -111,7 +111,7 @@ def print_leaks(reports: Sequence[LeakReport], examples: int = 2) -> None:
             for leak in sorted(task.leaks, key=lambda leak: leak.similarity)[:examples]:
                 origin = f"{report.data}, line {leak.row} ({leak.column}) and {task.task}: {leak.similarity:.2f}"
                 console.print(origin, style="dim")
-                console.print(f"  {leak.text[:200]}\n  {leak.found[:200]}")
+                console.print(f"  {leak.text[:200]}\n  {leak.task_text[:200]}")
     console.print(
         "pairs: training examples with both texts that the task compares; one text: other examples with a text of the task.",
         style="dim",
