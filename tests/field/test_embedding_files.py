@@ -19,6 +19,7 @@ from unmask.bulk.job import Job
 from unmask.bulk.team import ThisProcess
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.io.sources import find_files
 from unmask.search.documents import Corpus, read_documents
 
 TEXTS = ["A man plays a guitar.", "Grüße aus Köln", '"quoted", and more']
@@ -90,7 +91,7 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
         ("corpus/notes.txt:1", None),
         ("k1", "1999"),
     ]
-    corpus = Corpus.found([Path("corpus")], Path("index"), "body", None, "key")
+    corpus = Corpus(tuple(find_files([Path("corpus")])), "body", None, "key")
     assert [(document.id, document.text) for document in read_documents(corpus)] == [
         ("corpus/notes.txt:1", "a note"),
         ("corpus/notes.txt:2", "another"),
@@ -100,4 +101,4 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
     with pytest.raises(UnmaskError, match=r"notes.txt: none of its first rows has a column 'body'"):
         embed_folder(job, lambda: ThisProcess(job, PICO))
     with pytest.raises(UnmaskError, match="column 'key'"):
-        list(read_documents(Corpus.found([Path("corpus")], Path("index"), "text", None, "key")))
+        list(read_documents(Corpus(tuple(find_files([Path("corpus")])), "text", None, "key")))

@@ -327,7 +327,7 @@ def test_a_special_token_without_an_embedding_spoils_its_text_only(edit: Callabl
     done = DocumentEncoder(embedder, Job((tmp_path / "a.txt",), tmp_path / "a.npy")).encode(
         [Document(row, row + 1, str(row), text) for row, text in enumerate(texts)]
     )
-    assert done.counts.vectors == 1 and [dead.row for dead in done.dead] == [1] and "'<two>'" in done.dead[0].told
+    assert done.counts.vectors == 1 and [dead.row for dead in done.dead] == [1] and "'<two>'" in done.dead[0].reason
     with running(ServedModels({"mean": embedder})) as client:
         answer = client.embed(texts)
         assert answer.status == 400 and "'<two>'" in answer.error["message"]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.tokenization import PromptTokenizer
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
+from unmask.io.unicode import without_surrogates
 from unmask.training.schedule import ScheduledExample
 from unmask.training.targets import IGNORED
 from unmask.training.text_keys import text_key

@@ -19,11 +19,11 @@ from pydantic import ValidationError
 
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.array_types import NDArray
 from unmask.io.files import atomic, only_writer_of
 from unmask.io.paths import expanded
+from unmask.io.unicode import without_surrogates
 from unmask.saving.folder import read_saved
 from unmask.training.data import DataSet, DataSource, Example, read_pairs, read_sentences, read_table
 from unmask.training.recipe import parse_setting

@@ -19,8 +19,8 @@ from torch import Tensor
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.tokenization import MAX_LENGTH
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
+from unmask.io.unicode import without_surrogates
 from unmask.models.source import is_trusted
 from unmask.training.data import DataSet, DataSource, read_any
 from unmask.training.stages.contrastive import PoolingOptions, PoolingStage, prepare_pooling
