@@ -54,6 +54,3 @@ def test_words_with_a_label_each(tmp_path: Path) -> None:
         assert found.texts[0].text == " ".join(found.texts[0].words) and len(found.texts[0].tags[0]) == len(
             found.texts[0].words
         )
-    conll = tmp_path / "words.conll"
-    conll.write_text("a X\nb Y\n\nc X\n")
-    assert read_labelled([str(conll)]).texts[1].tags == (("X",),)
