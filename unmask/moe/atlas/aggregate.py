@@ -144,7 +144,7 @@ class Tally:
     texts: Int[NDArray[np.int32], " token"]
     ids: Int[NDArray[np.int32], " token"]
     token_positions: Int[NDArray[np.int32], " token"]
-    first: Int[NDArray[np.int16], "token point"]
+    first: Int[NDArray[Any], "token point"]
     shown: dict[int, range]
     positions: Int[NDArray[np.int32], " row"]
     top: UInt[NDArray[np.uint16], "row point top"]
