@@ -81,22 +81,9 @@ def test_a_plan_names_the_base_models_that_would_be_used(study: str, shown: Show
     assert shown(study, "paper", "-m", "one", "-m", "two") == plan | {"models": ["one", "two"]}
 
 
-@pytest.mark.parametrize("study", STUDIES)
-def test_a_plan_can_be_read_in_80_columns(study: str) -> None:
-    done = CliRunner().invoke(app, words(study, "small"), catch_exceptions=False)
-    for line in done.stdout.splitlines():
-        assert len(line) <= 80 or re.fullmatch(r' *("[^"]*": )?"(\\.|[^"\\])*",?', line), "more than one long text on a line"
-
-
 @pytest.mark.parametrize("name", ["report.md", "results.json", "study.json"])
 def test_a_file_of_somebody_else_is_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / name).write_text("my notes")
     with pytest.raises(UnmaskError, match=f"{name}' was not written by unmask"):
         _each(["one", "two"], tmp_path, lambda *_: pytest.fail("the first study begins"))
-
-
-def test_a_study_has_a_folder_of_its_name_unless_told_otherwise() -> None:
-    for study, command in STUDIES.items():
-        [output] = (option for option in command.params if option.name == "output")
-        assert str(output.default) == study and not output.required

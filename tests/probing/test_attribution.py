@@ -50,14 +50,6 @@ def test_shares_are_means_over_texts_whatever_their_batches(embedder: Embedder) 
     assert set(attribute_layers(embedder, TEXTS[:4]).intervals) == {None}
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_the_figure_is_drawn_and_may_be_drawn_again(ending: str, embedder: Embedder, tmp_path: Path) -> None:
-    file = tmp_path / f"layers.{ending}"
-    for _ in range(2):
-        draw_attribution(attribute_layers(embedder, TEXTS), file)
-        assert file.stat().st_size > 5000
-
-
 def test_a_figure_replaces_no_file_of_somebody_else_and_needs_an_ending(embedder: Embedder, tmp_path: Path) -> None:
     result = attribute_layers(embedder, TEXTS)
     (tmp_path / "mine.png").write_bytes(b"my own figure")
@@ -69,8 +61,3 @@ def test_a_figure_replaces_no_file_of_somebody_else_and_needs_an_ending(embedder
     for name in ("layers.txt", "layers"):
         with pytest.raises(UnmaskError, match=f"A figure is written as png, svg, pdf: .* not '{name}'"):
             draw_attribution(result, tmp_path / name)
-
-
-def test_an_embedder_without_such_a_head_is_refused(pico: Pico) -> None:
-    with pytest.raises(UnmaskError, match="has no head over layers"):
-        attribute_layers(pico("causal/plain/mean"), TEXTS)

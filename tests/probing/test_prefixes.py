@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_tokenizer
-from tests.families import FAMILIES
 from tests.probing.models import pico_model
 from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
-from unmask.probing.prefixes import Triple, prefix_tokens, prefix_vectors, probe_prefixes, read_triples
+from unmask.probing.prefixes import (
+    PrefixGap,
+    Triple,
+    attention_in,
+    compare_stages,
+    prefix_tokens,
+    prefix_vectors,
+    probe_prefixes,
+    read_triples,
+)
 from unmask.saving.load_model import load_encoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -27,46 +35,6 @@ TRIPLES = [
     Triple("x", "y", "a much longer text that goes on and on, much beyond the others", "z"),
     Triple("Größe 42", "passt.", "ist ausverkauft.", "km sind weit."),
 ]
-
-
-def test_the_triples_of_this_package() -> None:
-    triples = read_triples()
-    assert len(triples) == 48 >= 36
-    assert len({triple.prefix for triple in triples}) == len(triples)
-    for triple in triples:
-        assert len({triple.query, triple.same, triple.different}) == 3
-        assert all(rest.endswith(".") and rest[0].islower() for rest in (triple.query, triple.same, triple.different))
-
-
-def test_words_in_common_do_not_favour_the_same_meaning() -> None:
-    """Or the gap would show that texts look alike, not what they mean."""
-    common = {"same": 0, "different": 0}
-    little = {
-        "a",
-        "an",
-        "the",
-        "of",
-        "and",
-        "to",
-        "in",
-        "is",
-        "was",
-        "it",
-        "its",
-        "on",
-        "for",
-        "by",
-        "at",
-        "with",
-        "his",
-        "her",
-        "he",
-    }
-    for triple in read_triples():
-        query = set(triple.query.lower().strip(".").replace(",", "").split()) - little
-        for name in common:
-            common[name] += len(query & set(getattr(triple, name).lower().strip(".").replace(",", "").split()))
-    assert common["same"] <= 3 and common["different"] <= 3
 
 
 @pytest.mark.sample(8)
@@ -94,14 +62,6 @@ def test_the_gap_of_a_bidirectional_model_is_not_zero(layer: int | None, tokeniz
     assert json.loads(json.dumps(found.as_json()))["triples"] == 3
 
 
-def test_swapping_the_meanings_turns_the_gap_round(tokenizer: Any) -> None:
-    one = pico_model(tokenizer)
-    swapped = [Triple(each.prefix, each.query, each.different, each.same) for each in TRIPLES]
-    there, back = probe_prefixes(one, TRIPLES), probe_prefixes(one, swapped)
-    assert there.gaps == tuple(-gap for gap in back.gaps)
-    assert there.accuracy == pytest.approx(1 - back.accuracy)
-
-
 def test_the_vectors_are_those_of_the_prefix_alone_by_hand(tokenizer: Any) -> None:
     one = pico_model(tokenizer)
     ids, (start, stop) = prefix_tokens(one, TRIPLES[0])
@@ -113,22 +73,6 @@ def test_the_vectors_are_those_of_the_prefix_alone_by_hand(tokenizer: Any) -> No
         with torch.inference_mode():
             states = one.backbone.read(TokenBatch(batch, real, real), [read])[read]
         assert np.allclose(vector, states.mean(dim=0), atol=1e-5)
-
-
-def test_neighbours_change_nothing(tokenizer: Any) -> None:
-    one = pico_model(tokenizer)
-    assert probe_prefixes(one, TRIPLES).gaps == probe_prefixes(one, TRIPLES[::-1]).gaps[::-1]
-
-
-def test_a_bos_token_is_not_of_the_prefix_and_an_appended_eos_is_dropped() -> None:
-    from tokenizers import processors
-
-    tokenizer = make_tokenizer()
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    ids, (start, _) = prefix_tokens(pico_model(tokenizer), TRIPLES[0])
-    assert start == 1 and all(own[0] == 1 and own[-1] != 2 for own in ids)
 
 
 def test_a_border_that_is_not_exact_is_refused() -> None:
@@ -153,7 +97,6 @@ def test_a_border_that_is_not_exact_is_refused() -> None:
     [
         ('{"prefix": "a", "query": "b", "same": "c"}', "column 'different'"),
         ('{"prefix": "a", "query": " ", "same": "c", "different": "d"}', "line 1: .* must not be empty"),
-        ('{"prefix": "a", "query": "b", "same": "c", "different": "d"}', r"holds 1 triple\(s\)"),
     ],
 )
 def test_a_bad_file_of_triples_is_refused(rows: str, message: str, tmp_path: Path) -> None:
@@ -162,15 +105,42 @@ def test_a_bad_file_of_triples_is_refused(rows: str, message: str, tmp_path: Pat
         read_triples(tmp_path / "t.jsonl")
 
 
+@pytest.fixture(scope="module")
+def gap(tokenizer: Any) -> PrefixGap:
+    return probe_prefixes(pico_model(tokenizer), read_triples()[:12])
+
+
+def moved(gap: PrefixGap, by: Any) -> PrefixGap:
+    gaps = np.array(gap.gaps) + by
+    return replace(gap, gap=float(gaps.mean()), gaps=tuple(gaps.tolist()))
+
+
+def test_a_step_is_the_gap_less_that_of_the_stage_before(gap: PrefixGap) -> None:
+    """A gain that is the same in all triples is certain, however much the triples differ; one that is not is not."""
+    noisy = np.where(np.arange(12) % 2, 0.5, -0.4)
+    first, second, third = compare_stages(["a", "b", "c"], [gap, moved(gap, 0.1), moved(gap, 0.1 + noisy)]).stages
+    assert first.step is None and second.step is not None and third.step is not None
+    assert second.step.difference == pytest.approx(0.1) and second.step.interval == pytest.approx((0.1, 0.1))
+    assert third.step.difference == pytest.approx(0.05)
+    assert third.step.interval[0] < 0 < third.step.interval[1]
+    assert [one.name for one in (first, second, third)] == ["a", "b", "c"]
+
+
+def test_other_triples_are_refused(gap: PrefixGap) -> None:
+    with pytest.raises(UnmaskError, match="same triples"):
+        compare_stages(["a", "b"], [gap, replace(gap, data="other")])
+
+
+def test_the_attention_of_a_stage_stands_behind_its_name(gap: PrefixGap) -> None:
+    assert attention_in("out/model:bidirectional") == ("out/model", "bidirectional")
+    assert attention_in("C:\\models\\mine") == ("C:\\models\\mine", None)
+
+
 def test_a_layer_that_is_not_there_and_too_few_triples_are_refused(tokenizer: Any) -> None:
     with pytest.raises(UnmaskError, match="Layer 9 does not exist"):
         probe_prefixes(pico_model(tokenizer), TRIPLES, layer=9)
     with pytest.raises(UnmaskError, match="at least 2 triples"):
         probe_prefixes(pico_model(tokenizer), TRIPLES[:1])
-
-
-def test_every_family_named_here_exists() -> None:
-    assert set(PICO) <= set(FAMILIES)
 
 
 @pytest.mark.sample(0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,9 @@ from scipy.stats import spearmanr
 from tests.probing.models import pico_model
 from tests.tiny import FILES
 from unmask.designs.design import Design
-from unmask.errors import UnmaskError
-from unmask.probing.geometry import Pair, pair_cosines
-from unmask.probing.won_pairs import compare_ranks, probe_winners, rank_errors, shared_words, symmetry
-from unmask.reporting.probe_figures import draw_winners
+from unmask.probing.inputs import Pair, pair_cosines
+from unmask.probing.won_pairs import compare_ranks, probe_winners, rank_errors, shared_words
+from unmask.reporting.probe_figures import draw_pairs
 from unmask.statistics.correlations import codes_of, ranks_of
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]
@@ -33,11 +30,6 @@ def test_errors_by_hand() -> None:
     np.testing.assert_allclose(errors, [[0, 0.125, 0.125, 0], [0.75, 0.125, 0.125, 0.75]])
 
 
-def test_shared_words() -> None:
-    assert shared_words("A man plays.", "a MAN sings") == 2 / 4
-    assert shared_words("?", "!") == 0
-
-
 def test_the_better_reading_wins_and_equal_ones_do_not() -> None:
     near, far = GOLD + 0.3 * RANDOM.normal(size=200), GOLD + 3 * RANDOM.normal(size=200)
     found = compare_ranks(near, far, GOLD, {})
@@ -50,23 +42,7 @@ def test_the_better_reading_wins_and_equal_ones_do_not() -> None:
     assert alike["margin"].interval[0] < 0 < alike["margin"].interval[1]
 
 
-def test_what_margins_go_with() -> None:
-    """The first reading knows the first hundred pairs and the second the others, which is what `half` says."""
-    noise, half = 3 * RANDOM.normal(size=200), np.arange(200) < 100
-    first, second = np.where(half, GOLD, noise), np.where(half, noise, GOLD)
-    found = compare_ranks(first, second, GOLD, {"half": half.astype(float), "nothing": RANDOM.normal(size=200)})
-    assert found["half"].interval[0] > 0.3
-    assert found["nothing"].interval[0] < 0 < found["nothing"].interval[1]
-
-
-def test_symmetry() -> None:
-    margins = RANDOM.normal(size=300)
-    assert symmetry(margins) > 0.01 > symmetry(margins + 0.5)
-    assert symmetry(margins) == pytest.approx(symmetry(-margins))
-    assert symmetry(np.zeros(9)) == 1
-
-
-def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_mixture_read_in_two_ways(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal", "olmoe")
     found = probe_winners(model, DESIGNS, PAIRS, limit=3)
     similarities = pair_cosines(model, DESIGNS, PAIRS)
@@ -87,17 +63,9 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
     assert content["goes_with"]["shared words"]["value"] == pytest.approx(
         spearmanr(margins, [shared_words(pair.one, pair.other) for pair in PAIRS]).statistic
     )
-    assert [file.name for file in draw_winners(found, tmp_path)] == ["pairs.png", "pairs.svg", "pairs.pdf"]
 
 
-def test_a_design_does_not_win_against_itself(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_design_does_not_win_against_itself(tokenizer: Any) -> None:
     found = probe_winners(pico_model(tokenizer, "causal"), (DESIGNS[0], DESIGNS[0]), PAIRS)
     assert (found.wins, found.p, found.margin.value, found.first, found.second) == ((0, 0), 1.0, 0.0, (), ())
-    draw_winners(found, tmp_path)
-
-
-def test_pairs_without_different_scores_are_refused(tokenizer: Any) -> None:
-    model = pico_model(tokenizer, "causal")
-    for score in (None, 1.0):
-        with pytest.raises(UnmaskError, match="Every pair needs a score, and the scores must differ"):
-            probe_winners(model, (DESIGNS[0], DESIGNS[0]), [replace(pair, score=score) for pair in PAIRS])
+    assert draw_pairs(found).axes  # no margin to draw

@@ -14,6 +14,7 @@ from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
 from unmask.reporting import summary
 from unmask.reporting.report_folder import write_report
+from unmask.statistics import ranks
 
 
 @dataclass(frozen=True)
@@ -55,5 +56,5 @@ def large_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summary, "comparisons", lambda results, store: [])
         patch.setattr(summary, "kind_leaders", leads)
-        patch.setattr(summary, "_ranks", ranked_by)
+        patch.setattr(ranks, "critical_differences", ranked_by)
         return written(folder, of)

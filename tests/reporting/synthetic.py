@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.results import Conditions, Failure, Result, ResultStore
-from unmask.statistics.bootstrap import Items, bootstrap, interval
+from unmask.evaluation.seed_means import training_note
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.intervals import score_interval
+from unmask.statistics.ranks import Ranks
 
 SCRIPT, SPECIAL = "<script>alert(1)</script>", 'a&b_%$#{}~^\\"'
 GRID_KINDS = {
@@ -70,7 +73,7 @@ class Folder:
             kind=kind,
             metric=METRICS.get(kind, "accuracy"),
             main_score=score,
-            interval=interval(bootstrap(items, 200)),
+            interval=score_interval(items),
             n=self.n,
             scores={"ami": 0.8 * score} if kind == "clustering" else {},
             dim=1152 if "@all" in design else 576,
@@ -82,6 +85,7 @@ class Folder:
                 "attention": f"{design.split('/')[0]}, proven in 30 layers with and without padding",
                 "hardware": "cpu (x86_64, 2 cores)",
                 "versions": {"unmask": "0.1.0", "torch": "2.13.0"},
+                **training_note(self.model),
             },
         )
         return result, items
@@ -97,20 +101,15 @@ def write_exact(folder: Path, designs: Mapping[str, str], scores: Mapping[str, M
             store.add(*of.result(label, designs[label], task, task.split("-")[0], score + value - value.mean()))
 
 
-@dataclass(frozen=True)
-class Ranked:
+def made_ranks(mean_ranks: dict[str, float], cliques: tuple[tuple[str, ...], ...]) -> Ranks:
     """Ranks as a critical-difference diagram needs them."""
-
-    mean_ranks: dict[str, float]
-    cliques: tuple[tuple[str, ...], ...]
-    friedman_p: float = 0.01
-    n: int = 14
+    return Ranks(mean_ranks, friedman_p=0.01, tests={}, cliques=cliques, n=14, fewest=6)
 
 
-def ranked_by(scores: Mapping[str, Sequence[float]], _: Any) -> Ranked:
+def ranked_by(scores: Mapping[str, Sequence[float]]) -> Ranks:
     """Ranks by mean score, and the first three in one group."""
     order = sorted(scores, key=lambda name: -float(np.mean(scores[name])))
-    return Ranked({name: place + 1.2 for place, name in enumerate(order)}, (tuple(order[:3]),))
+    return made_ranks({name: place + 1.2 for place, name in enumerate(order)}, (tuple(order[:3]),))
 
 
 def small() -> Folder:
@@ -160,6 +159,10 @@ def add_costs(folder: Path, of: Folder) -> None:
             "seconds": 8.0 if prompt == "echo" else 4.0 if prompt == "eol" else 2.5,
             "peak_memory": (3 if prompt == "echo" else 2) * 2**29,
             "hardware": "cpu (x86_64, 2 cores)",
+            "task_revision": "b33d91930bd3ad5a",
+            "max_length": 512,
+            "dtype": "bfloat16",
+            **dict.fromkeys(("adapter", "attn_implementation", "trust_remote_code")),
         }
         for attention, prompt in passes
         for task in of.tasks

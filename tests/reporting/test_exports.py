@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
-import json
-import re
-import shutil
-import subprocess
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,10 +14,8 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.results import ResultStore
 from unmask.io import terminal
 from unmask.reporting import exports
-from unmask.reporting.exports import escape_latex, latex
-from unmask.reporting.grid import read_grid
+from unmask.reporting.exports import escape_latex
 from unmask.reporting.report_folder import write_report
-from unmask.reporting.summary import summarise
 
 pytestmark = pytest.mark.usefixtures("sketched")
 
@@ -54,28 +46,6 @@ def test_designs_are_exported_in_order(small_report: Written) -> None:
     assert float(exported[1]["behind"]) == pytest.approx(float(exported[0]["mean"]) - float(exported[1]["mean"]))
 
 
-def test_every_pair_is_exported(small_report: Written) -> None:
-    exported = rows(small_report, "comparisons")
-    assert len({frozenset((row["a"], row["b"])) for row in exported}) == 6
-    assert all(float(row["low"]) <= float(row["difference"]) <= float(row["high"]) for row in exported)
-    assert all(0 < float(row["p"]) <= float(row["p_holm"]) <= 1 for row in exported)
-
-
-def test_json_says_what_csv_says(small_report: Written) -> None:
-    content: dict[str, Any] = json.loads((small_report.page.parent / "data" / "report.json").read_text(encoding="utf-8"))
-    for name in ("results", "designs", "comparisons"):
-        texts = [{key: "" if value is None else str(value) for key, value in row.items()} for row in content[name]]
-        assert [{key: value for key, value in row.items() if value} for row in rows(small_report, name)] == [
-            {key: value for key, value in row.items() if value} for row in texts
-        ]
-    assert [one["kind"] for one in content["recommendations"]] == ["sts", "classification", "clustering"]
-
-
-def test_failures_are_exported(large_report: Written) -> None:
-    [row] = rows(large_report, "failures")
-    assert (row["name"], row["task"]) == ("causal/plain/max", "retrieval-0")
-
-
 def test_latex_marks_the_best_and_what_is_not_told_apart(small_report: Written) -> None:
     table = (small_report.page.parent / "data" / "results.tex").read_text(encoding="utf-8")
     body = table.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
@@ -96,33 +66,7 @@ def test_latex_escapes(given: str, escaped: str) -> None:
     assert escape_latex(given) == escaped
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex to compile the table with")
-@pytest.mark.parametrize("upright", [False, True])
-def test_latex_compiles_and_prints_the_names_as_they_are(upright: bool, tmp_path: Path) -> None:
-    of = small()
-    of = replace(of, tasks=dict(of.tasks) | {f"more_{place}": "sts" for place in range(5)}) if upright else of
-    of.write(tmp_path)
-    grid = read_grid(tmp_path)
-    table = latex(grid, summarise(grid))
-    document = [
-        "\\documentclass{article}\\usepackage{booktabs,graphicx}",
-        "\\pdfcompresslevel=0\\pagestyle{empty}\\begin{document}\\tiny",
-        table,
-        "\\end{document}",
-    ]
-    (tmp_path / "table.tex").write_text("\n".join(document), encoding="utf-8")
-    ran = subprocess.run(
-        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stdout[-1500:]
-    if shutil.which("pdftotext"):
-        subprocess.run(["pdftotext", "-layout", "table.pdf"], cwd=tmp_path, check=True)
-        printed = re.sub(r"\s", "", (tmp_path / "table.txt").read_text(encoding="utf-8"))
-        for name in (SCRIPT, SPECIAL):  # LaTeX's plain fonts draw an underscore as a rule, which is no text
-            assert name.replace("_", "") in printed.replace("\u201d", '"').replace("\u02dc", "~").replace("\u02c6", "^")
-
-
-@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-x", "@sum", "\tx"])
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "\tx"])
 def test_no_cell_of_a_csv_is_a_formula(name: str, tmp_path: Path) -> None:
     file = exports._write_csv(tmp_path / "x.csv", [{"name": name, "score": -1.5, "model": "a=b"}])
     with file.open(encoding="utf-8", newline="") as stream:
@@ -130,11 +74,7 @@ def test_no_cell_of_a_csv_is_a_formula(name: str, tmp_path: Path) -> None:
     assert row == {"name": f"'{name}", "score": "-1.5", "model": "a=b"}
 
 
-def test_the_files_that_an_export_may_write_are_listed(small_report: Written) -> None:
-    assert {file.name for file in (small_report.page.parent / "data").iterdir()} <= set(exports.FILES)
-
-
-@pytest.mark.parametrize("name", ["\x1b[31mred", "a\x00b", "a\nb", "[red]", "\u202eabc", "😀", "$x^2$", "<b>", "a\tb"])
+@pytest.mark.parametrize("name", ["\x1b[31mred\x00", "a\nb\tc [red]", "\u202e😀 $x^2$ <b>"])
 def test_a_report_shows_every_name(name: str, tmp_path: Path) -> None:
     of = Folder({name: (name, 0.9), "mean": ("causal/plain/mean", 0.1)}, {f"sts {name}": "sts", "other": "sts"}, model=name)
     of.write(tmp_path)

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from matplotlib.text import Text
 
 from tests.reporting.conftest import Written
-from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, Ranked, add_costs, write_exact
+from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, made_ranks, write_exact
 from unmask.evaluation.verdict import ranked
 from unmask.reporting.figures import (
     DIMENSIONS,
@@ -24,7 +23,6 @@ from unmask.reporting.figures import (
     TIME,
     TOKENS,
     Price,
-    critical_diagram,
     curves,
     draw,
     front,
@@ -33,24 +31,18 @@ from unmask.reporting.figures import (
     trade,
 )
 from unmask.reporting.grid import read_grid
-from unmask.reporting.plotting import arrange, heat_map, new_figure, plain, save_figure
+from unmask.reporting.plotting import arrange
 from unmask.reporting.summary import summarise
-from unmask.reporting.svg import ACCENT, as_svg, drawing, inline
+from unmask.reporting.svg import ACCENT, drawing, inline
 
 A, B, C, D = (("m", name) for name in "abcd")
 
 
-RANKS = Ranked({SCRIPT: 1.2, "$x^2$": 1.9, SPECIAL: 3.1, "_last": 3.8}, ((SCRIPT, "$x^2$"), ("$x^2$", SPECIAL, "_last")))
+RANKS = made_ranks({SCRIPT: 1.2, "$x^2$": 1.9, SPECIAL: 3.1, "_last": 3.8}, ((SCRIPT, "$x^2$"), ("$x^2$", SPECIAL, "_last")))
 
 
 def texts(svg: str) -> list[str]:
     return ["".join(one.itertext()) for one in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
-
-
-@pytest.fixture(scope="module")
-def diagram() -> str:
-    with drawing():
-        return as_svg(critical_diagram(RANKS))
 
 
 def test_the_front_holds_what_nothing_beats_for_less() -> None:
@@ -95,19 +87,6 @@ def test_figures_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> N
     assert set(draw(grid, replace(found, ranks=RANKS))) == {"ranking", "critical"}
 
 
-def test_costs_draw_time_and_memory(tmp_path: Path) -> None:
-    of = Folder({"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9)}, {"a": "sts"})
-    of.write(tmp_path)
-    grid = read_grid(tmp_path)
-    with drawing():
-        assert "tokens computed a text" in texts(as_svg(draw(grid, summarise(grid))["cost"]))
-        add_costs(tmp_path, of)
-        grid = read_grid(tmp_path)
-        drawn = draw(grid, summarise(grid))
-        assert "milliseconds a text" in texts(as_svg(drawn["cost"]))
-    assert set(drawn) == {"ranking", "cost", "memory"}
-
-
 def test_files_are_written_as_svg_png_and_pdf(large_report: Written) -> None:
     folder = large_report.page.parent / "figures"
     names = {"ranking", "critical", "layers", "cost", "memory", "dimensions"}
@@ -119,32 +98,6 @@ def test_files_are_written_as_svg_png_and_pdf(large_report: Written) -> None:
     assert any(SCRIPT in text for text in texts((folder / "ranking.svg").read_text(encoding="utf-8")))
 
 
-def test_names_stay_text_in_a_diagram(diagram: str) -> None:
-    shown = " ".join(texts(diagram))
-    for name in RANKS.mean_ranks:
-        assert name in shown  # no mathematics of $x^2$, no tags, no escapes
-    assert "1.2" in shown
-
-
-def test_a_bar_for_each_clique(diagram: str) -> None:
-    with drawing():
-        without = as_svg(critical_diagram(replace(RANKS, cliques=())))
-        single = as_svg(critical_diagram(replace(RANKS, cliques=(("_last",),))))
-
-    def wide(svg: str) -> int:
-        return len(re.findall(r"stroke-width: 4", svg))
-
-    assert (wide(diagram), wide(without), wide(single)) == (2, 0, 0)
-
-
-def test_inlined_charts_share_no_identifier_and_no_rule(diagram: str) -> None:
-    for chart in (inline(diagram, "one", "t"), inline(diagram, "two", "t")):
-        assert not re.search(r"<style|<\?xml|<!DOCTYPE|<metadata", chart)
-    found = [set(re.findall(r'\bid="([^"]+)"', inline(diagram, name, "t"))) for name in ("one", "two")]
-    assert found[0]
-    assert not found[0] & found[1]
-
-
 def test_inlined_charts_refer_to_their_own_parts(large_report: Written) -> None:
     for file in (large_report.page.parent / "figures").glob("*.svg"):
         chart = inline(file.read_text(encoding="utf-8"), "mine", "A & B <c>")
@@ -154,50 +107,6 @@ def test_inlined_charts_refer_to_their_own_parts(large_report: Written) -> None:
         assert referred <= identifiers
         assert ET.fromstring(chart).findtext("{http://www.w3.org/2000/svg}title") == "A & B <c>"
         assert "#1c2733" not in chart  # the page's colour takes its place
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"), [("short", "short"), ("a" * 20 + "b" * 20, "aaaa…bbbb"), ("two\nlines", "two lines")]
-)
-def test_long_names_give_way_in_the_middle(given: str, shown: str) -> None:
-    assert shortened(given, 9) == shown
-
-
-def test_a_figure_is_arranged_once_and_looks_as_if_for_each_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    def made() -> Any:
-        figure, (left, right) = new_figure(6, 3, 2)
-        heat_map(left, np.arange(12).reshape(3, 4), low=0, high=12, label="how many")
-        left.set_xticks(range(4), [f"a long name {n}" for n in range(4)], rotation=45)
-        right.plot([1, 1000], label="a line")
-        plain(right, "Beside it")
-        figure.legend(*right.get_legend_handles_labels(), loc="outside lower right")
-        return figure
-
-    arranged: list[Any] = []
-    execute = ConstrainedLayoutEngine.execute
-
-    def counted(*given: Any) -> Any:
-        arranged.append(given)
-        return execute(*given)
-
-    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", counted)
-    png, *_ = save_figure(made(), tmp_path, "ours")
-    assert len(arranged) == 1
-    made().savefig(tmp_path / "plain.png", dpi=150)
-    assert np.array_equal(imread(png), imread(tmp_path / "plain.png"))
-
-
-def test_two_runs_and_two_fits_have_curves_of_their_own(tmp_path: Path) -> None:
-    """Every trained embedder lies in a folder that is called `model`, and a design that is fitted on two corpora is two designs."""
-    designs = {f"mean@{layer}": (f"causal/plain/mean@{layer}/zscore", 0.5) for layer in (4, 8)}
-    for model in ("runs/a/model", "runs/b/model"):
-        Folder(designs, {"sts-0": "sts"}, model=model).write(tmp_path)
-    Folder(designs, {"sts-0": "sts"}, model="runs/a/model").write(tmp_path, reference="0123456789")
-    drawn = curves(read_grid(tmp_path), "sts")
-    assert len(drawn) == 3
-    assert {curve.name.split()[0] for curve in drawn} == {"a", "b"}
 
 
 def filled(axes: Any) -> set[float]:
@@ -217,7 +126,7 @@ def test_a_filled_mark_follows_the_rule_of_the_table(reference: float, tmp_path:
     [axes] = draw(grid, found)["ranking"].axes
     order = [grid.names[system] for system, _ in found.order]
     level = {"best", "twin"} | ({"minilm"} if reference == 0.601 else set())
-    assert {grid.names[system] for system, test in found.against.items() if test.tied} | {"best"} == level
+    assert {grid.names[system] for system, test in found.against.items() if test.winner is None} | {"best"} == level
     assert filled(axes) == {order.index(name) for name in level}
     diamonds = [float(np.ravel(line.get_ydata())[0]) for line in axes.get_lines() if line.get_marker() == "D"]
     assert diamonds == [order.index("minilm")]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.evaluation.test_seed_means import some_runs
 from tests.reporting.synthetic import SCRIPT, Folder, add_costs, add_failure
 from unmask.errors import UnmaskError
-from unmask.reporting.grid import design_of, read_grid
+from unmask.reporting.grid import read_grid
 from unmask.reporting.report_folder import write_report
 
 TWO = Folder({"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9)}, {"sts-0": "sts", "topics": "clustering"})
@@ -27,11 +26,6 @@ def test_a_grid_has_a_cell_for_each_result(tmp_path: Path) -> None:
     assert list(grid.tasks) == ["sts-0", "topics"]
     assert grid.kinds == ["sts", "clustering"]
     assert (grid.failures, grid.costs, grid.lost) == ([], [], 0)
-
-
-def test_tasks_stand_kind_by_kind(tmp_path: Path) -> None:
-    replace(TWO, tasks={"a": "sts", "b": "retrieval", "c": "sts"}).write(tmp_path)
-    assert list(read_grid(tmp_path).tasks) == ["a", "c", "b"]
 
 
 def test_measurements_under_other_settings_are_other_systems(tmp_path: Path) -> None:
@@ -62,29 +56,6 @@ def test_a_task_whose_data_changed_is_another_task(tmp_path: Path) -> None:
     assert list(read_grid(tmp_path).tasks) == ["sts-0 (b33d919)", "sts-0 (fedcba9)", "topics"]
 
 
-def test_two_attention_implementations_are_two_systems(tmp_path: Path) -> None:
-    for implementation in (None, "eager"):
-        TWO.write(tmp_path, attn_implementation=implementation)
-    names = " ".join(read_grid(tmp_path).names.values())
-    assert "(attention: eager)" in names and "(attention: chosen by transformers)" in names
-
-
-def test_two_models_with_one_name_are_told_apart(tmp_path: Path) -> None:
-    for model in ("a/llm", "b/llm"):
-        replace(TWO, model=model).write(tmp_path, model=model)
-    names = list(read_grid(tmp_path).names.values())
-    assert len(set(names)) == 4
-    assert "llm mean (a/llm, causal/plain/mean)" in names
-
-
-def test_two_models_with_one_name_and_two_settings_are_four_systems(tmp_path: Path) -> None:
-    for model in ("a/llm", "b/llm"):
-        for dtype in ("float32", "bfloat16"):
-            replace(TWO, model=model).write(tmp_path, model=model, dtype=dtype)
-    grid = read_grid(tmp_path)
-    assert len(grid.systems) == len(set(grid.names.values())) == 8 and len(grid.results) == 16
-
-
 def test_a_result_without_its_items_is_left_out_and_counted(tmp_path: Path) -> None:
     store = TWO.write(tmp_path)
     (tmp_path / "items" / f"{store.results[0].conditions.key}.npz").unlink()
@@ -104,12 +75,6 @@ def test_a_cost_is_that_of_the_passes_a_design_reads(tmp_path: Path) -> None:
     assert (mean.peak_memory, echo.peak_memory) == (2**30, 3 * 2**29)
 
 
-def test_passes_of_other_weights_cost_a_design_nothing(tmp_path: Path) -> None:
-    TWO.write(tmp_path, model_revision="another")
-    add_costs(tmp_path, TWO)
-    assert read_grid(tmp_path).cost(MEAN).milliseconds_per_text is None
-
-
 def test_a_failure_counts_until_the_cell_has_a_score(tmp_path: Path) -> None:
     of = replace(TWO, without=[("mean", "topics")])
     of.write(tmp_path)
@@ -122,59 +87,6 @@ def test_a_failure_counts_until_the_cell_has_a_score(tmp_path: Path) -> None:
     assert read_grid(tmp_path).failures == []
 
 
-def test_a_failure_under_another_precision_stays_and_is_named_after_it(tmp_path: Path) -> None:
-    TWO.write(tmp_path)
-    add_failure(tmp_path, TWO, "mean", "topics", dtype="float32")
-    grid = read_grid(tmp_path)
-    assert grid.systems == [MEAN, ECHO], "a failure renames no result"
-    [failure] = grid.failures
-    assert (failure.model, failure.design) == ("smollm2 (float32)", MEAN[1])
-    assert not grid.failed.keys() & grid.cells.keys()
-
-
-def test_a_failure_stands_in_the_row_of_its_precision(tmp_path: Path) -> None:
-    TWO.write(tmp_path)
-    of = replace(TWO, without=[("mean", "topics")])
-    of.write(tmp_path, dtype="float32")
-    add_failure(tmp_path, of, "mean", "topics", dtype="float32")
-    add_failure(tmp_path, of, "mean", "topics", dtype="bfloat16")  # scored since
-    grid = read_grid(tmp_path)
-    assert grid.failed == {(("smollm2 (float32)", MEAN[1]), "topics"): 0} and len(grid.failures) == 1
-    page = write_report(tmp_path, tmp_path / "report").read_text()
-    assert page.count('data-row="f0"') == 1, "one cell says that it failed"
-
-
-def test_a_design_is_parsed_once_for_each_of_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    TWO.write(tmp_path)
-    add_costs(tmp_path, TWO)
-    grid = read_grid(tmp_path)
-    parsed: list[Any] = []
-
-    def counted(result: Any) -> Any:
-        parsed.append(result)
-        return design_of(result)
-
-    monkeypatch.setattr("unmask.reporting.grid.design_of", counted)
-    costs = [grid.cost(system) for _ in range(3) for system in grid.systems]
-    assert costs[0].milliseconds_per_text == 25 and len(parsed) == len(grid.results)
-
-
-def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
-    TWO.write(tmp_path)
-    add_costs(tmp_path, TWO)
-    whole = len(read_grid(tmp_path).costs)
-    with (tmp_path / "costs.jsonl").open("a") as stream:
-        stream.write('{"model": "smo')
-    assert len(read_grid(tmp_path).costs) == whole
-
-
-def test_a_broken_line_is_named(tmp_path: Path) -> None:
-    TWO.write(tmp_path)
-    (tmp_path / "costs.jsonl").write_text(json.dumps({"model": "m", "model_revision": "r"}) + "\n")
-    with pytest.warns(UserWarning, match=r"costs\.jsonl, line 1 is damaged \(attention: it is missing\)"):
-        assert read_grid(tmp_path).costs == []
-
-
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(UnmaskError, match=r"holds no results\.jsonl"):
@@ -183,14 +95,13 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
 
 
 def test_passes_under_other_settings_are_timed_apart(tmp_path: Path) -> None:
-    """The same model in two precisions has two costs. Lines of older versions say nothing of settings, and count for all."""
+    """The same model in two precisions has two costs."""
     TWO.write(tmp_path)
     replace(TWO, n=10).write(tmp_path, dtype="float32")
     add_costs(tmp_path, TWO)
     lines = [json.loads(line) for line in (tmp_path / "costs.jsonl").read_text().splitlines()]
-    settings = {"task_revision": "b33d91930bd3ad5a", "max_length": 512}
     timed = [
-        line | settings | {"dtype": dtype, "seconds": line["seconds"] * factor}
+        line | {"dtype": dtype, "seconds": line["seconds"] * factor}
         for line in lines
         for dtype, factor in (("bfloat16", 1), ("float32", 9))
     ]
@@ -198,14 +109,6 @@ def test_passes_under_other_settings_are_timed_apart(tmp_path: Path) -> None:
     grid = read_grid(tmp_path)
     costs = {grid.names[system]: grid.cost(system).milliseconds_per_text for system in grid.systems}
     assert costs["smollm2 (bfloat16) mean"] == 25 and costs["smollm2 (float32) mean"] == 9 * 25
-
-
-def test_a_task_whose_data_changed_keeps_its_costs(tmp_path: Path) -> None:
-    """Its name in the report says which data it has, and its passes are found all the same."""
-    TWO.write(tmp_path)
-    replace(TWO, tasks={"sts-0": "sts"}).write(tmp_path, task_revision="fedcba9876")
-    add_costs(tmp_path, TWO)
-    assert read_grid(tmp_path).cost(MEAN).milliseconds_per_text == 25
 
 
 def test_seeds_of_one_training_are_one_system(tmp_path: Path) -> None:
@@ -219,15 +122,6 @@ def test_seeds_of_one_training_are_one_system(tmp_path: Path) -> None:
     assert len(grid.results) == 6
     page = write_report(tmp_path / "results", tmp_path / "report").read_text()
     assert "of means over 3 seeds" in page or "over seeds" in page
-
-
-def test_a_run_in_two_spellings_or_with_tasks_of_its_own_is_reported(tmp_path: Path) -> None:
-    first, second = some_runs(tmp_path / "runs", "causal/plain/mean", [0, 1])
-    one = replace(TWO, designs={"mean": ("causal/plain/mean", 0.5)}, tasks={"sts-0": "sts"})
-    for model, tasks in ((first, "sts-0"), (f"{first}/", "sts-1"), (second, "sts-2")):
-        replace(one, model=model, tasks={tasks: "sts"}).write(tmp_path / "results")
-    assert len(read_grid(tmp_path / "results").results) == 3
-    assert "sts-2" in write_report(tmp_path / "results", tmp_path / "report").read_text()
 
 
 def test_a_report_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,8 @@ import pytest
 
 from unmask.probing.clusters import Agreement, Clusters
 from unmask.probing.prompt_sensitivity import NINE, PromptSensitivity
-from unmask.probing.won_pairs import WonPairs
-from unmask.reporting import probe_figures
 from unmask.reporting.plotting import arrange, layer_ticks, new_figure, save_figure
+from unmask.reporting.probe_figures import draw_clusters, draw_prompts
 from unmask.statistics.intervals import Estimate
 
 if TYPE_CHECKING:
@@ -25,19 +23,11 @@ ESTIMATE = Estimate(0.5, (0.4, 0.6))
 WORDS = ["internationalisation", "guitar", "football", "electromagnetism", "stock", "photosynthesis", "law", "matlab"]
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Figure]:
-    """The figure that a function of this module draws, arranged and not written."""
-    figures: list[Figure] = []
-    monkeypatch.setattr(probe_figures, "save_figure", lambda figure, *_: figures.append(figure))
-
-    def draw(function: Callable[..., Any], *given: Any) -> Figure:
-        function(*given, Path())
-        arrange(figures[-1], 150)
-        figures[-1].draw_without_rendering()  # moves the tick labels to their axes
-        return figures[-1]
-
-    return draw
+def drawn(figure: Figure) -> Figure:
+    """A figure, arranged as it is before it is written."""
+    arrange(figure, 150)
+    figure.draw_without_rendering()  # moves the tick labels to their axes
+    return figure
 
 
 def clusters(number: int) -> Clusters:
@@ -49,8 +39,8 @@ def clusters(number: int) -> Clusters:
 
 
 @pytest.mark.parametrize("number", [2, 10, 20])
-def test_no_part_of_the_clusters_covers_another(number: int, drawn: Callable[..., Figure]) -> None:
-    figure = drawn(probe_figures.draw_clusters, clusters(number))
+def test_no_part_of_the_clusters_covers_another(number: int) -> None:
+    figure = drawn(draw_clusters(clusters(number)))
     table, agreements, _ = axes = figure.axes
     legend = agreements.get_legend()
     assert legend is not None and not figure.legends
@@ -68,30 +58,14 @@ def test_no_part_of_the_clusters_covers_another(number: int, drawn: Callable[...
 
 
 @pytest.mark.parametrize("features", [("HS",), ("HS", "RW")])
-def test_a_prompt_has_its_points_at_its_label(features: tuple[str, ...], drawn: Callable[..., Figure]) -> None:
+def test_a_prompt_has_its_points_at_its_label(features: tuple[str, ...]) -> None:
     size = len(NINE) * len(features)
     matrix = tuple(map(tuple, np.eye(size).tolist()))
     found = PromptSensitivity(NINE, features, matrix, {}, None, None, None, (ESTIMATE,) * size, 20, "", {})
-    gold: Any = drawn(probe_figures.draw_prompts, found).axes[1]
+    gold: Any = drawn(draw_prompts(found)).axes[1]
     points = np.array([container.lines[0].get_ydata() for container in gold.containers])
     assert points.shape == (len(features), len(NINE))
     assert points.mean(axis=0) == pytest.approx(gold.get_yticks())
-
-
-def test_a_line_of_won_pairs_counts_the_margins_that_reach_x(drawn: Callable[..., Figure]) -> None:
-    errors = RANDOM.uniform(0, 0.5, (2, 60))
-    margins = errors[1] - errors[0]
-    wins = (int((margins > 0).sum()), int((margins < 0).sum()))
-    found = WonPairs(
-        ("a", "b"), (ESTIMATE,) * 2, ESTIMATE, ESTIMATE, wins, 0.1, {}, (), (), (tuple(errors[0]), tuple(errors[1])), 60, "", {}
-    )
-    lines = drawn(probe_figures.draw_winners, found).axes[1].get_lines()
-    for line, side in zip(lines, (margins[margins > 0], -margins[margins < 0]), strict=True):
-        assert line.get_drawstyle() == "steps-pre", "a count has steps and no slopes"
-        x, y = np.array(line.get_xdata()), np.array(line.get_ydata())
-        for at in (*side, *RANDOM.uniform(0, side.max(), 20)):
-            assert y[np.searchsorted(x, at)] == (side >= at).sum()
-        assert (x[0], y[0], y[-1]) == (0, len(side), 0)
 
 
 def test_layers_are_numbered_evenly_and_from_their_own_numbers() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +12,7 @@ from tests.reporting.synthetic import Folder
 from unmask.evaluation.results import ResultStore
 from unmask.reporting.grid import Grid, read_grid
 from unmask.reporting.summary import Summary, comparable, summarise
-from unmask.statistics.bootstrap import Items, score
-from unmask.statistics.intervals import score_interval
 
-SIX = {f"sts-{place}": "sts" for place in range(6)}
 DESIGNS = {"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9), "last": ("causal/plain/last", 0.1)}
 MEAN, ECHO, LAST = (("smollm2", design) for design, _ in DESIGNS.values())
 TWIN = ("smollm2", "causal/plain/mean@all")
@@ -40,8 +34,8 @@ def test_the_order_is_by_mean_and_the_rest_are_held_against_the_first(tmp_path: 
     for system, one in found.against.items():
         assert one.difference == pytest.approx(means[ECHO] - means[system])  # whichever of the two the test calls a
         assert 0 < one.interval[0] < one.difference < one.interval[1]
-        assert not one.tied
-    assert found.tied == set()
+        assert one.winner is not None
+    assert set(found.lead.tied) == set()
 
 
 def test_a_twin_of_the_best_is_tied_with_it(tmp_path: Path) -> None:
@@ -52,15 +46,7 @@ def test_a_twin_of_the_best_is_tied_with_it(tmp_path: Path) -> None:
         store.add(*replace(of, n=30).result(label, design, "sts-0", "sts", value + moved))
     found = summarise(read_grid(tmp_path))
     assert found.marks == {(MEAN, "sts-0"): "best", (TWIN, "sts-0"): "tied"}
-    assert found.tied == {TWIN}
-
-
-def test_marks_say_of_a_single_task_what_the_tests_of_all_pairs_say(tmp_path: Path) -> None:
-    near = {f"near-{place}": (f"causal/plain/mean@{place}", 0.5 + 0.02 * place) for place in range(1, 9)}
-    _, found = stood(tmp_path, Folder(near, {"sts-0": "sts"}))
-    assert {system for (system, _), mark in found.marks.items() if mark == "tied"} == found.tied
-    assert 0 < len(found.tied) < 7
-    assert found.advice[0].tied == found.lead.tied
+    assert set(found.lead.tied) == {TWIN}
 
 
 def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
@@ -72,46 +58,6 @@ def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
     assert found.marks == {(LAST, "a"): "best"}
     assert found.tests == []
     assert found.untested == ["a"]
-
-
-def test_the_interval_on_one_task_is_that_of_the_result(tmp_path: Path) -> None:
-    grid, found = stood(tmp_path, Folder(DESIGNS, {"sts-0": "sts", "topics": "clustering"}))
-    assert found.advice_intervals == {task.kind: grid.cells[ECHO, task.task].interval for task in grid.tasks.values()}
-
-
-def test_each_task_draws_its_own_items_for_the_interval_of_a_mean(tmp_path: Path) -> None:
-    store, value = ResultStore(tmp_path), np.random.default_rng(0).uniform(0, 1, 40)
-    for task in SIX:
-        store.add(*replace(Folder({}, {}), n=40).result("mean", MEAN[1], task, "sts", value))
-    low, high = summarise(read_grid(tmp_path)).intervals[MEAN]
-    one_task = store.results[0].interval
-    assert one_task is not None
-    assert low < value.mean() < high
-    # the mean of 6 tasks of spread s spreads s / sqrt(6); were the same items drawn in each, it would spread s
-    assert high - low == pytest.approx((one_task[1] - one_task[0]) / np.sqrt(6), rel=0.15)
-
-
-def test_v_measure_lies_within_its_interval(tmp_path: Path) -> None:
-    """Resamples of clusters score higher than the items do; many poor clusters the most."""
-    store = ResultStore(tmp_path)
-    random = np.random.default_rng(0)
-    for task in ("topics", "others"):
-        items = Items("v-measure", {"assigned": random.integers(0, 20, (60, 1)), "label": random.integers(0, 20, (60, 1))})
-        result, _ = Folder({}, {}).result("mean", MEAN[1], task, "clustering", np.full(60, 0.5))
-        store.add(result.model_copy(update={"main_score": score(items), "interval": score_interval(items)}), items)
-    grid = read_grid(tmp_path)
-    found = summarise(grid)
-    low, high = found.intervals[MEAN]
-    assert low < dict(found.order)[MEAN] < high
-    assert (low + high) / 2 == pytest.approx(dict(found.order)[MEAN], abs=0.02)
-
-
-def test_an_interval_without_a_width_is_made_anew(tmp_path: Path) -> None:
-    """As older versions left them: a bootstrap of twenty outcomes that are all alike."""
-    grid, found = stood(tmp_path, Folder({"sure": ("causal/plain/mean", 9.0)}, {"sts-0": "sts"}))
-    assert grid.store.results[0].interval == (1.0, 1.0)
-    assert grid.results[0].interval == pytest.approx((0.839, 1.0), abs=1e-3)
-    assert found.intervals == {grid.systems[0]: grid.results[0].interval}
 
 
 def test_systems_without_the_task_that_most_have_are_not_ranked(tmp_path: Path) -> None:
@@ -131,36 +77,3 @@ def test_a_reference_row_is_ranked_but_not_recommended(tmp_path: Path) -> None:
     assert grid.names[found.order[0][0]] == "minilm"
     assert found.advice[0].system == ECHO
     assert found.advice_intervals["sts"] == grid.cells[ECHO, "sts-0"].interval
-
-
-def test_advice_does_not_hang_on_the_tasks_of_a_reference_row(tmp_path: Path) -> None:
-    reference = Folder(
-        {"minilm": ("sentence-transformers", 1.0)}, {f"other-{place}": "sts" for place in range(2)}, model="minilm"
-    )
-    reference.write(tmp_path, model="minilm")
-    _, found = stood(tmp_path, Folder({"mean": DESIGNS["mean"]}, {"sts-0": "sts"}))
-    assert [one.system for one in found.advice] == [MEAN]
-
-
-def test_ranks_that_are_not_defined_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
-        raise ValueError("too few tasks")
-
-    monkeypatch.setitem(sys.modules, "unmask.statistics.ranks", SimpleNamespace(critical_differences=refuse))
-    _, found = stood(tmp_path, Folder(DESIGNS, SIX))
-    assert found.ranks is None
-
-
-def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def ranks(scores: Any) -> Any:
-        asked.append(scores)
-        return SimpleNamespace(grouped_by=lambda apart: apart)
-
-    monkeypatch.setitem(sys.modules, "unmask.statistics.ranks", SimpleNamespace(critical_differences=ranks))
-    grid, found = stood(tmp_path, Folder(DESIGNS, SIX))
-    assert asked == [{name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}]
-    told_apart = {frozenset((grid.names[test.a], grid.names[test.b])) for test in found.tests if test.winner}
-    made: Any = found.ranks
-    assert told_apart and made == told_apart, "the groups are those of the page's tests"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from openai import BadRequestError, NotFoundError, OpenAI
+from openai import NotFoundError, OpenAI
 
 from tests.conftest import TEXTS
-from tests.server.running import Client, running, until
-from unmask.designs.prompts import Prompt
+from tests.server.running import Client, running
 from unmask.embedder import Embedder
 from unmask.server.middleware import ServerSettings
 from unmask.server.served import ServedModels
@@ -29,7 +26,7 @@ DESIGNS = {
     "instructed": "causal/instruction/mean",
     "z": "causal/plain/mean/zscore",
 }
-SETTINGS = ServerSettings(max_texts=500, max_tokens=20_000, max_body=200_000, timeout=20, allow_token_ids=True)
+SETTINGS = ServerSettings(max_tokens=20_000, max_body=200_000)
 
 
 @pytest.fixture(scope="module")
@@ -116,21 +113,9 @@ def test_models_that_share_a_forward_pass_are_computed_in_one(embedders: dict[st
         assert close(np.stack(vectors[2 * place : 2 * place + 2]), embedders[name].encode(TEXTS[:2]))
 
 
-@pytest.mark.parametrize("name", DESIGNS)
-def test_token_ids_are_their_text(name: str, client: Client, embedders: dict[str, Embedder]) -> None:
-    tokenizer = embedders[name].tokenizer
-    texts = [*TEXTS, "a </s> b", " spaces  in it ", "Ünïcode 🎉"]
-    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    expected = encoded(embedders[name], texts)
-    assert close(client.embed(ids, name).vectors, expected)
-    assert close(client.embed(ids[0], name).vectors, expected[:1])
-
-
 def test_fewer_dimensions_are_normalised_again(client: Client, embedders: dict[str, Embedder]) -> None:
     assert close(client.embed(TEXTS, dimensions=8).vectors, encoded(embedders["mean"], TEXTS, dim=8))
     assert np.array_equal(client.embed(TEXTS, dimensions=64).vectors, client.embed(TEXTS).vectors)
-    error = client.embed(TEXTS, dimensions=65).error
-    assert error["param"] == "dimensions" and "64" in error["message"]
 
 
 def test_instructions_and_types_of_input(client: Client, embedders: dict[str, Embedder]) -> None:
@@ -140,19 +125,14 @@ def test_instructions_and_types_of_input(client: Client, embedders: dict[str, Em
     own = client.embed(TEXTS, "instructed", instruction="Say it").vectors
     assert close(own, encoded(instructed, TEXTS, instruction="Say it"))
     assert not close(own, encoded(instructed, TEXTS))
-    assert "no {instruction}" in client.embed(TEXTS, "mean", instruction="Say it").error["message"]
-    assert client.embed(TEXTS, "instructed", instruction="Say it", input_type="query").status == 400
 
 
-def test_a_cut_is_told_or_refused(client: Client, embedders: dict[str, Embedder]) -> None:
+def test_truncated_texts_are_listed(client: Client, embedders: dict[str, Embedder]) -> None:
     long = "guitar " * 200
     answer = client.embed(["short", long, "short too", long])
     assert answer.json["truncated"] == [1, 3]
     with pytest.warns(UserWarning, match="cut to 64 tokens"):
         assert close(answer.vectors, encoded(embedders["mean"], ["short", long, "short too", long]))
-    error = client.embed(["short", long], truncate=False).error
-    assert "Text 1" in error["message"] and "64 tokens" in error["message"]
-    assert client.embed(["short"], truncate=False).status == 200
 
 
 # --- the official client ---------------------------------------------------------------------------------------------
@@ -165,15 +145,9 @@ def test_the_official_client_works(openai: OpenAI, embedders: dict[str, Embedder
     assert close(np.array(as_floats.data[0].embedding), encoded(embedders["mean"], TEXTS[:1], dim=16)[0])
     assert answer.usage.total_tokens > 0
     assert [one.id for one in openai.models.list()] == list(DESIGNS)
-    assert openai.models.retrieve("last").id == "last"
-
-
-def test_the_official_client_understands_errors(openai: OpenAI) -> None:
     with pytest.raises(NotFoundError) as missing:
         openai.embeddings.create(model="nobody", input="x")
     assert missing.value.code == "model_not_found"
-    with pytest.raises(BadRequestError, match="input is empty"):
-        openai.embeddings.create(model="mean", input=[])
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
@@ -182,58 +156,20 @@ def test_the_official_client_understands_errors(openai: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
-        (b"", 400, None),
         (b"{", 400, None),
-        (b"[" * 100_000, 400, None),
-        ({}, 400, "model"),
-        ({"model": "mean"}, 400, "input"),
-        ({"model": 3, "input": "x"}, 400, "model"),
         ({"model": "nobody", "input": "x"}, 404, "model"),
-        ({"model": "mean", "input": []}, 400, "input"),
-        ({"model": "mean", "input": ["x", 3]}, 400, "input"),
-        ({"model": "mean", "input": [512]}, 400, "input"),
-        ({"model": "mean", "input": [[1], ["x"]]}, 400, "input"),
-        ({"model": "mean", "input": [10**30]}, 400, "input"),
-        ({"model": "mean", "input": "x", "encoding_format": "hex"}, 400, "encoding_format"),
-        ({"model": "mean", "input": "x", "dimensions": 0}, 400, "dimensions"),
-        ({"model": "mean", "input": "x", "truncate": "no"}, 400, "truncate"),
-        ({"model": "mean", "input": "x", "input_type": "passage"}, 400, "input_type"),
-        ({"model": "mean", "input": "x", "dimension": 8}, 400, "dimension"),
+        ({"model": "mean", "input": [[512]]}, 400, "input"),
+        ({"model": "mean", "input": "x", "dimensions": 65}, 400, "dimensions"),
         ({"model": "mean", "input": "x", "instruction": "Say it"}, 400, "instruction"),
         ({"model": "instructed", "input": "x", "instruction": "Say it", "input_type": "query"}, 400, "instruction"),
         ({"model": "instructed", "input": "x", "instruction": "word " * 200}, 400, "instruction"),
-        ({"model": "mean", "input": ["x"] * 501}, 413, "input"),
+        ({"model": "mean", "input": ["x", "guitar " * 200], "truncate": False}, 400, "input"),
         ({"model": "mean", "input": ["word " * 60] * 400}, 413, "input"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(body: Any, status: int, param: str | None, client: Client) -> None:
+def test_a_mistake_is_reported_in_one_sentence(body: Any, status: int, param: str | None, client: Client) -> None:
     answer = client.ask("POST", "/v1/embeddings", body)
     assert (answer.status, answer.error["param"]) == (status, param), answer.body
-    assert client.embed("still here").status == 200
-
-
-def test_a_long_instruction_is_refused_before_it_is_repeated(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    rendered: list[str] = []
-    render = Prompt.render
-
-    def watched(prompt: Prompt, text: str, instruction: str | None = None) -> Any:
-        rendered.append(instruction or "")
-        return render(prompt, text, instruction)
-
-    monkeypatch.setattr(Prompt, "render", watched)
-    error = client.embed(["x"] * 64, "instructed", instruction="y" * 150_000).error
-    assert error["param"] == "instruction" and "at most 20000 characters" in error["message"]
-    assert not rendered
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/v1/embeddings", 405), ("POST", "/v1/models", 405), ("GET", "/v1/models/nobody", 404),
-     ("DELETE", "/health", 405), ("GET", "/v1/../../etc/passwd", 404), ("GET", "/%00", 404)],
-)  # fmt: skip
-def test_a_wrong_path_is_told(method: str, path: str, status: int, client: Client) -> None:
-    answer = client.ask(method, path)
-    assert (answer.status, answer.error["code"]) == (status, "model_not_found" if path.endswith("nobody") else None)
 
 
 # --- other paths -----------------------------------------------------------------------------------------------------
@@ -241,7 +177,6 @@ def test_a_wrong_path_is_told(method: str, path: str, status: int, client: Clien
 
 def test_the_state_of_the_server_and_its_models(client: Client) -> None:
     assert client.ask("GET", "/health").json == {"status": "ok"}
-    assert client.ask("GET", "/ready").json == {"status": "ready"}
     models = client.ask("GET", "/v1/models").json["data"]
     assert [(one["id"], one["design"]) for one in models] == list(DESIGNS.items())
     assert {one["dimensions"] for one in models} == {64} and {one["max_length"] for one in models} == {64}
@@ -256,40 +191,6 @@ def test_metrics_count(client: Client) -> None:
     assert after["unmask_texts_total"] == 3 and after["unmask_truncated_texts_total"] == 1
     assert after["unmask_requests_total"] > 1 and after["unmask_batch_tokens_total"] > 64
     assert client.metric("unmask_queue_texts") == 0 and client.metric("unmask_queue_tokens") == 0
-    assert client.metric("unmask_requests_in_flight") == 1  # this one
-
-
-def test_the_api_describes_itself(client: Client) -> None:
-    described = client.ask("GET", "/openapi.json").json
-    assert set(described["paths"]) == {
-        "/v1/embeddings", "/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics",
-    }  # fmt: skip
-    schema = described["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert {"model", "input", "encoding_format", "dimensions", "truncate", "instruction"} <= set(schema["properties"])
-    page = client.ask("GET", "/docs").body.decode()
-    assert all(f"<code>{name}</code>" in page for name in schema["properties"])
-    assert "<script" not in page and "http://" not in page and "https://" not in page
-
-
-def test_no_request_is_left_in_what_the_server_says(
-    client: Client,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    caplog.set_level("DEBUG")
-    secret = "a secret text"
-
-    def fail(*_: Any) -> Any:
-        raise RuntimeError(secret)
-
-    monkeypatch.setattr(client.server.service.batcher, "_compute", fail)
-    answer = client.embed(secret)
-    assert answer.status == 500 and secret not in answer.body.decode()
-    told = "".join((caplog.text, *capfd.readouterr()))
-    assert secret not in told and "RuntimeError in test_app.py" in told and "Traceback" not in told
-    monkeypatch.undo()
-    assert client.embed("next").status == 200
 
 
 def test_a_vector_that_is_not_finite_fails_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,23 +216,3 @@ def test_a_vector_that_is_not_finite_fails_alone(client: Client, monkeypatch: py
     assert answers["fine"].status == 200
     assert answers["not"].status == 500 and "not finite" in answers["not"].error["message"]
     assert "text 1" in answers["not"].error["message"]
-
-
-def test_what_takes_too_long_is_ended(embedders: dict[str, Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(ServedModels({"mean": embedders["mean"]}), settings=ServerSettings(timeout=0.2)) as client:
-        compute, computed = client.server.service.batcher._compute, []
-
-        def slow(*given: Any) -> Any:
-            time.sleep(0.5)
-            computed.append(len(given[-1]))
-            return compute(*given)
-
-        monkeypatch.setattr(client.server.service.batcher, "_compute", slow)
-        first = threading.Thread(target=client.embed, args=("first",))
-        first.start()
-        time.sleep(0.05)
-        assert re.search(r"not ready within 0\.2 seconds.* --timeout", client.embed("x").error["message"])
-        first.join(20)
-        until(lambda: client.server.service.batcher.waiting == (0, 0))
-    assert sum(computed) == 1, "a text was computed that nobody waited for"
-    assert ServerSettings().timeout is None, "a slow machine gives no answer to 2,048 texts, unless the user knows the option"

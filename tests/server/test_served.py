@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,6 @@ from tests.conftest import TEXTS
 from tests.encoding.test_encoder import with_longrope
 from unmask.embedder import Embedder
 from unmask.encoding import replicas
-from unmask.encoding.tokenization import decode_ids
-from unmask.errors import UnmaskError
 from unmask.server.served import ServedModels, load_models
 
 EXACT = {"dtype": "float32", "device": "cpu"}
@@ -36,22 +33,6 @@ def test_designs_of_one_model_share_its_weights(pico_folder: Callable[[str], Pat
         assert model.dim == alone.dim
 
 
-def test_a_model_without_a_design_is_served_by_the_default_one(pico_folder: Callable[[str], Path]) -> None:
-    assert [model.embedder.design.name for model in load_models(str(pico_folder("llama")), **EXACT).values()] == [
-        "causal/eol/last"
-    ]
-
-
-def test_a_model_of_sentence_transformers_is_served_by_a_design_that_is_named(
-    pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "tuned"))
-    (folder / "modules.json").write_text("[]")
-    with pytest.raises(UnmaskError, match="is a sentence-transformers model"):
-        load_models(str(folder), **EXACT)
-    assert list(load_models(str(folder), "mean", **EXACT)) == ["mean"]
-
-
 @pytest.mark.parametrize("family", ["llama", "olmoe"])
 def test_a_saved_embedder_is_served_as_it_was_saved(family: str, pico: Callable[..., Embedder], tmp_path: Path) -> None:
     design = "causal/instruction/mean/zscore" if family == "llama" else "causal/instruction/mean/sum:auto"
@@ -62,22 +43,8 @@ def test_a_saved_embedder_is_served_as_it_was_saved(family: str, pico: Callable[
     served = models["mine"]
     assert served.embedder.max_length == 90
     assert served.instruction(None, "query") == "Find it" and served.instruction(None, "document") is None
-    values = [(served.embedder.design, text) for text in served.tokenize(TEXTS, "Find it")]
+    values = [(served.embedder.design, text) for text in served.embedder.prompts.tokenize(TEXTS, "Find it")]
     assert np.allclose(np.stack(models.compute(0, served.group, values)), embedder.encode_query(TEXTS), atol=2e-5)
-
-
-def test_a_saved_adapter_over_a_base_is_served_as_it_was_saved(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    import peft
-    from transformers import AutoModel
-
-    base, lora = str(pico_folder("llama")), tmp_path / "lora"
-    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
-    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
-    saved = Embedder.from_pretrained(base, "causal/plain/mean/zscore", adapter=str(lora), **EXACT)  # type: ignore[arg-type]
-    saved.fit(TEXTS).save_pretrained(tmp_path / "mine")
-    models = load_models(base, adapter=str(tmp_path / "mine"), **EXACT)
-    assert list(models) == ["mine"]
-    assert np.array_equal(models["mine"].embedder.encode(TEXTS), saved.encode(TEXTS))
 
 
 def test_several_prompts_are_served_as_their_mean(pico_folder: Callable[[str], Path]) -> None:
@@ -86,42 +53,12 @@ def test_several_prompts_are_served_as_their_mean(pico_folder: Callable[[str], P
     )
     assert models["both"].group == models["z"].group != models["causal/eol/last"].group
     texts = [*TEXTS, TEXTS[0]]
-    values = [(models[name].embedder.design, text) for name in ("both", "z") for text in models[name].tokenize(texts, None)]
+    values = [
+        (models[name].embedder.design, text) for name in ("both", "z") for text in models[name].embedder.prompts.tokenize(texts)
+    ]
     found = np.stack(models.compute(0, models["both"].group, values))
     expected = np.concatenate([np.asarray(models[name].embedder.encode(texts)) for name in ("both", "z")])
     assert np.allclose(found, expected, atol=2e-5)
-
-
-def test_a_saved_embedder_can_be_read_by_other_designs_too(pico: Callable[..., Embedder], tmp_path: Path) -> None:
-    pico("causal/instruction/mean/zscore", instructions={"query": "Find it"}).fit(TEXTS).save_pretrained(tmp_path / "mine")
-    models = load_models(str(tmp_path / "mine"), "z=causal/instruction/mean/zscore,last", **EXACT)
-    assert list(models) == ["z", "last"]
-    saved = Embedder.from_pretrained(tmp_path / "mine")
-    assert np.array_equal(models["z"].embedder.encode(TEXTS), saved.encode(TEXTS)), "the fit is not the saved one"
-    assert models["last"].embedder.instructions == {} and models["z"].embedder.instructions == {"query": "Find it"}
-
-
-def test_a_design_that_the_model_cannot_serve_is_refused(pico_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(UnmaskError, match="layer 9"):
-        load_models(str(pico_folder("llama")), "mean,causal/plain/mean@9", **EXACT)
-    with pytest.raises(UnmaskError, match="label 'a'"):
-        load_models(str(pico_folder("llama")), "a=mean,a=last", **EXACT)
-
-
-def test_sparse_vectors_are_not_served(pico_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(UnmaskError, match="A server needs dense vectors"):
-        load_models(str(pico_folder("llama")), "causal/eol/last/lexical", **EXACT)
-
-
-def test_ids_are_decoded_without_the_tokens_around_a_text() -> None:
-    from tests.conftest import make_tokenizer
-
-    for tokenizer in (make_tokenizer(), make_tokenizer(add_bos=True)):
-        for text in ("A man", "", " two  spaces ", "a </s> b", "</s>", "<s>"):
-            for special in (True, False):
-                ids = tokenizer(text, add_special_tokens=special)["input_ids"]
-                if special or text != "<s>":  # a lone BOS may be either
-                    assert decode_ids(tokenizer, [ids]) == [text], (text, special)
 
 
 def test_workers_with_a_core_each_compute_what_one_computes(
@@ -135,7 +72,7 @@ def test_workers_with_a_core_each_compute_what_one_computes(
 
     def compute(worker: int) -> None:
         for name, model in [*models.items()] * 5:
-            values = [(model.embedder.design, text) for text in model.tokenize(TEXTS, None)]
+            values = [(model.embedder.design, text) for text in model.embedder.prompts.tokenize(TEXTS)]
             found[worker, name] = models.compute(worker, model.group, values)
 
     threads = [threading.Thread(target=compute, args=(worker,)) for worker in range(2)]
@@ -161,12 +98,3 @@ def test_the_border_of_longrope_counts_in_every_prompt(tokenizer: Any) -> None:
     together = models.compute(0, group, texts)
     for text, vector in zip(texts, together, strict=True):
         np.testing.assert_allclose(vector, models.compute(0, group, [text])[0], atol=1e-4)
-
-
-def test_a_mixture_has_one_worker(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hooks of somebody else keep a state of their own."""
-    monkeypatch.setattr(replicas, "_cores", lambda: 2)
-    embedder = pico("causal/plain/mean")
-    hook = embedder.backbone.layers[0].register_forward_hook(lambda *_: None)
-    assert ServedModels({"mean": embedder}).workers == 1
-    hook.remove()

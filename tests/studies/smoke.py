@@ -7,7 +7,7 @@ from typing import Final
 
 LITTLE: Final = ("number=5", "held_out=4", "sizes=[2]", "router.steps=2", "expert.steps=2")
 """Settings that make the study of Self-MoE shorter still."""
-SETTINGS: Final = {"self-moe": (*LITTLE, 'ablations=["layer routers", "shared expert", "joint top-2"]')}
+SETTINGS: Final = {"self-moe": (*LITTLE, 'ablations=["shared expert", "joint top-2"]')}
 
 
 def command(study: str, folder: Path) -> list[str]:

@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.chromium import CHROMIUM, CONTRAST
-from tests.loaded import loaded_by
 from tests.reporting.synthetic import SCRIPT, SPECIAL
 from tests.reporting.test_page import Parsed
 from tests.studies.synthetic import CLAIMS, VERDICTS, made, made_findings, paired
@@ -132,14 +131,6 @@ def test_it_is_one_file_that_runs_nothing_and_refers_to_nothing_outside(page: Pa
     assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= set(re.findall(r"(--[\w-]+):", style))
 
 
-def test_a_file_of_somebody_else_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "claims.html").write_text("mine")
-    with pytest.raises(UnmaskError, match="not written by unmask"):
-        written(tmp_path)
-    assert (tmp_path / "report" / "claims.html").read_text() == "mine"
-
-
 def test_the_command_says_where_it_wrote(tmp_path: Path) -> None:
     written(tmp_path / "pico").unlink()
     ran = CliRunner().invoke(app, ["report", str(tmp_path / "pico")])
@@ -147,12 +138,6 @@ def test_the_command_says_where_it_wrote(tmp_path: Path) -> None:
     assert (tmp_path / "pico" / "report" / "claims.html").is_file()
     above = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert isinstance(above.exception, UnmaskError) and str(tmp_path / "pico") in str(above.exception)
-
-
-def test_the_page_of_a_study_needs_no_model(tmp_path: Path) -> None:
-    written(tmp_path)
-    code = "from unmask.studies.claims.page import write_claims; write_claims(given[0], given[0] / 'out')"
-    assert loaded_by(code, tmp_path) == set()
 
 
 @pytest.fixture
@@ -197,25 +182,6 @@ def test_all_text_can_be_read_and_the_page_fits(width: int, scheme: str, look: A
     assert overlapping == 0
 
 
-@needs_chromium
-@pytest.mark.parametrize("width", [1280, 360])
-def test_marks_stand_where_the_numbers_are(width: int, look: Any) -> None:
-    """The zero lines of one unit are under each other, and a point right of its line is a difference above 0."""
-    page = look(width)
-    places = page.locator("article:has(svg.forest)").evaluate_all(
-        """all => all.map((one) => {
-            const middle = (what) => { const box = one.querySelector(what).getBoundingClientRect(); return (box.left + box.right) / 2; };
-            return [one.dataset.claim, middle(".zero"), middle(".forest .solid, .forest .hollow, .forest .stroke")];
-        })"""
-    )
-    found = {one.claim.id: one.deciding for one in made_findings()}
-    points = [zero for name, zero, _ in places if name != "holds"]
-    assert len(places) == 6 and max(points) - min(points) < 1
-    for name, zero, point in places:
-        test = found[name]
-        assert test and (point > zero + 0.5) == (test.difference > 1e-6) and (point < zero - 0.5) == (test.difference < -1e-6)
-
-
 def drawn(*differences: float, noise: float = 0.1, within: float | None = None) -> list[Plot]:
     """Plots of claims with these differences."""
     claims = [
@@ -241,24 +207,8 @@ def test_an_axis_shows_zero_both_sides_and_every_interval_at_round_numbers(size:
     assert all(plot.interval[0] < plot.point < plot.interval[1] for plot in shown)
 
 
-def test_places_are_those_of_the_numbers() -> None:
-    one, plot = found("best")
-    assert plot and one.deciding
-    axis, deciding = plot.axis, one.deciding
-    assert plot.point == axis.place(deciding.difference) < axis.place(0)
-    assert plot.interval == tuple(axis.place(edge) for edge in deciding.interval)
-    assert plot.near == (axis.place(-deciding.detectable), axis.place(deciding.detectable))
-
-
 def test_a_wide_interval_goes_on_beyond_the_axis() -> None:
     _, wide = found("wide")
     _, alike = found("alike")
     assert wide and wide.goes_on == (True, True) and wide.interval == (0, 100)
     assert alike and alike.interval[1] - alike.interval[0] > 0.5, "the others can be seen"
-
-
-def test_margins_are_on_the_axis() -> None:
-    [narrow] = drawn(0.0, within=5.0)
-    assert narrow.margins == (narrow.axis.place(-5), narrow.axis.place(5)) and narrow.margins[0] >= 0
-    _, cheap = found("cheap")
-    assert cheap and cheap.margins == (cheap.axis.place(-2.0),)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import create_model
 
 from tests.studies.synthetic import made_findings
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
-from unmask.moe.mixture.gating import Routing
 from unmask.studies.engine import StudyRun
 from unmask.studies.plan import digest_of
 from unmask.studies.results import (
@@ -148,13 +145,6 @@ def test_any_change_shows(changed: dict[str, object]) -> None:
 @pytest.mark.parametrize("off", [None, False, [], {}, "", {"deep": {"none": None}}])
 def test_a_new_option_that_is_off_and_the_order_of_keys_change_nothing(off: object) -> None:
     assert digest_of({"new": off, **dict(reversed(SETTINGS.items()))}) == digest_of(SETTINGS)
-
-
-def test_models_and_dataclasses_are_their_values() -> None:
-    model = create_model("Model", lr=(float, ...), of=(Routing, ...))(lr=0.1, of=Routing(top_k=2))
-    record = make_dataclass("Record", ["lr", "of"])(0.1, Routing(top_k=2))
-    assert digest_of(model) == digest_of(record) == digest_of({"lr": 0.1, "of": vars(Routing(top_k=2))})
-    assert digest_of(model) != digest_of({"lr": 0.1, "of": Routing()})
 
 
 def test_columns_of_numbers_are_aligned_to_the_right() -> None:

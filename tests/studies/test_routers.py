@@ -8,49 +8,37 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from tests.moe.mixture.models import language_model
 from tests.studies import smoke
 from tools.keep import MEASURED
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.io.arrays import load_arrays
-from unmask.models.bundled import resolve
-from unmask.models.loading import Source
-from unmask.moe.experts.lesson_training import Learning, schedule
-from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, read_lessons
-from unmask.moe.routing.record import read_record
+from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
 from unmask.runs import runs
-from unmask.studies import mixtures
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.engine import load_plan as load_any_plan
 from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results
 from unmask.studies.routers import cells as anchoring
 from unmask.studies.routers.analysis import (
-    Contrast,
     Replication,
     Row,
-    information,
     most_distinct,
     noise_of,
     replicate,
     rows_of,
-    seed_noise,
     verdicts,
 )
-from unmask.studies.routers.cells import Anchor, Cell, CellRecord, response_choices
-from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, reference_of
+from unmask.studies.routers.cells import Anchor, Cell, CellRecord
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, reference_of
 from unmask.studies.routers.findings import _MEASURES, MeasuredCells, RoutersFindings
-from unmask.studies.routers.plan import LessonSet, LessonSource, RoutersPlan, draw, lessons_of
-from unmask.studies.routers.run import RoutersBuilder
+from unmask.studies.routers.plan import RoutersPlan, draw
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
@@ -72,8 +60,6 @@ def test_every_scale_has_a_plan_and_every_configuration_a_reference() -> None:
         assert STANDARD in plan.configurations
     assert set(load_plan("small").configurations) == set(CONFIGURATIONS), "the small scale measures all of them"
     assert all(reference_of(name) in CONFIGURATIONS for name in CONFIGURATIONS)
-    for claim in load_plan("small").claims:
-        assert {claim.better, *claim.than} <= set(CONFIGURATIONS) and set(claim.kinds) <= set(get_args(Yardstick))
 
 
 @pytest.mark.parametrize(
@@ -90,34 +76,6 @@ def test_every_scale_has_a_plan_and_every_configuration_a_reference() -> None:
 def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
     with pytest.raises(UnmaskError, match=words):
         load_plan("small", [setting])
-
-
-def test_a_base_that_is_a_mixture_already_is_refused_before_anything_is_trained(tokenizer: Any, tmp_path: Path) -> None:
-    language_model("olmoe", vocab_size=512).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    given = ["reproduce", "routers", "--scale", "smoke", "-m", str(tmp_path / "base"), "-o", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, given)
-    assert isinstance(done.exception, UnmaskError) and "is a mixture of experts already" in str(done.exception)
-    assert not list(tmp_path.glob("out/*/mixtures"))
-
-
-def test_pairs_become_lessons_either_way_and_rows_are_chosen_by_their_columns(tmp_path: Path) -> None:
-    (tmp_path / "pairs.jsonl").write_text('{"anchor": "title", "positive": "article"}\n')
-    write = LessonSource(file="pairs.jsonl", instruction="Write a title.", response="anchor")
-    asked = [(lesson.instruction, lesson.input, lesson.output) for lesson in lessons_of(write, tmp_path)]
-    assert asked == [("Write a title.\narticle", "", "title")], "all lessons have one form"
-    read = LessonSource(file="pairs.jsonl", instruction="Write an article.")
-    assert [(lesson.instruction, lesson.output) for lesson in lessons_of(read, tmp_path)] == [
-        ("Write an article.\ntitle", "article")
-    ]
-    rows = [{"task": task, "input": f"{task} {k}", "target": "yes"} for k in range(3) for task in ("logic", "sorting")]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sorting = lessons_of(LessonSource(file="tasks.jsonl", where={"task": ("sorting",)}), tmp_path)
-    assert [lesson.instruction for lesson in sorting] == ["sorting 0", "sorting 1", "sorting 2"], "and none names its domain"
-    given = [{"instruction": f"{topic} {k}", "output": "yes", "topic": topic} for k in range(2) for topic in ("law", "art")]
-    (tmp_path / "given.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
-    art = lessons_of(LessonSource(file="given.jsonl", where={"topic": ("art",)}), tmp_path)
-    assert [lesson.instruction for lesson in art] == ["art 0", "art 1"]
 
 
 def test_lessons_are_drawn_once_without_overlap_and_without_long_ones(tmp_path: Path) -> None:
@@ -181,31 +139,6 @@ def test_differences_are_told_apart_where_they_are_and_only_there() -> None:
     assert all(better[design].difference == pytest.approx(5, abs=0.5) for design in EMBEDDINGS)
     assert all(test.p > 0.05 and test.interval[0] < 0 < test.interval[1] for test in (equal["information"], equal["gain"]))
     assert rows["layer routers"].information > rows[STANDARD].information + 0.1  # type: ignore[operator]
-
-
-def test_shuffled_experts_have_no_information_left() -> None:
-    [row] = rows_of(*made({STANDARD: (0.0, 0.2, 0.4)}))
-    assert abs(row.information or 9) < 0.03
-
-
-@pytest.mark.sample(0)
-def test_three_seeds_find_hardly_more_false_differences_than_they_should() -> None:
-    """Equal configurations whose seeds differ far more than their items: a test that trusts three seeds finds 2 % at 0.0025."""
-    random, pairs = np.random.default_rng(0), 20
-    found = alone = 0
-    for _ in range(200):
-        tables = [random.normal(0, 1, (3, 1)) + random.normal(0, 1, 80) for _ in range(pairs)]
-        contrasts = [Contrast.of(table, "responses") for table in tables]
-        pooled = seed_noise({"gain": contrast} for contrast in contrasts if contrast)["gain"]
-        found += sum(contrast.test(pooled).p < 0.0025 for contrast in contrasts if contrast)
-        alone += sum(contrast.test(contrast.over_seeds).p < 0.0025 for contrast in contrasts if contrast)
-    assert found / (200 * pairs) < 0.005 < 0.01 < alone / (200 * pairs)
-
-
-def test_the_seed_noise_is_pooled_by_degrees_of_freedom() -> None:
-    two, four = Contrast((0.0, 2.0), 0.1, 9, "x"), Contrast((0.0, 0.0, 0.0, 4.0), 0.1, 9, "x")
-    assert seed_noise([{"gain": two}, {"gain": four}])["gain"] == pytest.approx(((2 * 1 + 4 * 3) / 4, 4))
-    assert two.test((8.0, 4)).p > two.test(two.over_seeds).p == two.test((0.1, 4)).p
 
 
 def test_papers_are_confirmed_refuted_or_undecided_by_the_tests() -> None:
@@ -356,39 +289,6 @@ def test_cells_of_different_experts_are_refused_and_older_cells_accepted(whole: 
     assert "'anchored' with seed 1" in str(done.exception) and "different experts" in str(done.exception)
 
 
-def test_only_tokens_of_responses_are_counted(whole: Path) -> None:
-    cell = whole / "cells" / "standard" / "0"
-    counts = load_arrays(cell / "counts.npz")["counts"]
-    lessons = [one for name in DOMAINS for one in read_lessons(whole / "lessons" / "far" / f"{name}.held-out.jsonl")]
-    tokenizer = AutoTokenizer.from_pretrained(resolve("pico"))
-    record = read_record(cell / "routing")
-    for text, lesson in enumerate(lessons):
-        ends = [last for _, last in tokenizer(lesson.prompt + lesson.output, return_offsets_mapping=True)["offset_mapping"]]
-        wanted = sum(last > len(lesson.prompt) for last in ends[: record.settings.max_length])
-        assert (counts[text].sum(axis=1) == wanted).all() and wanted < len(ends)
-    by_response, strength = response_choices(record, [0] * len(lessons))
-    assert (by_response.sum(axis=(1, 2)) > counts.sum(axis=(1, 2))).all(), "from the beginning, there are more"
-    sums = [gates.astype(np.float64).sum(axis=1) for batch in record.batches() for gates in batch.gates]
-    assert strength == pytest.approx(np.mean(sums), rel=1e-6)
-
-
-def test_a_balance_within_a_pass_sees_one_domain(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Learning] = {}
-    monkeypatch.setattr(mixtures, "mix", lambda *_, learning, **__: seen.setdefault("now", learning))
-    monkeypatch.setattr(mixtures, "train_expert", lambda *_, **__: None)
-    lessons = {name: read_lessons(whole / "lessons" / "far" / f"{name}.learned.jsonl") for name in DOMAINS}
-    builder = RoutersBuilder(
-        plan=load_plan("smoke"), source=Source("pico"), sets={"far": LessonSet(lessons, lessons)}, folder=tmp_path,
-        anchor=1, layers=2,
-    )  # fmt: skip
-    for name, passes in ((STANDARD, 1), ("balance pass 1", 4), ("balance step 1", 4)):
-        seen.clear()
-        builder.mixture(name, 0)
-        assert seen["now"].accumulate == passes
-    rows = schedule({name: [LessonTokens((1,), 0, name)] for name in DOMAINS}, 2, 4, 0)
-    assert [row.where for row in rows] == [*DOMAINS, *DOMAINS], "a batch holds one domain after the other"
-
-
 @pytest.mark.parametrize("study", ["routers", "moee", "pooling-and-attention"])
 def test_the_record_of_a_kept_study_has_the_settings_of_now(study: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(MEASURED / f"{study}-smollm2-values.zip") as values:
@@ -402,21 +302,6 @@ def test_the_record_of_a_kept_study_has_the_settings_of_now(study: str, tmp_path
     else:
         made = {name: making.model_dump(mode="json") | {"seeds": None} for name, making in plan.made.items()}
         assert record.settings["made"].items() <= made.items()
-
-
-def test_one_seed_shows_nothing_of_other_seeds() -> None:
-    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.9, 0.1, 0.45)}, seeds=1)
-    rows = {row.name: row for row in rows_of(cells, bases)}
-    assert all(row.tests == {} for row in rows.values())
-    assert {one.verdict for one in verdicts(load_plan("small").claims, cells, bases)} == {"not measured"}
-
-
-def test_fewer_experts_than_domains_can_reach_one() -> None:
-    """Two experts for four domains, each pair of domains with its own."""
-    labels = np.repeat(np.arange(4), 6)
-    shares = np.eye(2)[labels // 2][:, None]
-    cell = Cell({f"domain{k}": (1.0,) * 6 for k in range(4)}, {"recorded": True}, {"hidden": {}}, shares)
-    assert information(cell) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,14 @@
-"""A page of a dense pico model, of a pico mixture of experts, a small corpus and a report."""
+"""A page of a dense pico model, of a pico mixture of experts, and a small corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.reporting.synthetic import small
-from tests.sketches import sketching
 from tests.ui.running import Client, running
 from unmask.embedder import Embedder
-from unmask.reporting.report_folder import write_report
 from unmask.ui.corpus_map import Corpus
-from unmask.ui.reports import Report, find_reports
 
 HOSTILE = (
     "<script>window.ran = 1</script>",
@@ -37,25 +32,14 @@ def corpus() -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
-    """One report, and a page of somebody else beside it."""
-    folder: Path = tmp_path_factory.mktemp("reports")
-    small().write(folder)
-    with sketching():
-        write_report(folder, folder / "report")
-    (folder / "other.html").write_text("<title>mine</title>", encoding="utf-8")
-    return find_reports([folder])
-
-
-@pytest.fixture(scope="session")
-def dense(pico: Callable[..., Embedder], corpus: Corpus, reports: list[Report]) -> Iterator[Client]:
+def dense(pico: Callable[..., Embedder], corpus: Corpus) -> Iterator[Client]:
     """The page of a dense model."""
-    with running(pico("causal/plain/mean", max_length=64), corpus=corpus, reports=reports) as client:
+    with running(pico("causal/plain/mean", max_length=64), corpus=corpus) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def routed(pico: Callable[..., Embedder]) -> Iterator[Client]:
-    """The page of a mixture of experts, without corpus and reports."""
+    """The page of a mixture of experts, without a corpus."""
     with running(pico("causal/plain/mean", family="olmoe"), "mean,prompteol") as client:
         yield client

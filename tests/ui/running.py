@@ -6,7 +6,7 @@ import faulthandler
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ from unmask.server.server import listen
 from unmask.ui.app import Page
 from unmask.ui.corpus_map import Corpus, CorpusMap
 from unmask.ui.embedders import Embedders
-from unmask.ui.reports import Report
 from unmask.ui.server import PageServer
 
 
@@ -54,7 +53,11 @@ class Client:
         """Send one request with the token. A header of the value "" is left out; a body that is not bytes is sent as JSON."""
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
-        sent = {"host": f"127.0.0.1:{self.server.port}", "x-unmask-token": self.server.token}
+        sent = {
+            "host": f"127.0.0.1:{self.server.port}",
+            "x-unmask-token": self.server.token,
+            "content-type": "application/json",
+        }
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
         try:
@@ -80,12 +83,10 @@ class Client:
 
 
 @contextmanager
-def running(
-    embedder: Embedder, designs: str = "mean,last", corpus: Corpus | None = None, reports: Sequence[Report] = ()
-) -> Iterator[Client]:
+def running(embedder: Embedder, designs: str = "mean,last", corpus: Corpus | None = None) -> Iterator[Client]:
     """Show a page while the block runs; then it has stopped."""
     embedders = Embedders(embedder, parse_designs(designs))
-    page = Page(embedders, CorpusMap(embedders, corpus) if corpus else None, reports)
+    page = Page(embedders, CorpusMap(embedders, corpus) if corpus else None)
     with listen("127.0.0.1", 0) as listening:
         server = PageServer(page, listening)
         thread = threading.Thread(target=server.run)

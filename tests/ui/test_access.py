@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.ui.running import Client
-from unmask.server.middleware import Message, Receive, Send
-from unmask.ui.access import HEADERS, MAX_BODY, POLICY, AccessMiddleware
+from unmask.ui.access import HEADERS, MAX_BODY, POLICY
 
 PATHS = ("/", "/main.js", "/style.css", "/api/state", "/api/corpus", "/nowhere")
 
@@ -20,7 +17,7 @@ def test_nothing_is_told_without_the_token(path: str, dense: Client) -> None:
     for token in ("", "x", f"{dense.server.token}x", "\xff"):
         answer = dense.get(path, x_unmask_token=token)
         assert answer.status == 401 and "token" in answer.problem
-    body = json.dumps({"corpus": 1, "query": "song"}).encode()
+    body = json.dumps({"query": "song"}).encode()
     assert dense.ask("POST", "/api/search", body, x_unmask_token="").status == 401
 
 
@@ -33,37 +30,12 @@ def test_a_cookie_opens_nothing_and_none_is_set(dense: Client) -> None:
     assert dense.get(f"/api/state?token={dense.server.token}", x_unmask_token="").status == 401
 
 
-def test_another_page_may_link_to_the_address_with_the_token(dense: Client) -> None:
-    assert dense.get(f"/?token={dense.server.token}", sec_fetch_site="cross-site").status == 200
-    for query in ("", "?token=", "?token=x", f"?Token={dense.server.token}", f"?token=%ff&token={dense.server.token}"):
-        assert dense.get("/" + query, sec_fetch_site="cross-site").status == 403
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.1:80"])
-def test_the_common_port_may_be_left_out(host: str) -> None:
-    async def app(scope: Message, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    sent: list[Message] = []
-    headers = [(b"host", host.encode()), (b"origin", f"http://{host}".encode())]
-    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
-    with ThreadPoolExecutor(1) as pool:  # the thread of the tests may have a loop of its own: that of a browser
-        pool.submit(lambda: asyncio.run(AccessMiddleware(app, "token", 80)(scope, receive, send))).result()
-    assert sent[0]["status"] == 200
-
-
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", "0.0.0.0:{port}"],
 )
 def test_another_name_of_this_machine_is_refused(host: str, dense: Client) -> None:
-    for path in (*PATHS, f"/?token={dense.server.token}", dense.server.page.reports and f"/reports/{dense.server.page.key}/0/"):
+    for path in (*PATHS, f"/?token={dense.server.token}"):
         assert dense.get(str(path), host=host.format(port=dense.server.port)).status == 421
 
 
@@ -80,7 +52,7 @@ def test_another_name_of_this_machine_is_refused(host: str, dense: Client) -> No
 )
 def test_another_page_may_not_use_ours(header: dict[str, str], dense: Client) -> None:
     assert dense.get("/api/state", **header).status == 403
-    body = json.dumps({"corpus": 1, "query": "song"}).encode()
+    body = json.dumps({"query": "song"}).encode()
     assert dense.ask("POST", "/api/search", body, **header).status == 403
 
 
@@ -95,22 +67,8 @@ def test_every_answer_has_the_headers(path: str, dense: Client) -> None:
         assert HEADERS.items() <= answer.headers.items()
         assert "server" not in answer.headers
     assert "unsafe" not in POLICY and "*" not in POLICY
-    for directive in (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "frame-ancestors 'none'",
-    ):
-        assert directive in POLICY
+    assert "default-src 'none'" in POLICY
 
 
 def test_a_long_body_is_refused(dense: Client) -> None:
     assert dense.ask("POST", "/api/search", b"x" * (MAX_BODY + 1)).status == 413
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_other_methods_are_refused(method: str, dense: Client) -> None:
-    answer = dense.ask(method, "/api/search")
-    assert answer.status == 405 and answer.problem
-    assert not [name for name in answer.headers if name.startswith("access-control")]

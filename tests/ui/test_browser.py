@@ -1,29 +1,23 @@
-"""The page in a real browser: every view, hostile texts, the keyboard, a phone, the dark, and a sandbox for reports."""
+"""The page in a real browser: every view, hostile texts, the keyboard, a phone and the dark."""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.chromium import CHROMIUM, CONTRAST
-from tests.server.running import until
 from tests.ui.conftest import HOSTILE
-from tests.ui.running import Client, running
-from unmask.embedder import Embedder
+from tests.ui.running import Client
 from unmask.reporting.page import DASH
-from unmask.ui.embedders import Embedders
-from unmask.ui.worker import Stopped
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
 
-VIEWS = ("compare", "tokens", "routing", "map", "reports")
+VIEWS = ("compare", "tokens", "routing", "map")
 
 
 def views_of(client: Client) -> list[str]:
@@ -113,11 +107,6 @@ def look(browser: Browser, tabs: dict[tuple[int, int], Opened]) -> Iterator[Call
         seen.sound()
 
 
-def expect_refusals(seen: Opened) -> None:
-    """Forget that the browser noted refused requests, and nothing else."""
-    seen.problems = [problem for problem in seen.problems if "the server responded with a status of 4" not in problem]
-
-
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
@@ -172,18 +161,6 @@ def test_two_designs_stand_side_by_side(look: Any, dense: Client) -> None:
     assert "3\u00a0pairs" in section.inner_text()
 
 
-def test_a_number_shows_the_neighbours_of_a_text(look: Any, dense: Client) -> None:
-    section = look(dense).view("compare")
-    texts = section.locator("textarea").input_value().split("\n")
-    section.locator("table.heat").nth(1).locator("button.number").nth(4).click()
-    assert section.locator("h2", has_text="Nearest to text 5").count() == 1
-    answer = dense.post("/api/similarities", designs=["mean", "last"], texts=texts).json
-    for place, listed in enumerate(section.locator("ol.near").all()):
-        shown = [item.locator("bdi").inner_text() for item in listed.locator("li").all()]
-        assert shown == [texts[other] for other in answer["designs"][place]["neighbours"][4][:5]]
-    assert section.locator("button.number[aria-pressed=true]").count() == 2
-
-
 def test_a_design_of_ones_own_and_a_wrong_one(look: Any, dense: Client) -> None:
     seen = look(dense)
     section = seen.view("compare")
@@ -198,7 +175,7 @@ def test_a_design_of_ones_own_and_a_wrong_one(look: Any, dense: Client) -> None:
     assert (
         section.locator(".problem").inner_text() == dense.post("/api/tokens", designs=["causal/plain/meen"], text="x").problem
     )
-    expect_refusals(seen)
+    seen.problems = [problem for problem in seen.problems if "the server responded with a status of 4" not in problem]
 
 
 # --- tokens and routing ----------------------------------------------------------------------------------------------
@@ -241,14 +218,6 @@ def test_the_routing_of_a_mixture(look: Any, routed: Client) -> None:
     assert section.locator(".under .badge").count() == 2
 
 
-def test_only_a_model_with_experts_has_the_view_of_routing(look: Any, dense: Client, routed: Client) -> None:
-    assert look(routed).page.locator("#tab-routing").is_visible()
-    seen = look(dense)
-    assert not seen.page.locator("#tab-routing").is_visible() and "dense" in seen.page.locator("#facts").inner_text()
-    seen.page.goto(f"http://127.0.0.1:{dense.server.port}/?token={dense.server.token}#routing")
-    seen.page.locator("#compare table.heat").first.wait_for()
-
-
 # --- map -------------------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +232,7 @@ def test_the_map_shows_finds_and_selects(look: Any, dense: Client) -> None:
     selection.wait_for()
     assert selection.locator(".whole").inner_text() == "choir number 3 of the band"
     assert "music" in selection.inner_text()
-    near = dense.post("/api/neighbours", corpus=1, design="mean", place=7).json["neighbours"]
+    near = dense.post("/api/neighbours", design="mean", place=7).json["neighbours"]
     assert [float(value) for value in selection.locator(".value").all_inner_texts()] == [
         pytest.approx(one["cosine"], abs=0.0051) for one in near
     ]
@@ -272,105 +241,6 @@ def test_the_map_shows_finds_and_selects(look: Any, dense: Client) -> None:
     section.locator("h3", has_text="in view").wait_for()
     selection.get_by_role("button", name="Clear").click()
     assert not selection.is_visible()
-
-
-def test_the_map_searches_by_meaning(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    section = seen.view("map")
-    section.locator(".search button", has_text="meaning").click()
-    section.locator("input[type=search]").fill("choir number 3 of the band")
-    section.locator("h3", has_text="20\u00a0texts nearest in meaning").wait_for()
-    for place in (0, 1):
-        section.locator(".choice").first.locator("button").nth(place).click()
-        name = ["mean", "last"][place]
-        section.locator(".choice").first.locator("[aria-pressed=true]", has_text=name).wait_for()
-        section.locator("h3", has_text="20\u00a0texts nearest in meaning").wait_for()
-        found = dense.post("/api/nearest", corpus=1, design=name, query="choir number 3 of the band").json
-        assert found["places"][0] == 7
-        expected = [f"{cosine:.2f}".replace("-", "\u2212") for cosine in found["cosines"]]
-        assert section.locator(".beside > ol .value").all_inner_texts() == expected
-    section.locator(".search button", has_text="words").click()
-    section.locator("h3", has_text="1\u00a0text found").wait_for()
-
-
-def test_files_are_opened_from_the_page(look: Any, pico: Callable[..., Embedder], dense: Client) -> None:
-    rows = [{"title": f"<i>{number}</i>", "kind": "ab"[number % 2]} for number in range(7)]
-    lines = "\n".join(map(json.dumps, rows)).encode()
-    with running(pico()) as client:
-        seen = look(client)
-        section = seen.view("map")
-        section.locator("input[type=file]").set_input_files({"name": "mine.jsonl", "mimeType": "", "buffer": lines})
-        section.locator("form button").click()
-        section.locator(".problem:visible").wait_for()
-        assert "mine.jsonl" in section.inner_text() and "text" in section.locator(".problem:visible").inner_text()
-        section.get_by_label("Column of the texts").fill("title")
-        section.get_by_label("Column of labels").fill("kind")
-        section.locator("form button").click()
-        section.locator("h3", has_text="7\u00a0texts in view").wait_for()
-        assert section.locator(".labels button").all_inner_texts() == ["a", "b"]
-        section.locator("summary").click()
-        section.locator("input[type=file]").set_input_files({"name": "b.txt", "mimeType": "", "buffer": b"one\ntwo"})
-        assert section.get_by_label("Column of the texts").input_value() == "text"  # as before the first file
-        section.get_by_label("Column of labels").fill("")
-        section.locator("form button").click()
-        section.locator("h3", has_text="2\u00a0texts in view").wait_for()
-
-        section = seen.view("reports")
-        report = dense.server.page.reports[0]
-        section.locator("input[type=file]").set_input_files(report.file)
-        section.locator("form button").click()
-        with seen.page.context.expect_page() as opening:
-            section.locator("a", has_text=report.title).click()
-        opening.value.locator("#heat").wait_for()
-        opening.value.close()
-        expect_refusals(seen)
-
-
-def test_a_point_tells_its_text_and_a_click_selects_it(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    section = seen.view("map")
-    points = dense.post("/api/map", corpus=1, design="mean").json["points"]
-    place = max(range(len(points)), key=lambda at: points[at][0])  # the rightmost point
-    box = section.locator("canvas").bounding_box()
-    assert box
-    wide = min(1.6, max(1.0, box["width"] / box["height"]))
-    unit = 0.46 * min(box["width"], box["height"])
-    x, y = box["x"] + box["width"] / 2 + points[place][0] * unit * wide, box["y"] + box["height"] / 2 - points[place][1] * unit
-    seen.page.mouse.move(x, y)
-    section.locator(".tip").wait_for()
-    seen.page.mouse.click(x, y)
-    section.locator(".selection").wait_for()
-    snippets = dense.get("/api/corpus").json["snippets"]
-    assert section.locator(".tip bdi").inner_text() in {snippets[place], *(snippets[at] for at in near_to(points, place))}
-
-
-def near_to(points: list[list[float]], place: int) -> list[int]:
-    """Points that could be meant instead, since they lie as close."""
-    x, y = points[place]
-    return [at for at, (a, b) in enumerate(points) if abs(a - x) + abs(b - y) < 0.05]
-
-
-# --- reports ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_report_opens_in_a_sandbox_and_works(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    section = seen.view("reports")
-    with seen.page.context.expect_page() as opening:
-        section.locator("a").click()
-    report = opening.value
-    report.locator("#heat").wait_for()
-    assert report.evaluate("() => self.origin") == "null"
-    assert report.evaluate("() => { try { return document.cookie; } catch (error) { return error.name; } }") == "SecurityError"
-    assert report.evaluate("() => fetch('/api/state').then(() => 'answered', () => 'refused')") == "refused"
-    assert report.evaluate("() => window.opener") is None
-    head = report.locator("#heat thead th", has_text="sts-0")
-    head.locator("button").click()
-    assert head.get_attribute("aria-sort") == "descending"  # its own script works
-    report.locator("a", has_text="SVG").first.click()
-    report.wait_for_url("**/figures/*.svg")
-    assert report.evaluate("() => document.documentElement.tagName") == "svg"
-    report.close()
 
 
 # --- hostile texts ---------------------------------------------------------------------------------------------------
@@ -405,50 +275,12 @@ def require_harmless(seen: Opened, shown: str, whole: bool = False) -> None:
         assert text in shown
 
 
-# --- work ------------------------------------------------------------------------------------------------------------
-
-
-def test_work_can_be_stopped_and_a_new_request_takes_over(
-    look: Any, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(pico()) as client:
-        embedders, waits, ended = client.server.page.embedders, [False], []
-
-        def embed(names: Any, texts: Any, progress: Callable[[int], None]) -> Any:
-            while waits[0]:
-                time.sleep(0.01)
-                try:
-                    progress(0)
-                except Stopped:
-                    ended.append(texts)
-                    raise
-            return Embedders.embed(embedders, names, texts, progress)
-
-        monkeypatch.setattr(embedders, "embed", embed)
-        seen = look(client)
-        section = seen.view("compare")
-        waits[0] = True
-        section.locator("button.primary").click()
-        stop = section.get_by_role("button", name="Stop")
-        stop.click()
-        section.locator(".status", has_text="Stopped").wait_for()
-        assert not stop.is_visible() and "Compare" in seen.focused()
-        section.locator("textarea").fill("one\ntwo\nthree")
-        section.locator("button.primary").click()
-        section.locator("textarea").fill("one\ntwo")
-        section.locator("textarea").press("Control+Enter")
-        until(lambda: len(ended) == 2)  # the one that was stopped, and the one that nobody waits for any more
-        waits[0] = False
-        section.locator(".status", has_text="Computed").wait_for()
-        assert section.locator("table.heat").first.locator("tbody tr").count() == 2
-
-
 # --- everybody -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [1280, 360])
 def test_every_view_fits_and_can_be_read(width: int, look: Any, dense: Client, routed: Client) -> None:
-    for client, views in ((dense, views_of(dense)), (routed, ["routing", "map", "reports"])):  # the others are the same
+    for client, views in ((dense, views_of(dense)), (routed, ["routing", "map"])):  # the others are the same
         seen = look(client, width)
         for view in views:
             section = seen.view(view)
@@ -461,40 +293,3 @@ def test_every_view_fits_and_can_be_read(width: int, look: Any, dense: Client, r
             for scheme in ("dark", "light") if width > 1000 else ():  # colours do not depend on the width
                 seen.page.emulate_media(color_scheme=scheme)
                 assert seen.page.evaluate(CONTRAST) >= 4.5, (view, scheme)
-
-
-def test_tabbing_goes_through_every_control_and_each_has_a_name(look: Any, dense: Client) -> None:
-    seen = look(dense)
-    for view in views_of(dense):
-        section = seen.view(view)
-        if view == "tokens":
-            seen.fill(view, "The film is long.")
-        if view == "map":
-            section.locator(".labels button", has_text="odd").click()  # a short list
-        first = seen.page.locator("#design-0")
-        first.focus()
-        first.evaluate("one => { one.dataset.reached = 1; }")
-        outlines = []
-        for _ in range(120):
-            seen.page.keyboard.press("Tab")
-            outlines.append(
-                seen.page.evaluate(
-                    """() => {
-                        const one = document.activeElement;
-                        one.dataset.reached = 1;
-                        return one === document.body ? null : getComputedStyle(one).outlineStyle;
-                    }"""
-                )
-            )
-            if outlines[-1] is None:
-                break
-        missed, nameless = seen.page.evaluate(
-            """() => [
-                [...document.querySelectorAll("a[href], button:not([role=tab]), input, select, textarea, summary, [tabindex='0']")]
-                    .filter((one) => one.getClientRects().length && one.checkVisibility() && !one.dataset.reached),
-                [...document.querySelectorAll("button, input, select, textarea, canvas, table.heat")]
-                    .filter((one) => one.getClientRects().length && !one.labels?.length && !one.ariaLabel && !one.textContent.trim()),
-            ].map((some) => some.map((one) => one.outerHTML.slice(0, 80)))"""
-        )
-        assert (missed, nameless) == ([], []), view
-        assert set(outlines[:-1]) <= {"solid", "auto"}, view  # whatever has the focus shows it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
 from typing import Any, get_args
@@ -14,14 +13,14 @@ import torch
 
 from tests.families import FAMILIES
 from tests.moe.mixture.models import language_model, saved_experts
-from tests.server.running import until
+from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
-from unmask.errors import UnmaskError
-from unmask.models.decoder import model_lock
 from unmask.moe.mixture.gating import Routing, gates
 from unmask.moe.mixture.model import MixtureModel
 from unmask.moe.names import RouterKind
-from unmask.ui.routing import MAX_TOKENS, as_json, routes
+from unmask.ui.embedders import Embedders
+from unmask.ui.routing import by_design, routes
+from unmask.ui.worker import Stop
 
 TEXT = "A man plays a guitar."
 MIXTURES = [name for name, family in FAMILIES.items() if family.experts]
@@ -32,7 +31,7 @@ def test_every_family_shows_its_experts(family: str, pico: Callable[..., Embedde
     embedder = pico("causal/plain/mean", family=family)
     found = routes(embedder, TEXT)
     points = len(embedder.backbone.routers)
-    assert found.points == tuple(found.points) and len(set(found.points)) == points
+    assert len(set(found.points)) == points
     assert found.experts.shape[:2] == (len(embedder.tokenizer(TEXT)["input_ids"]), points)
     assert found.mean.shape == (points, FAMILIES[family].experts)
     assert (np.diff(found.weights, axis=-1) <= 0).all() and (found.weights >= 0).all()
@@ -52,19 +51,6 @@ def test_the_choice_is_the_models_own(pico: Callable[..., Embedder]) -> None:
         assert np.allclose(found.weights[:, point], weights, atol=1e-5)
 
 
-def test_tokens_of_the_prompt_are_before_the_start(pico: Callable[..., Embedder]) -> None:
-    embedder = pico("causal/eol/last", family="olmoe")
-    found = routes(embedder, TEXT)
-    assert "".join(found.tokens) == f'This sentence : "{TEXT}" means in one word:"'
-    assert "".join(found.tokens[found.start :]).startswith(" A man") or "".join(found.tokens[found.start :]).startswith("A man")
-    assert np.allclose(found.mean.sum(axis=-1), found.weights[found.start :].sum(axis=-1).mean(axis=0), atol=1e-5)
-
-
-def test_layers_are_named_by_their_number(pico: Callable[..., Embedder]) -> None:
-    assert routes(pico(family="olmoe"), TEXT).points == ("1", "2", "3")
-    assert routes(pico(family="qwen3-moe-first-dense"), TEXT).points == ("2", "3")
-
-
 @pytest.mark.parametrize(("router", "base"), zip(get_args(RouterKind), cycle(["llama", "olmoe"]), strict=False))
 def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, base: str, tokenizer: Any, tmp_path: Path) -> None:
     model = language_model(base)
@@ -80,43 +66,14 @@ def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, bas
         expected = gates(logits[0], routing).sort(dim=-1, descending=True)
         assert np.allclose(found.weights[:, point], expected.values[:, :2], atol=1e-6)
         assert np.array_equal(found.experts[:, point], expected.indices[:, :2])
-    assert found.applied and as_json(embedder.backbone, [(["mean"], found)])["expert_names"] == ["math", "code", "law"]
-
-
-def test_the_attention_of_the_design_counts(pico: Callable[..., Embedder]) -> None:
-    causal = pico("causal/plain/mean", family="olmoe")
-    whole = causal.with_design("bidirectional/plain/mean")
-    first, second = routes(causal, TEXT), routes(whole, TEXT)
-    assert not np.allclose(first.weights, second.weights)
-    assert np.allclose(first.weights, routes(causal, TEXT).weights)
-
-
-def test_others_may_use_the_model_meanwhile(pico: Callable[..., Embedder]) -> None:
-    embedder = pico("causal/plain/mean", family="olmoe")
-    expected = routes(embedder, TEXT)
-    lock = model_lock(embedder.backbone.model)
-    with ThreadPoolExecutor(1) as pool:
-        with lock:
-            found = pool.submit(routes, embedder, TEXT)
-            until(lambda: bool(lock._waiting))
-            routes(embedder, "another text")
-        assert np.array_equal(found.result().weights, expected.weights)
-
-
-def test_a_dense_model_says_why_and_what_to_do(pico: Callable[..., Embedder]) -> None:
-    with pytest.raises(UnmaskError, match=r"dense, so there is no routing to show\. Load a mixture .*unmask upcycle"):
-        routes(pico(), TEXT)
-
-
-def test_a_long_text_is_refused(pico: Callable[..., Embedder]) -> None:
-    with pytest.raises(UnmaskError, match=f"at most {MAX_TOKENS}"):
-        routes(pico(family="olmoe"), "guitar " * 200)
+    answer = by_design(Embedders(embedder, {}), ["causal/plain/mean"], TEXT, Stop())
+    assert found.applied and answer["expert_names"] == ["math", "code", "law"]
 
 
 def test_the_most_used_experts_come_first(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/mean", family="olmoe")
     route = routes(embedder, TEXT)
-    answer = as_json(embedder.backbone, [(["mean", "last"], route)])
+    answer = by_design(Embedders(embedder, parse_designs("mean,last")), ["mean", "last"], TEXT, Stop())
     assert answer["expert_names"] == [] and answer["routes"][0]["names"] == ["mean", "last"]
     top = answer["routes"][0]["top"]
     assert [one["weight"] for one in top] == sorted((one["weight"] for one in top), reverse=True)

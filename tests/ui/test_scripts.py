@@ -44,15 +44,6 @@ def test_what_is_invisible_is_shown_as_the_terminal_shows_it() -> None:
     assert visible("\U0001f468\u200d\U0001f469 \u0646\u200c\u0645") == "\U0001f468\u200d\U0001f469 \u0646\u200c\u0645"
 
 
-def test_no_two_labels_of_a_map_differ_in_their_colour_alone() -> None:
-    looks = value_of(
-        f"""import {{ STYLES, styleOf }} from {module("map_canvas.js")};
-        const result = Array.from({{ length: STYLES }}, (_, at) => styleOf(at));"""
-    )
-    assert len({(look["colour"], look["shape"]) for look in looks}) == len(looks) == 24
-    assert len({look["shape"] for look in looks[:8]}) == 8
-
-
 NODE = """
 class Part {
   constructor(tag) { Object.assign(this, { tag, children: [], attributes: {}, listeners: {}, style: {}, dataset: {} }); }
@@ -76,19 +67,6 @@ globalThis.requestAnimationFrame = globalThis.matchMedia = () => ({ addEventList
 globalThis.ResizeObserver = class { observe() {} };
 const pause = () => new Promise((done) => setTimeout(done));
 """
-
-
-def test_the_routing_of_a_text_through_many_experts_is_drawn() -> None:
-    found = value_of(
-        NODE
-        + f"""const {{ drawn }} = await import({module("routing.js")});
-        const weights = Array.from({{ length: 200 }}, () => Array.from({{ length: 100 }}, () => Array(8).fill(0.125)));
-        const experts = weights.map((points) => points.map(() => [0, 1, 2, 3, 4, 5, 6, 7]));
-        const seen = {{ tokens: Array(200).fill("a"), points: Array(100).fill("1"), names: ["mean"] }};
-        const route = {{ weights, experts, start: 0, top: [], applied: true, number: 8, ...seen }};
-        const result = drawn(route, ["mean"], String).length;"""
-    )
-    assert found == 5
 
 
 DESIGNS = f"""
@@ -133,11 +111,11 @@ def test_a_comparison_shows_the_texts_that_were_asked_for() -> None:
 MAP = f"""
 const {{ mapView }} = await import({module("map.js")});
 const waits = [];
-const corpus = {{ number: 1, name: "c", texts: 2, rows: 2, snippets: ["a", "b"], labels: null, label_names: [] }};
+const corpus = {{ name: "c", texts: 2, rows: 2, snippets: ["a", "b"], labels: null, label_names: [] }};
 const json = (path) => (path === "/api/corpus" ? corpus : new Promise((done) => waits.push(done)));
 globalThis.fetch = async (path) => ({{ ok: true, json: () => json(path) }});
 const section = new Part("section");
-const view = mapView(section, {{ corpus, model: "m", limits: {{ upload: 9 }} }});
+const view = mapView(section, {{ corpus, model: "m" }});
 const named = (name) => section.find((part) => part.attributes.class === name);
 const settle = async (answer, at = 0) => {{ await pause(); waits.splice(at, 1)[0](answer); await pause(); }};
 const READY = {{ ready: true, points: [[0, 0], [0.5, 0]], share: 1, dim: 2, cut: 0 }};

@@ -18,33 +18,16 @@ from typer.testing import CliRunner
 from tests.abuse.forking import program, start, wait
 from tests.in_process import run_program
 from tests.server.running import until
-from tests.tiny import write_rows
 from unmask.cli import app
 from unmask.embedder import Embedder
-from unmask.errors import UnmaskError
-from unmask.ui.corpus_map import Corpus
-from unmask.ui.server import Inputs, PageServer, load_page, open_in_browser, read_inputs
-
-
-def test_what_was_found_is_said(tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"text": str(number)} for number in range(9)])
-    assert read_inputs([]).summary == []
-    assert read_inputs([], file).summary == ["texts.jsonl: 9 texts"]
-    sampled = Inputs([], Corpus("texts.jsonl", ("a", "b"), None, 9), {})
-    assert sampled.summary == ["texts.jsonl: 2 of 9 texts, sampled at random"]
-
-
-def test_more_than_two_designs_are_refused() -> None:
-    assert list(read_inputs([], designs="mean,last").designs) == ["mean", "last"]
-    with pytest.raises(UnmaskError, match="two designs side by side; 3 were given"):
-        read_inputs([], designs="mean,last,echo")
+from unmask.ui.server import PageServer, load_page, open_in_browser, read_inputs
 
 
 def test_a_saved_embedder_is_shown_as_it_was_saved(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     pico("causal/eol/last@2").save_pretrained(tmp_path / "saved")
-    page = load_page(str(tmp_path / "saved"), read_inputs([]))
+    page = load_page(str(tmp_path / "saved"), read_inputs())
     assert list(page.embedders.designs) == ["causal/eol/last@2"]
-    chosen = load_page(str(tmp_path / "saved"), read_inputs([], designs="mean"))
+    chosen = load_page(str(tmp_path / "saved"), read_inputs(designs="mean"))
     assert list(chosen.embedders.designs) == ["mean"]
 
 
@@ -53,7 +36,6 @@ def test_a_saved_embedder_is_shown_as_it_was_saved(pico: Callable[..., Embedder]
     [
         (("--label", "kind"), "--corpus"),
         (("--corpus", "nowhere.jsonl"), "nowhere.jsonl"),
-        (("nowhere",), "no folder"),
         (("-d", "mena"), "Did you mean 'mean'"),
         (("-d", "mean,last,echo"), "3 were given"),
     ],
@@ -88,14 +70,6 @@ def address_in(file: Path) -> str:
     """The address that a page has printed, or nothing."""
     printed = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+(?=\s)", file.read_text("utf-8") if file.exists() else "")
     return printed[0] if printed else ""
-
-
-def test_check_says_what_would_be_shown(
-    pico_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"text": "a", "kind": "b"}])
-    words: list[str | Path] = ["ui", "-m", pico_folder("llama"), "--corpus", file, "--label", "kind", "-d", "mean", "--check"]
-    assert run_program(words, monkeypatch, capfd)[:2] == (0, "designs: mean\ntexts.jsonl: 1 texts\n")
 
 
 def test_the_browser_gets_a_private_file_and_not_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,12 +52,6 @@ def test_an_effect_is_the_distance_to_the_text_without_the_token(design: str, pi
         assert effect == pytest.approx(1 - Embedder.similarity(full, shortened)[0, 0], abs=3e-5)
 
 
-def test_two_designs_and_a_truncated_text(pico: Callable[..., Embedder]) -> None:
-    embedders = Embedders(pico("causal/plain/mean", max_length=6), parse_designs("mean,last"))
-    answer = token_effects(embedders, ["mean", "last"], TEXT, ignore)
-    assert [(design["name"], design["cut"]) for design in answer["designs"]] == [("mean", True), ("last", True)]
-
-
 def table(*pairs: float) -> NDArray[np.float32]:
     """A symmetric table of cosines from its upper triangle."""
     size = round((1 + (1 + 8 * len(pairs)) ** 0.5) / 2)
@@ -91,9 +85,5 @@ def test_the_numbers_are_those_of_encode(pico: Callable[..., Embedder]) -> None:
         vectors = embedder.with_design(design["design"]).encode(TEXTS)
         assert np.allclose(design["cosines"], Embedder.similarity(vectors, vectors), atol=1e-4)
         assert design["neighbours"] == neighbours(Embedder.similarity(vectors, vectors))
-    for layer in (1, 2, 3):
-        for pooling in ("mean", "last", "max", "first"):
-            embedders.embedder(f"causal/plain/{pooling}@{layer}")
-    assert embedders.embedder("mean") is embedder and len(embedders._cache) < 12
     with pytest.raises(UnmaskError, match="needs a trained head"):
         embedders.embedder("nv-embed")

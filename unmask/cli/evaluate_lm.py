@@ -56,7 +56,9 @@ def evaluate_lm(
     ] = False,
     seed: Seed = 0,
     *,
-    options: Annotated[ModelOptions, "max_length", "dtype", "device", "attn_implementation", "trust_remote_code"],
+    options: Annotated[
+        ModelOptions, "max_length", "dtype", "device", "device_map", "quantize", "attn_implementation", "trust_remote_code"
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Evaluate language models: likelihood of held-out text (also informative for small models), and accuracy on public tests."""

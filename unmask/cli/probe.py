@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 from unmask.cli.command import Command, Group
 from unmask.cli.options import (
     ADVANCED,
+    LOADING,
     AsJson,
     AttentionOption,
     Column,
@@ -70,23 +70,17 @@ HIDDEN_AND_ROUTING = "prompteol,routing"
 
 def words(
     model: Model,
-    train: Annotated[Path, typer.Option(help="Tagged sentences to train the probe on: jsonl, conll or conllu.")],
+    train: Annotated[Path, typer.Option(help="Tagged sentences to train the probe on: jsonl or conllu.")],
     test: Annotated[Path, typer.Option(help="Tagged sentences to test the probe on.")],
     attention: AttentionOption = None,
-    tags: Annotated[
-        str | None, typer.Option(help="Column of the tags. Default: tags (jsonl), upos (conllu), the last (conll).")
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Column of the words. Default: tokens (jsonl), form (conllu), the first (conll).")
-    ] = None,
+    tags: Annotated[str | None, typer.Option(help="Column of the tags. Default: tags (jsonl), upos (conllu).")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Column of the words. Default: tokens (jsonl), form (conllu).")] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Read each token one position earlier, as MNTP trains it.")] = False,
     layer: Layer = None,
     limit: Limit = None,
     seed: Seed = 0,
     *,
-    options: Annotated[
-        ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
-    ],
+    options: Annotated[ModelOptions, "batch_tokens", "adapter", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
@@ -111,17 +105,15 @@ def prefix(
     layer: Layer = None,
     output: OptionalFolder = None,
     *,
-    options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"],
+    options: Annotated[ModelOptions, "adapter", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix depend on the words after it, for one model or several stages of training.
 
     MODEL:causal and MODEL:bidirectional choose the attention of each.
     """
-    from unmask.probing.prefix_stages import attention_in, compare_stages
-    from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
-    from unmask.reporting.probe_figures import draw_stages
-    from unmask.reporting.probe_tables import check_probe_folder, prefix_table, save_probe
+    from unmask.probing.prefixes import TRIPLES, attention_in, compare_stages, probe_prefixes, read_triples
+    from unmask.reporting.probe_tables import check_probe_folder, prefix_table
     from unmask.saving.load_model import load_encoder
 
     if output:
@@ -132,8 +124,7 @@ def prefix(
         for name, stage_attention in map(attention_in, model)
     ]
     result = compare_stages(model, gaps)
-    note = [save_probe(result, output, "prefix", partial(draw_stages, result, output))] if output else []
-    _show(result, prefix_table(result, len(rows)), as_json, note)
+    _show(result, prefix_table(result, len(rows)), as_json, output, "prefix")
 
 
 def geometry(
@@ -150,7 +141,8 @@ def geometry(
 ) -> None:
     """Measure how close paraphrases are (alignment) and how evenly texts spread (uniformity). Lower is better for both."""
     from unmask.embedder import Embedder
-    from unmask.probing.geometry import probe_geometry, read_pairs
+    from unmask.probing.geometry import probe_geometry
+    from unmask.probing.inputs import read_pairs
     from unmask.reporting.probe_tables import geometry_table
 
     rows = read_pairs(pairs)
@@ -169,14 +161,12 @@ def masked(
     limit: Limit = None,
     seed: Seed = 0,
     *,
-    options: Annotated[
-        ModelOptions, "max_length", "batch_tokens", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
-    ],
+    options: Annotated[ModelOptions, "max_length", "batch_tokens", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
+    from unmask.probing.inputs import read_texts
     from unmask.probing.masked import probe_masked
-    from unmask.probing.texts import read_texts
     from unmask.reporting.probe_tables import masked_table
     from unmask.saving.load_model import load_encoder
 
@@ -197,13 +187,13 @@ def head(
     column: Column = "text",
     limit: Limit = None,
     *,
-    options: Annotated[ModelOptions, "dtype", "device", "attn_implementation"],
+    options: Annotated[ModelOptions, "dtype", "device", "device_map", "quantize", "attn_implementation"],
     as_json: AsJson = False,
 ) -> None:
     """Show which layers a trained layer-attention head reads."""
     from unmask.embedder import Embedder
     from unmask.probing.attribution import attribute_layers
-    from unmask.probing.texts import read_texts
+    from unmask.probing.inputs import read_texts
     from unmask.reporting.plotting import require_figure_file
     from unmask.reporting.probe_figures import draw_attribution
     from unmask.reporting.probe_tables import attribution_table
@@ -214,7 +204,7 @@ def head(
     result = attribute_layers(Embedder.from_pretrained(model, **asdict(options)), rows)
     if output is not None:
         draw_attribution(result, output)
-    _show(result, attribution_table(result), as_json, [f"Drawn to {output}."] if output else [])
+    _show(result, attribution_table(result), as_json)
 
 
 def clusters(
@@ -234,16 +224,14 @@ def clusters(
     """Show whether two designs group texts in the same way, compared with chance."""
     from unmask.designs.design import labelled_pair
     from unmask.probing.clusters import probe_clusters, read_texts
-    from unmask.reporting.probe_figures import draw_clusters
-    from unmask.reporting.probe_tables import check_probe_folder, clusters_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, clusters_table
 
     check_probe_folder(output, "clusters")
     rows, gold = read_texts(texts, column, label, limit)
     labels, pair = labelled_pair(designs)
     loaded = _load(model, pair[0].attention, options)
     result = probe_clusters(loaded, pair, rows, gold, clusters=number, seeds=seeds)
-    note = save_probe(result, output, "clusters", partial(draw_clusters, result, output, labels))
-    _show(result, clusters_table(result, labels, label), as_json, [note])
+    _show(result, clusters_table(result, labels, label), as_json, output, "clusters", labels)
 
 
 def prompts(
@@ -256,17 +244,15 @@ def prompts(
     as_json: AsJson = False,
 ) -> None:
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
-    from unmask.probing.geometry import read_pairs
+    from unmask.probing.inputs import read_pairs
     from unmask.probing.prompt_sensitivity import NINE, designs_of, probe_prompts
-    from unmask.reporting.probe_figures import draw_prompts
-    from unmask.reporting.probe_tables import check_probe_folder, prompts_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, prompts_table
 
     check_probe_folder(output, "prompts")
     rows = read_pairs(pairs, limit)
     loaded = _load(model, designs_of(NINE, False)[0].attention, options)
     result = probe_prompts(loaded, rows)
-    note = save_probe(result, output, "prompts", partial(draw_prompts, result, output))
-    _show(result, prompts_table(result), as_json, [note])
+    _show(result, prompts_table(result), as_json, output, "prompts")
 
 
 def pairs(
@@ -282,18 +268,16 @@ def pairs(
 ) -> None:
     """Show pairs that one design ranks right and the other ranks wrong, and whether either design is better overall."""
     from unmask.designs.design import labelled_pair
-    from unmask.probing.geometry import read_pairs
+    from unmask.probing.inputs import read_pairs
     from unmask.probing.won_pairs import probe_winners
-    from unmask.reporting.probe_figures import draw_winners
-    from unmask.reporting.probe_tables import check_probe_folder, pairs_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, pairs_table
 
     check_probe_folder(output, "pairs")
     rows = read_pairs(pairs, limit)
     labels, pair = labelled_pair(designs)
     loaded = _load(model, pair[0].attention, options)
     result = probe_winners(loaded, pair, rows, limit=most)
-    note = save_probe(result, output, "pairs", partial(draw_winners, result, output, labels))
-    _show(result, pairs_table(result, labels), as_json, [note])
+    _show(result, pairs_table(result, labels), as_json, output, "pairs", labels)
 
 
 def layers(
@@ -310,10 +294,9 @@ def layers(
 ) -> None:
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks, for a design without @layer."""
     from unmask.designs.design import Design as ParsedDesign
+    from unmask.probing.inputs import read_texts
     from unmask.probing.layers import probe_layers
-    from unmask.probing.texts import read_texts
-    from unmask.reporting.probe_figures import draw_layers
-    from unmask.reporting.probe_tables import check_probe_folder, layers_table, save_probe
+    from unmask.reporting.probe_tables import check_probe_folder, layers_table
     from unmask.tasks.find import resolve_tasks
 
     check_probe_folder(output, "layers")
@@ -322,8 +305,7 @@ def layers(
     tasks = resolve_tasks(task) if task else []
     loaded = _load(model, parsed.attention, options)
     result = probe_layers(loaded, parsed, rows, tasks)
-    note = save_probe(result, output, "layers", partial(draw_layers, result, output, {parsed.name: design}))
-    _show(result, layers_table(result, design), as_json, [note])
+    _show(result, layers_table(result, design), as_json, output, "layers", {parsed.name: design})
 
 
 def states(
@@ -337,16 +319,14 @@ def states(
     as_json: AsJson = False,
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
+    from unmask.probing.inputs import read_texts
     from unmask.probing.state_change import probe_states
-    from unmask.probing.texts import read_texts
-    from unmask.reporting.probe_figures import draw_states
-    from unmask.reporting.probe_tables import check_probe_folder, save_probe, states_table
+    from unmask.reporting.probe_tables import check_probe_folder, states_table
 
     check_probe_folder(output, "states")
     rows = read_texts(texts, column, limit)
     result = probe_states(_load(model, "causal", options), rows)
-    note = save_probe(result, output, "states", partial(draw_states, result, output))
-    _show(result, states_table(result), as_json, [note])
+    _show(result, states_table(result), as_json, output, "states")
 
 
 def routing(
@@ -447,7 +427,13 @@ def _load(model: str, attention: Attention, options: ModelOptions) -> Any:
     return load_encoder(options.source(model), attention, **_encoding(options))
 
 
-def _show(result: Any, table: ProbeTable, as_json: bool, notes: Sequence[str] = ()) -> None:
+def _show(
+    result: Any, table: ProbeTable, as_json: bool, output: Path | None = None, name: str = "", *names: dict[str, str]
+) -> None:
+    """Save a result with its figure if there is an output folder, and print it."""
+    from unmask.reporting.probe_tables import save_probe
+
+    notes = [save_probe(result, output, name, *names)] if output else []
     if as_json:
         tell_json(result.as_json())
     else:

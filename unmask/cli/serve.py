@@ -38,20 +38,6 @@ def serve(
             min=1, metavar="TOKENS", help="Maximum waiting tokens; further requests get status 429.", rich_help_panel=ADVANCED
         ),
     ] = 1_000_000,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1, max=86_400, metavar="SECONDS", help="Time limit of a request. Default: none.", rich_help_panel=ADVANCED
-        ),
-    ] = None,
-    allow_token_ids: Annotated[
-        bool,
-        typer.Option(
-            "--allow-token-ids",
-            help="Accept token ids in place of texts. They must come from this model's tokenizer.",
-            rich_help_panel=ADVANCED,
-        ),
-    ] = False,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,8 +59,6 @@ def serve(
         max_body=max_body,
         max_tokens=max_tokens,
         max_queue=max_queue,
-        timeout=timeout,
-        allow_token_ids=allow_token_ids,
         cors_origins=tuple(map(parse_origin, cors_origin or ())),
     )
     api_keys = read_keys(keys, os.environ)

@@ -15,7 +15,6 @@ from unmask.io.terminal import say, tell, tell_result
 
 def ui(
     model: Model,
-    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with reports to list on the page.")] = None,
     designs: Designs = None,
     corpus: Annotated[
         Path | None, typer.Option(help="File of texts to show as a map: txt, jsonl, csv, tsv or parquet.")
@@ -28,14 +27,14 @@ def ui(
     *,
     options: ModelOptions,
 ) -> None:
-    """Explore embeddings on a local page: similarities, tokens, routing, a map of a corpus, reports.
+    """Explore embeddings on a local page: similarities, tokens, routing, a map of a corpus.
 
     It shows one or two designs. Only this machine can open the page.
     """
     from unmask.server.server import listen
     from unmask.ui.server import PageServer, load_page, open_in_browser, read_inputs
 
-    inputs = read_inputs(folders or [], corpus, column, label, ",".join(designs or ()))
+    inputs = read_inputs(corpus, column, label, ",".join(designs or ()))
     with listen("127.0.0.1", port) as listening:
         page = load_page(model, inputs, **asdict(options))
         server = PageServer(page, listening)

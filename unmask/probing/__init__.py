@@ -2,14 +2,13 @@
 
     command      module              question
     words        word_probe          How much do the states of a word tell of its part of speech, chunk or entity?
-    prefixes     prefixes            Does the state of a token use what follows it?
-                 prefix_stages       The same after each stage of training.
+    prefixes     prefixes            Does the state of a token use what follows it, after each stage of training?
     geometry     geometry            Are paraphrases close, and are texts spread over the sphere?
     masked       masked              Does the model fill gaps, as MNTP trains it to?
     states       state_change        How much does each state change when attention becomes bidirectional?
     layers       layers              How do vectors change from layer to layer, and what does each layer score?
     attribution  attribution         Which layers does a trained head over layers read?
-    clusters     clusters, topics    Do two designs form the same clusters of texts, and what are the clusters about?
+    clusters     clusters            Do two designs form the same clusters of texts, and what are the clusters about?
     prompts      prompt_sensitivity  How much do similarities change with the prompt?
     winners      won_pairs           Which pairs does one design rank right and another wrong?
 

@@ -8,26 +8,30 @@ Two designs cannot be expected to agree more than a design agrees with itself.
 Intervals are by jackknife over texts (`unmask.statistics.intervals`): a bootstrap would draw some texts twice, and two copies of a text
 agree. An interval says what other texts would change. K-means is not fitted again for it: how much its groupings vary is what a design's
 agreement with itself shows.
+
+Clusters are named by the words that distinguish them, by class-based TF-IDF: a term t weighs tf(t, c) * log(1 + A / f(t)) in cluster c.
+tf(t, c) is its share among the words of the cluster, f(t) its number in all clusters together, and A the mean number of words of a cluster
+(BERTopic, arXiv 2203.05794, section 3.3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float
 
 from unmask.designs.design import Design
 from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
+from unmask.io.array_types import NDArray
 from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
-from unmask.probing.geometry import design_vectors, unit
-from unmask.probing.topics import top_words
+from unmask.probing.inputs import ProbeResult, design_vectors, unit
 from unmask.statistics.information import adjusted_mutual_information, entropy, mutual_information
 from unmask.statistics.intervals import Bounds, jackknife_interval
 from unmask.tasks.sampling import random_subset
@@ -59,7 +63,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(ProbeResult):
     """Two groupings of the same texts.
 
     table: numbers of texts by cluster of the first design (rows) and of the second (columns, in the order that puts as many texts as
@@ -79,10 +83,6 @@ class Clusters:
     data: str
     provenance: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """The result with everything that it depends on."""
-        return asdict(self)
-
 
 def normalised_mutual_information(table: Table) -> float:
     """2 I / (H + H'), from 0 to 1. By chance it is above 0, and the higher the more clusters there are."""
@@ -93,7 +93,7 @@ def normalised_mutual_information(table: Table) -> float:
 
 def pair_jaccard(table: Table) -> float:
     """Pairs of texts that share a cluster in both groupings, over pairs that do so in at least one; 1 if there is no such pair."""
-    both, rows, columns = (_pairs(counts) for counts in (table, table.sum(axis=1), table.sum(axis=0)))
+    both, rows, columns = (int((counts * (counts - 1) // 2).sum()) for counts in (table, table.sum(axis=1), table.sum(axis=0)))
     return both / (rows + columns - both) if rows + columns else 1.0
 
 
@@ -123,37 +123,38 @@ def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: in
     """One measure of two designs' groupings. Both have one grouping for each seed, and at least two seeds."""
     measure, random = MEASURES[name], np.random.default_rng(seed)
     value, bounds = mean_agreement(measure, list(zip(first, second, strict=True)))
-
-    def dealt_anew() -> float:
+    shuffled = np.zeros(_PERMUTATIONS)
+    for index in range(_PERMUTATIONS):
         order = random.permutation(len(first[0]))
-        return float(
-            np.mean([measure(contingency(grouping, paired[order])) for grouping, paired in zip(first, second, strict=True)])
-        )
-
-    dealt = np.array([dealt_anew() for _ in range(_PERMUTATIONS)])
-    low, high = np.quantile(dealt, [0.025, 0.975])
-    within_first, within_second = (mean_agreement(measure, list(combinations(groupings, 2))) for groupings in (first, second))
-    p = (int((dealt >= value).sum()) + 1) / (_PERMUTATIONS + 1)
-    chance = float(dealt.mean()), (float(low), float(high))
-    return Agreement(name, value, bounds, *chance, p, (within_first[0], within_second[0]), (within_first[1], within_second[1]))
+        shuffled[index] = np.mean([measure(contingency(a, b[order])) for a, b in zip(first, second, strict=True)])
+    low, high = np.quantile(shuffled, [0.025, 0.975])
+    themselves = [mean_agreement(measure, list(combinations(groupings, 2))) for groupings in (first, second)]
+    return Agreement(
+        measure=name,
+        value=value,
+        interval=bounds,
+        chance=float(shuffled.mean()),
+        chance_interval=(float(low), float(high)),
+        p=(int((shuffled >= value).sum()) + 1) / (_PERMUTATIONS + 1),
+        themselves=(themselves[0][0], themselves[1][0]),
+        themselves_intervals=(themselves[0][1], themselves[1][1]),
+    )
 
 
 def mean_agreement(measure: Callable[[Table], float], pairs: Sequence[tuple[Labels, Labels]]) -> tuple[float, Bounds | None]:
     """The mean of a measure over pairs of groupings of the same texts, and its 95 % interval over texts."""
-    value = float(np.mean([measure(contingency(*pair)) for pair in pairs]))
-    left_out = np.mean([_without_each_text(measure, *pair) for pair in pairs], axis=0)
-    return value, jackknife_interval(value, left_out, most=1.0)
-
-
-def _without_each_text(measure: Callable[[Table], float], first: Labels, second: Labels) -> NDArray[np.float64]:
-    """The measure without each text, shape (text,). Texts that lie in the same two clusters leave the same table."""
-    table = contingency(first, second)
-    values = np.zeros(table.shape)
-    for cell in zip(*np.nonzero(table), strict=True):
-        rest = table.copy()
-        rest[cell] -= 1
-        values[cell] = measure(rest)
-    return np.asarray(values[first, second], np.float64)
+    values, left_out = [], []
+    for first, second in pairs:
+        table = contingency(first, second)
+        values.append(measure(table))
+        without = np.zeros(table.shape)  # texts that lie in the same two clusters leave the same table
+        for cell in zip(*np.nonzero(table), strict=True):
+            rest = table.copy()
+            rest[cell] -= 1
+            without[cell] = measure(rest)
+        left_out.append(without[first, second])
+    value = float(np.mean(values))
+    return value, jackknife_interval(value, np.mean(left_out, axis=0), most=1.0)
 
 
 def group(vectors: NDArray[np.floating], clusters: int, seed: int) -> Labels:
@@ -198,21 +199,25 @@ def probe_clusters(
     vectors = design_vectors(encoder, designs, texts)
     first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
     order = matched(first[0], second[0])
-    label_codes = np.unique(labels, return_inverse=True)[1] if labels is not None else None
-    golds = [] if label_codes is None else [_with(label_codes, grouping) for grouping in (first, second)]
-    words = [[tuple(top) for top in top_words(texts, grouping[0].tolist())] for grouping in (first, second)]
+    words = [top_words(texts, grouping[0].tolist()) for grouping in (first, second)]
+    gold, gold_intervals = [], []
+    if labels is not None:
+        codes = np.unique(labels, return_inverse=True)[1]
+        for groupings in (first, second):
+            gold.append(tuple(adjusted_mutual_information(contingency(codes, grouping)) for grouping in groupings))
+            gold_intervals.append(mean_agreement(adjusted_mutual_information, [(codes, one) for one in groupings])[1])
     return Clusters(
-        (designs[0].name, designs[1].name),
-        clusters,
-        len(texts),
-        seeds,
-        tuple(agree(name, first, second) for name in MEASURES),
-        tuple(tuple(row) for row in contingency(first[0], second[0])[:, order].tolist()),
-        (tuple(words[0]), tuple(words[1][index] for index in order)),
-        (golds[0][0], golds[1][0]) if golds else None,
-        (golds[0][1], golds[1][1]) if golds else None,
-        fingerprint_of([*texts, *(labels or [])]),
-        encoder.provenance | {"designs": [design.name for design in designs], "max_length": encoder.max_length},
+        designs=(designs[0].name, designs[1].name),
+        clusters=clusters,
+        texts=len(texts),
+        seeds=seeds,
+        agreement=tuple(agree(name, first, second) for name in MEASURES),
+        table=tuple(tuple(row) for row in contingency(first[0], second[0])[:, order].tolist()),
+        words=(tuple(words[0]), tuple(words[1][index] for index in order)),
+        gold=(gold[0], gold[1]) if gold else None,
+        gold_intervals=(gold_intervals[0], gold_intervals[1]) if gold else None,
+        data=fingerprint_of([*texts, *(labels or [])]),
+        provenance=encoder.provenance | {"designs": [design.name for design in designs], "max_length": encoder.max_length},
     )
 
 
@@ -223,11 +228,29 @@ def matched(first: Labels, second: Labels) -> list[int]:
     return [int(column) for column in linear_sum_assignment(contingency(first, second), maximize=True)[1]]
 
 
-def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[tuple[float, ...], Bounds | None]:
-    """AMI of each grouping with the labels, and the interval of the mean."""
-    each = tuple(adjusted_mutual_information(contingency(gold, grouping)) for grouping in groupings)
-    return each, mean_agreement(adjusted_mutual_information, [(gold, grouping) for grouping in groupings])[1]
+def class_tf_idf(counts: NDArray[np.integer]) -> Float[NDArray[np.float64], "cluster term"]:
+    """Weights of terms from their counts, both of shape (cluster, term). They are 0 for terms and clusters without words."""
+    words, frequency = counts.sum(axis=1, keepdims=True), counts.sum(axis=0)
+    share = counts / np.maximum(words, 1)
+    return np.asarray(share * np.log1p(words.mean() / np.maximum(frequency, 1)), np.float64)
 
 
-def _pairs(counts: Labels) -> int:
-    return int((counts * (counts - 1) // 2).sum())
+def top_words(texts: Sequence[str], clusters: Sequence[int], number: int = 10) -> list[tuple[str, ...]]:
+    """The words with the largest weights of clusters 0..k-1, largest first, at most `number` of each.
+
+    Words of one letter and English function words do not count, so a cluster may have none.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    joined = [
+        " ".join(text for text, assigned in zip(texts, clusters, strict=True) if assigned == cluster)
+        for cluster in range(max(clusters) + 1)
+    ]
+    vectorizer = CountVectorizer(stop_words="english")
+    try:
+        counts = vectorizer.fit_transform(joined).toarray()
+    except ValueError:  # sklearn raises it if no word is left
+        return [() for _ in joined]
+    weights, terms = class_tf_idf(counts), vectorizer.get_feature_names_out()
+    # equal weights: in alphabetical order
+    return [tuple(str(terms[term]) for term in np.argsort(-row, kind="stable")[:number] if row[term] > 0) for row in weights]

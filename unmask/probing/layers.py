@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -24,15 +25,12 @@ from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.models.provenance import fingerprint_of
-from unmask.probing.geometry import design_vectors, row_cosines
+from unmask.probing.inputs import ProbeResult, design_vectors, row_cosines
 from unmask.starter import reference_texts
-from unmask.statistics.bootstrap import Items, bootstrap, interval
+from unmask.statistics.bootstrap import bootstrap, interval
 from unmask.statistics.correlations import RESAMPLES
 from unmask.statistics.intervals import Estimate
 from unmask.tasks.task import Task
-
-if TYPE_CHECKING:
-    from unmask.tasks.mteb.evaluator import Outcome
 
 Stack = Float[NDArray[np.float64], "layer text dim"]
 Square = Float[NDArray[np.float64], "layer layer"]
@@ -55,7 +53,7 @@ class LayerScores:
 
 
 @dataclass(frozen=True)
-class Layers:
+class Layers(ProbeResult):
     """The vectors of texts at layers 1..L.
 
     cosine, centred: the cosine of a text's vectors at two layers, mean over texts, plain and centred; next_cosine, next_centred: the same
@@ -72,21 +70,12 @@ class Layers:
     data: str
     provenance: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """The result with everything that it depends on."""
-        return asdict(self)
-
 
 def cosine_between_layers(stack: Stack) -> Square:
     """For every two layers, the cosine of a text's vectors, mean over texts. A vector of zeros has cosine 0."""
     lengths = np.linalg.norm(stack, axis=2, keepdims=True)
     flat = (stack / np.where(lengths > 0, lengths, 1.0)).reshape(len(stack), -1)
     return np.asarray(flat @ flat.T / stack.shape[1], np.float64)
-
-
-def centre(stack: Stack) -> Stack:
-    """Vectors minus their layer's mean over the texts."""
-    return np.asarray(stack - stack.mean(axis=1, keepdims=True), np.float64)
 
 
 def next_layers(stack: Stack, seed: int = 0) -> tuple[Estimate, ...]:
@@ -119,17 +108,17 @@ def probe_layers(
     designs = layer_designs(design, encoder.backbone.depth)
     vectors = design_vectors(encoder, designs, texts)
     stack = np.stack([vectors[layer_design] for layer_design in designs]).astype(np.float64)
-    centred = centre(stack)
+    centred = stack - stack.mean(axis=1, keepdims=True)
     return Layers(
-        design.name,
-        tuple(tuple(row) for row in cosine_between_layers(stack).tolist()),
-        tuple(tuple(row) for row in cosine_between_layers(centred).tolist()),
-        next_layers(stack),
-        next_layers(centred),
-        tuple(score_layers(encoder, designs, task) for task in tasks),
-        len(texts),
-        fingerprint_of(texts),
-        encoder.provenance | {"design": design.name, "max_length": encoder.max_length},
+        design=design.name,
+        cosine=tuple(tuple(row) for row in cosine_between_layers(stack).tolist()),
+        centred=tuple(tuple(row) for row in cosine_between_layers(centred).tolist()),
+        next_cosine=next_layers(stack),
+        next_centred=next_layers(centred),
+        scores=tuple(score_layers(encoder, designs, task) for task in tasks),
+        texts=len(texts),
+        data=fingerprint_of(texts),
+        provenance=encoder.provenance | {"design": design.name, "max_length": encoder.max_length},
     )
 
 
@@ -140,31 +129,22 @@ def score_layers(encoder: Encoder, designs: Sequence[Design], task: Task) -> Lay
     fits = encoder.fit(designs, reference_texts())
     with tempfile.TemporaryDirectory() as folder:
         shared = StoredVectors(encoder, fits, VectorStore(Path(folder)), "layers", f"layers on {task.name}")
-
-        def score(design: Design) -> Outcome:
-            return evaluate(task, design.name, lambda texts, instruction: shared.get(design, texts, instruction))
-
-        outcomes = [score(design) for design in designs]
+        outcomes = [evaluate(task, design.name, partial(shared.get, design)) for design in designs]
     scores = [outcome.main_score for outcome in outcomes]
     best, items = int(np.argmax(scores)), [outcome.items for outcome in outcomes if outcome.items is not None]
-    bounds = _intervals(items, scores) if len(items) == len(scores) and items[0].n > 1 else None
+    intervals, level = None, [best]
+    if len(items) == len(scores) and items[0].n > 1:
+        samples = [bootstrap(layer_items, RESAMPLES) for layer_items in items]
+        if items[0].metric == "v-measure":  # resamples score higher than the items do: they are shifted to the score
+            samples = [sample - sample.mean() + score for sample, score in zip(samples, scores, strict=True)]
+        intervals = tuple(interval(sample) for sample in samples)
+        level = [layer for layer, sample in enumerate(samples) if layer == best or interval(samples[best] - sample)[0] <= 0]
     return LayerScores(
-        task.name,
-        outcomes[0].metric,
-        items[0].n if items else shared.tally.texts,
-        tuple(scores),
-        None if bounds is None else bounds[0],
-        best + 1,
-        (best + 1,) if bounds is None else bounds[1],
+        task=task.name,
+        metric=outcomes[0].metric,
+        n=items[0].n if items else shared.tally.texts,
+        scores=tuple(scores),
+        intervals=intervals,
+        best=best + 1,
+        level=tuple(layer + 1 for layer in level),
     )
-
-
-def _intervals(items: Sequence[Items], scores: Sequence[float]) -> tuple[tuple[tuple[float, float], ...], tuple[int, ...]]:
-    """The interval of every layer's score, and the layers (from 1) whose paired difference from the best may be 0."""
-    # resamples score a higher V-measure than the items do: they are shifted to the score (see `v_measure`)
-    samples = [bootstrap(layer_items, RESAMPLES) for layer_items in items]
-    if items[0].metric == "v-measure":
-        samples = [sample - sample.mean() + score for sample, score in zip(samples, scores, strict=True)]
-    best = int(np.argmax(scores))
-    level = [layer + 1 for layer, sample in enumerate(samples) if layer == best or interval(samples[best] - sample)[0] <= 0]
-    return tuple(interval(sample) for sample in samples), tuple(level)

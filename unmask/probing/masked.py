@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
+from unmask.probing.inputs import ProbeResult
 from unmask.statistics.ratios import Ratio
 
 MASK, RATE = "_", 0.2
@@ -40,7 +41,7 @@ class MaskedText:
 
 
 @dataclass(frozen=True)
-class MaskedAccuracy:
+class MaskedAccuracy(ProbeResult):
     """How well masked tokens were predicted.
 
     accuracy_at_1, accuracy_at_5: the share of masked tokens that are the likeliest token, or among the five likeliest; cross_entropy:
@@ -64,10 +65,6 @@ class MaskedAccuracy:
     seed: int
     data: str
     provenance: dict[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
 
 
 def probe_masked(

@@ -3,12 +3,16 @@
 Three texts share a prefix A: q = (A, B), s+ = (A, C), s- = (A, D). B and C give A the same meaning ("The bank" of a river), D another.
 Only the states of A's tokens are pooled. If the model sees what follows, q is nearer to s+ than to s-. Under causal attention A's states
 are the same in all three texts, and the gap is exactly 0 (LLM2Vec, arXiv 2404.05961, section 4.1).
+
+The gap opens with training (figure 4): a base model that was only made bidirectional hardly uses what follows a prefix. So several stages,
+such as base model, MNTP and SimCSE, are compared triple by triple, each with the one before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.designs.design import ATTENTIONS, Attention
 from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import mean
@@ -24,8 +29,9 @@ from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
+from unmask.probing.inputs import ProbeResult
 from unmask.statistics.intervals import Bounds, wilson
-from unmask.statistics.ratios import Ratio
+from unmask.statistics.ratios import Difference, Ratio, difference
 
 TRIPLES = Path(__file__).parent / "prefixes.jsonl"
 _FEWEST = 2
@@ -48,7 +54,7 @@ class Triple:
 
 
 @dataclass(frozen=True)
-class PrefixGap:
+class PrefixGap(ProbeResult):
     """How much the states of a prefix reveal about the text that follows.
 
     gap: mean of cos(q, s+) - cos(q, s-), exactly 0 if the model does not see the text that follows; accuracy: the share of triples with a
@@ -70,10 +76,6 @@ class PrefixGap:
     data: str
     provenance: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
-
 
 def read_triples(file: Path = TRIPLES) -> list[Triple]:
     """Triples from rows {prefix, query, same, different}, by default those that come with unmask. Raises UnmaskError."""
@@ -85,8 +87,6 @@ def read_triples(file: Path = TRIPLES) -> list[Triple]:
         if not all(columns):
             raise UnmaskError(f"{file}, line {line}: prefix, query, same and different must not be empty.")
         triples.append(Triple(prefix, query, same, different, f"{file}, line {line}"))
-    if len(triples) < _FEWEST:
-        raise UnmaskError(f"'{file}' holds {len(triples)} triple(s). A gap with an interval needs at least {_FEWEST}.")
     return triples
 
 
@@ -132,9 +132,7 @@ def probe_prefixes(
 
 
 def _of_mean(values: NDArray[np.float64]) -> Bounds:
-    bounds = Ratio(values, np.ones(len(values))).interval()
-    assert bounds is not None
-    return bounds
+    return Ratio(values, np.ones(len(values))).interval() or (np.nan, np.nan)
 
 
 def cosine(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
@@ -188,3 +186,34 @@ def _inexact(triple: Triple, why: str) -> UnmaskError:
     return UnmaskError(
         f"{triple.where or 'A triple'}: the prefix '{triple.prefix}' has no exact border for this tokenizer: {why}."
     )
+
+
+@dataclass(frozen=True)
+class StageGap:
+    """The gap of one stage. name: as the user gave it; found: the gap; step: the change from the previous stage, None for the first."""
+
+    name: str
+    found: PrefixGap
+    step: Difference | None
+
+
+@dataclass(frozen=True)
+class StageGaps(ProbeResult):
+    """The gaps of several models on the same triples, in the order in which the user gave them."""
+
+    stages: tuple[StageGap, ...]
+
+
+def compare_stages(names: Sequence[str], gaps: Sequence[PrefixGap]) -> StageGaps:
+    """Compare each stage with the one before it. Raises UnmaskError for gaps that were measured on different triples."""
+    if len({gap.data for gap in gaps}) > 1:
+        raise UnmaskError("These gaps were measured on different triples. Measure all of them on the same triples.")
+    ratios = [Ratio(np.array(gap.gaps), np.ones(len(gap.gaps))) for gap in gaps]
+    steps = [None, *(difference("gap", later, earlier) for earlier, later in pairwise(ratios))]
+    return StageGaps(tuple(StageGap(*stage) for stage in zip(names, gaps, steps, strict=True)))
+
+
+def attention_in(name: str) -> tuple[str, Attention | None]:
+    """Split `MODEL:causal` or `MODEL:bidirectional` into model and attention. Any other name is a model without attention."""
+    model, mark, attention = name.rpartition(":")
+    return (model, attention) if mark and attention in ATTENTIONS else (name, None)  # type: ignore[return-value]

@@ -9,7 +9,7 @@ need not be good ones, so the correlation with gold scores is given too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,7 @@ from unmask.designs.design import Design, Features
 from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
-from unmask.models.provenance import fingerprint_of
-from unmask.probing.geometry import Pair, pair_cosines
+from unmask.probing.inputs import Pair, ProbeResult, fingerprint_of_pairs, pair_cosines
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.correlations import codes_of, correlations, ranks_of, resampled, spearman_matrix
 from unmask.statistics.intervals import Estimate
@@ -32,7 +31,7 @@ Square = Float[NDArray[np.float64], "reading reading"]
 
 
 @dataclass(frozen=True)
-class PromptSensitivity:
+class PromptSensitivity(ProbeResult):
     """Rank correlations between readings. A reading is features (HS, RW) under a prompt: HS first, in the order of `prompts`.
 
     spearman: of every two readings; within: its mean over pairs of prompts, for HS and for RW; between: its mean over every prompt of HS
@@ -51,10 +50,6 @@ class PromptSensitivity:
     pairs: int
     data: str
     provenance: dict[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """The result with everything that it depends on."""
-        return asdict(self)
 
     @property
     def readings(self) -> list[tuple[str, str]]:
@@ -104,20 +99,19 @@ def probe_prompts(
     means = summarise(matrix[:readings, :readings], len(prompts))
     means_of = [summarise(sample[:readings, :readings], len(prompts)) for sample in samples]
     estimates = {name: Estimate(value, interval([drawn[name] for drawn in means_of])) for name, value in means.items()}
+    gold = tuple(Estimate(float(matrix[row, -1]), interval(samples[:, row, -1])) for row in range(readings))
     return PromptSensitivity(
-        tuple(prompts),
-        tuple(_NAMES[features] for features in dict.fromkeys(design.features for design in designs)),
-        tuple(tuple(row) for row in matrix[:readings, :readings].tolist()),
-        {name: estimates[name] for name in _NAMES.values() if name in estimates},
-        estimates.get("between"),
-        estimates.get("same prompt"),
-        estimates.get("steadier"),
-        None
-        if None in scores
-        else tuple(Estimate(float(matrix[row, -1]), interval(samples[:, row, -1])) for row in range(readings)),
-        len(pairs),
-        fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        encoder.provenance | {"max_length": encoder.max_length, "seed": seed},
+        prompts=tuple(prompts),
+        features=tuple(_NAMES[features] for features in dict.fromkeys(design.features for design in designs)),
+        spearman=tuple(tuple(row) for row in matrix[:readings, :readings].tolist()),
+        within={name: estimates[name] for name in _NAMES.values() if name in estimates},
+        between=estimates.get("between"),
+        same_prompt=estimates.get("same prompt"),
+        steadier=estimates.get("steadier"),
+        gold=None if None in scores else gold,
+        pairs=len(pairs),
+        data=fingerprint_of_pairs(pairs),
+        provenance=encoder.provenance | {"max_length": encoder.max_length, "seed": seed},
     )
 
 

@@ -10,7 +10,7 @@ tokens have a cosine above 0; it is reported too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +27,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
+from unmask.probing.inputs import ProbeResult
 from unmask.statistics.intervals import Bounds, Estimate, jackknife_interval, ratio_left_out
 from unmask.statistics.ratios import Ratio
 
@@ -35,7 +36,7 @@ _STATES_AT_ONCE = 2**26  # numbers of the causal pass that are kept for the bidi
 
 
 @dataclass(frozen=True)
-class StateChange:
+class StateChange(ProbeResult):
     """Mean cosine of a token's causal and bidirectional state.
 
     cosine: by layer (1..L, the last one after the final norm) and bin of positions; bins: first and last position of each bin, from 0;
@@ -56,10 +57,6 @@ class StateChange:
     max_length: int
     data: str
     provenance: dict[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """The result with everything that it depends on."""
-        return asdict(self)
 
 
 def position_bins(longest: int) -> list[tuple[int, int]]:
@@ -97,18 +94,20 @@ def probe_states(encoder: Encoder, texts: Sequence[str]) -> StateChange:
     groups = np.bincount(np.arange(len(usable)) % _GROUPS, sums.tokens.sum(axis=1)).astype(np.float64)
     unrelated = [_unrelated(*states, groups) for states in zip(sums.causal, sums.bidirectional, strict=True)]
     return StateChange(
-        tuple(tuple(row) for row in (total / counts).tolist()),
-        tuple(tuple(_of_bin(sums, layer, bin_index) for bin_index in range(len(bins))) for layer in range(backbone.depth)),
-        tuple(bins),
-        tuple(int(count) for count in counts),
-        tuple(Estimate(layer.value, layer.interval() or (layer.value, layer.value)) for layer in by_layer),
-        tuple(value for value, _ in unrelated),
-        tuple(bounds for _, bounds in unrelated),
-        len(usable),
-        sum(len(ids) > limit for ids in tokenized),
-        limit,
-        fingerprint_of(texts),
-        encoder.provenance
+        cosine=tuple(tuple(row) for row in (total / counts).tolist()),
+        cosine_intervals=tuple(
+            tuple(_of_bin(sums, layer, bin_index) for bin_index in range(len(bins))) for layer in range(backbone.depth)
+        ),
+        bins=tuple(bins),
+        tokens=tuple(int(count) for count in counts),
+        mean=tuple(Estimate(layer.value, layer.interval() or (layer.value, layer.value)) for layer in by_layer),
+        unrelated=tuple(value for value, _ in unrelated),
+        unrelated_intervals=tuple(bounds for _, bounds in unrelated),
+        texts=len(usable),
+        truncated=sum(len(ids) > limit for ids in tokenized),
+        max_length=limit,
+        data=fingerprint_of(texts),
+        provenance=encoder.provenance
         | {"attention": "causal and bidirectional", "proof": f"{bidirectional.proof.summary}; {causal.proof.summary}"},
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design
 from unmask.encoding.encoder import Encoder
 from unmask.errors import UnmaskError
-from unmask.models.provenance import fingerprint_of
-from unmask.probing.geometry import Pair, pair_cosines
+from unmask.probing.inputs import Pair, ProbeResult, fingerprint_of_pairs, pair_cosines
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.correlations import RankTable, codes_of, correlations, ranks_of, resampled
 from unmask.statistics.intervals import Estimate
@@ -44,7 +43,7 @@ class WonPair:
 
 
 @dataclass(frozen=True)
-class WonPairs:
+class WonPairs(ProbeResult):
     """The pairs on which two designs differ. A margin is the second design's error minus the first's: above 0 the first design wins.
 
     spearman: of each design with gold; errors: of each design on every pair; margin: the mean margin; wins: the numbers of pairs that the
@@ -67,10 +66,6 @@ class WonPairs:
     data: str
     provenance: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """The result with everything that it depends on."""
-        return asdict(self)
-
 
 def rank_errors(ranks: RankTable, n: int) -> NDArray[np.float64]:
     """Distance of each row's ranks to the ranks of the last row, divided by n; shape (reading, item), without the last row."""
@@ -81,13 +76,6 @@ def shared_words(first: str, second: str) -> float:
     """Words that both texts have over words that at least one has, ignoring case (Jaccard); 0 without words."""
     first_words, second_words = (set(_WORD.findall(text.lower())) for text in (first, second))
     return len(first_words & second_words) / len(first_words | second_words) if first_words | second_words else 0.0
-
-
-def symmetry(margins: Column) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test that margins are symmetric around 0; 1 if all are 0."""
-    from scipy.stats import wilcoxon
-
-    return float(wilcoxon(margins, zero_method="wilcox").pvalue) if margins.any() else 1.0
 
 
 def compare_ranks(
@@ -123,6 +111,8 @@ def probe_winners(
     seed: int = 0,
 ) -> WonPairs:
     """Rank scored pairs by two designs, and return the `limit` pairs that each wins by the largest margins. Raises UnmaskError."""
+    from scipy.stats import wilcoxon
+
     scores = [pair.score for pair in pairs if pair.score is not None]
     if len(scores) < max(len(pairs), _FEWEST) or len(set(scores)) < 2:
         raise UnmaskError(
@@ -146,17 +136,18 @@ def probe_winners(
         for pair, score, rank, margin in zip(pairs, gold, relative_ranks.T, margins, strict=True)
     ]
     return WonPairs(
-        (designs[0].name, designs[1].name),
-        (estimates["first"], estimates["second"]),
-        estimates["difference"],
-        estimates["margin"],
-        (int((margins > 0).sum()), int((margins < 0).sum())),
-        symmetry(margins),
-        {name: estimates[name] for name in properties},
-        tuple(won[index] for index in order[:limit] if margins[index] > 0),
-        tuple(won[index] for index in order[::-1][:limit] if margins[index] < 0),
-        (tuple(errors[0].tolist()), tuple(errors[1].tolist())),
-        len(pairs),
-        fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        encoder.provenance | {"designs": [design.name for design in designs], "max_length": encoder.max_length, "seed": seed},
+        designs=(designs[0].name, designs[1].name),
+        spearman=(estimates["first"], estimates["second"]),
+        difference=estimates["difference"],
+        margin=estimates["margin"],
+        wins=(int((margins > 0).sum()), int((margins < 0).sum())),
+        p=float(wilcoxon(margins, zero_method="wilcox").pvalue) if margins.any() else 1.0,
+        goes_with={name: estimates[name] for name in properties},
+        first=tuple(won[index] for index in order[:limit] if margins[index] > 0),
+        second=tuple(won[index] for index in order[::-1][:limit] if margins[index] < 0),
+        errors=(tuple(errors[0].tolist()), tuple(errors[1].tolist())),
+        pairs=len(pairs),
+        data=fingerprint_of_pairs(pairs),
+        provenance=encoder.provenance
+        | {"designs": [design.name for design in designs], "max_length": encoder.max_length, "seed": seed},
     )

@@ -30,7 +30,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
-from unmask.statistics.ratios import Difference, Ratio, difference
+from unmask.statistics.ratios import Ratio
 from unmask.tasks.tagged import Sentence
 
 Matrix = Float[NDArray[np.float32], "word dim"]
@@ -50,7 +50,7 @@ class WordTokens:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a probe got right, for each test sentence."""
+    """What a probe got right in each test sentence: words, and entities if the tags are BIO."""
 
     correct: NDArray[np.int64]
     words: NDArray[np.int64]
@@ -77,8 +77,8 @@ class WordProbe:
 
     metric: entity_f1 for BIO tags, else accuracy; value, interval: of the metric, 95 % by bootstrap over test sentences; majority:
     accuracy of always guessing the most frequent training tag; unseen: test words whose tag is not in the training data, which count as
-    errors; dim: size of a word's vector; c: regularisation, chosen on a tenth of the training sentences unless given; converged: whether
-    lbfgs converged.
+    errors; dim: size of a word's vector; c: regularisation, chosen on a tenth of the training sentences; converged: whether lbfgs
+    converged.
     """
 
     metric: str
@@ -97,7 +97,6 @@ class WordProbe:
     dim: int
     shift: bool
     c: float
-    c_chosen: bool
     converged: bool
     seed: int
     scores: Scores
@@ -134,76 +133,54 @@ def probe_words_at_layers(
     layers: Sequence[int],
     *,
     shift: bool = False,
-    c: float | None = None,
     seed: int = 0,
 ) -> dict[int, WordProbe]:
     """A linear probe at each of several layers (1..L, the last after the final norm), all from the same forward passes.
 
-    c: by default chosen for each layer, by accuracy on a tenth of the training sentences that the seed draws. Raises UnmaskError for a
-    layer that the model lacks, a sentence longer than the model's positions, a word without sub-tokens, and fewer than two tags.
+    The regularisation is chosen for each layer, by accuracy on a tenth of the training sentences that the seed draws. Raises UnmaskError
+    for a layer that the model lacks, a sentence longer than the model's positions, a word without sub-tokens, and fewer than two tags.
     """
-    tags = {tag for sentence in train for tag in sentence.tags}
-    if len(tags) < 2:
-        raise UnmaskError(f"The training sentences have {len(tags)} tag(s); a probe needs at least 2.")
+    labels = np.array([tag for sentence in train for tag in sentence.tags])
+    gold = [tag for sentence in test for tag in sentence.tags]
+    classes = Counter(labels.tolist())
+    if len(classes) < 2:
+        raise UnmaskError(f"The training sentences have {len(classes)} tag(s); a probe needs at least 2.")
     if not test:
         raise UnmaskError("The test data hold no sentences.")
-    fitted = layer_vectors(encoder, train, layers, shift=shift)
-    scored = layer_vectors(encoder, test, layers, shift=shift)
-    provenance = encoder.provenance | {"attention": encoder.backbone.attention, "train_data": _data(train)}
-    return {
-        layer: _probe(train, test, fitted[layer], scored[layer], c, seed, layer=layer, shift=shift, provenance=provenance)
-        for layer in layers
-    }
-
-
-def _probe(
-    train: Sequence[Sentence],
-    test: Sequence[Sentence],
-    fitted: Matrix,
-    scored: Float[NDArray[np.float32], "test_word dim"],
-    c: float | None,
-    seed: int,
-    **fields: Any,
-) -> WordProbe:
-    """Fit on the words' vectors of one layer and score. fields: copied into the result unchanged."""
-    labels = np.array([tag for sentence in train for tag in sentence.tags])
-    best_c = c if c is not None else _choose_c(fitted, labels, [len(sentence.words) for sentence in train], seed)
-    predict, converged = fit_probe(fitted, labels, best_c)
-    guesses = _split(predict(scored), [len(sentence.words) for sentence in test])
-    scores = score([sentence.tags for sentence in test], [tags.tolist() for tags in guesses])
-    main = scores.entity_f1 or scores.accuracy
-    frequent = Counter(labels.tolist()).most_common(1)[0][0]
-    gold = [tag for sentence in test for tag in sentence.tags]
-    return WordProbe(
-        metric="accuracy" if scores.entity_f1 is None else "entity_f1",
-        value=main.value,
-        interval=main.interval(),
-        accuracy=scores.accuracy.value,
-        accuracy_interval=scores.accuracy.interval(),
-        majority=gold.count(frequent) / len(gold),
-        classes=len(set(labels.tolist())),
-        train_sentences=len(train),
-        train_words=len(labels),
-        test_sentences=len(test),
-        test_words=len(gold),
-        unseen=len(gold) - int(np.isin(gold, labels).sum()),
-        dim=scored.shape[1],
-        c=best_c,
-        c_chosen=c is None,
-        converged=converged,
-        seed=seed,
-        scores=scores,
-        test_data=_data(test),
-        **fields,
-    )
-
-
-def compare_words(first: WordProbe, second: WordProbe) -> Difference:
-    """First minus second, paired over the test sentences. Raises UnmaskError if these are not the same."""
-    if first.test_data != second.test_data:
-        raise UnmaskError("These probes were tested on different sentences or tags. Test both on the same sentences.")
-    ratio, other_ratio = (probe.scores.entity_f1 or probe.scores.accuracy for probe in (first, second))
-    return difference(first.metric, ratio, other_ratio)
+    train_vectors = layer_vectors(encoder, train, layers, shift=shift)
+    test_vectors = layer_vectors(encoder, test, layers, shift=shift)
+    provenance = encoder.provenance | {"attention": encoder.backbone.attention, "train_data": _fingerprint(train)}
+    probes = {}
+    for layer in layers:
+        c = _choose_c(train_vectors[layer], labels, [len(sentence.words) for sentence in train], seed)
+        predict, converged = fit_probe(train_vectors[layer], labels, c)
+        guesses = _split(predict(test_vectors[layer]), [len(sentence.words) for sentence in test])
+        scores = score([sentence.tags for sentence in test], [tags.tolist() for tags in guesses])
+        main = scores.entity_f1 or scores.accuracy
+        probes[layer] = WordProbe(
+            metric="accuracy" if scores.entity_f1 is None else "entity_f1",
+            value=main.value,
+            interval=main.interval(),
+            accuracy=scores.accuracy.value,
+            accuracy_interval=scores.accuracy.interval(),
+            majority=gold.count(classes.most_common(1)[0][0]) / len(gold),
+            classes=len(classes),
+            train_sentences=len(train),
+            train_words=len(labels),
+            test_sentences=len(test),
+            test_words=len(gold),
+            unseen=len(gold) - int(np.isin(gold, labels).sum()),
+            layer=layer,
+            dim=test_vectors[layer].shape[1],
+            shift=shift,
+            c=c,
+            converged=converged,
+            seed=seed,
+            scores=scores,
+            test_data=_fingerprint(test),
+            provenance=provenance,
+        )
+    return probes
 
 
 def word_tokens(encoder: Encoder, sentences: Sequence[Sentence]) -> list[WordTokens]:
@@ -275,7 +252,13 @@ def layer_vectors(
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _read(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int], shift: bool) -> dict[int, Matrix]:
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
-    weights, present = averaging([text.words for text in texts], batch.ids.shape[1], shift)
+    # weights that average each word's sub-token states (with `shift`: the states before)
+    weights = torch.zeros(len(texts), max(len(text.words) for text in texts), batch.ids.shape[1])
+    for row, text in enumerate(texts):
+        for column, positions in enumerate(text.words):
+            for position in positions:
+                weights[row, column, max(position - shift, 0)] += 1 / len(positions)
+    present = weights.any(dim=2)
 
     def pool(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "word dim"]:
         states = hidden.float().masked_fill(~mask.unsqueeze(-1), 0.0)  # NaN * 0 is NaN, and padding may hold anything
@@ -286,25 +269,11 @@ def _read(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int]
     return {layer: np.asarray(values[hidden_read].cpu().numpy(), np.float32) for layer, hidden_read in reads.items()}
 
 
-def averaging(
-    words: Sequence[Sequence[Sequence[int]]], length: int, shift: bool
-) -> tuple[Float[Tensor, "text word token"], Bool[Tensor, "text word"]]:
-    """Weights that average each word's sub-token states (with `shift`: the states before), and which (text, word) cells are words."""
-    weights = torch.zeros(len(words), max(len(text) for text in words), length)
-    for row, text in enumerate(words):
-        for column, positions in enumerate(text):
-            for position in positions:
-                weights[row, column, max(position - shift, 0)] += 1 / len(positions)
-    return weights, weights.any(dim=2)
-
-
 def fit_probe(vectors: Matrix, labels: NDArray[Any], c: float) -> tuple[Callable[[Matrix], NDArray[Any]], bool]:
     """Multinomial logistic regression (lbfgs) on standardised vectors: a function from vectors to tags, and if it converged."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    if not c > 0:
-        raise UnmaskError(f"C, the inverse strength of regularisation, must be positive, not {c}.")
     mean, deviation = vectors.mean(axis=0, dtype=np.float64), vectors.std(axis=0, dtype=np.float64)
     deviation[deviation == 0] = 1.0  # a constant dimension must not divide by zero
     shift, scale = mean.astype(np.float32), deviation.astype(np.float32)
@@ -321,7 +290,7 @@ def _choose_c(vectors: Matrix, labels: NDArray[Any], lengths: Sequence[int], see
     held_out[np.random.default_rng(seed).permutation(len(lengths))[: max(1, round(_HELD_OUT * len(lengths)))]] = True
     out = np.repeat(held_out, lengths)
     if len(set(labels[~out].tolist())) < 2:
-        raise UnmaskError("There are too few training sentences to choose C on a tenth of them. Give C.")
+        raise UnmaskError("There are too few training sentences to choose the regularisation on a tenth of them.")
     accuracies = {}
     for c in CS:
         predict, _ = fit_probe(vectors[~out], labels[~out], c)
@@ -364,5 +333,5 @@ def _split(values: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
-def _data(sentences: Sequence[Sentence]) -> str:
+def _fingerprint(sentences: Sequence[Sentence]) -> str:
     return fingerprint_of([text for sentence in sentences for text in (*sentence.words, "", *sentence.tags, "")])

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.evaluation.results import Result
 from unmask.io.files import atomic, write_json
 from unmask.io.terminal import visible
-from unmask.reporting.grid import Grid
+from unmask.reporting.grid import Grid, metric_name
 from unmask.reporting.summary import Summary
-from unmask.reporting.tables import METRIC_NAMES
 
 Record = dict[str, Any]
 _ROTATE_FROM = 7
@@ -56,7 +54,10 @@ def export(grid: Grid, summary: Summary, folder: Path) -> list[Path]:
             paths.append(_write_csv(folder / f"{name}.csv", rows))
         else:  # an earlier report may have had some
             (folder / f"{name}.csv").unlink(missing_ok=True)
-    write_json(folder / "report.json", tables | {"recommendations": advice_rows(grid, summary), "passes": _passes(grid)})
+    write_json(
+        folder / "report.json",
+        tables | {"recommendations": advice_rows(grid, summary), "passes": [cost.model_dump() for cost in grid.costs]},
+    )
     with atomic(folder / "results.tex") as scratch:
         scratch.write_text(latex(grid, summary), encoding="utf-8")
     return [*paths, folder / "report.json", folder / "results.tex"]
@@ -64,9 +65,33 @@ def export(grid: Grid, summary: Summary, folder: Path) -> list[Path]:
 
 def cell_rows(grid: Grid, summary: Summary) -> list[Record]:
     """One row a design and task, best design first: score, interval, n, and what they depend on."""
-    ranked = [system for system, _ in summary.order] + summary.unranked
-    cells = [(system, task) for system in ranked for task in grid.tasks if (system, task) in grid.cells]
-    return [_cell_row(grid, grid.cells[cell], summary.marks.get(cell, "")) for cell in cells]
+    rows: list[Record] = []
+    for system in [*dict(summary.order), *summary.unranked]:
+        for result in [grid.cells[system, task] for task in grid.tasks if (system, task) in grid.cells]:
+            low, high = result.interval or (None, None)
+            conditions = result.conditions
+            rows.append(
+                {
+                    "name": grid.names[system],
+                    "model": conditions.model,
+                    "adapter": conditions.adapter,
+                    "design": conditions.design,
+                    "task": result.task,
+                    "kind": result.kind,
+                    "metric": result.metric,
+                    "score": result.main_score,
+                    "low": low,
+                    "high": high,
+                    "n": result.n,
+                    "mark": summary.marks.get((system, result.task), ""),
+                    **{f"also_{name}": value for name, value in result.scores.items()},
+                    **{name: getattr(result, name) for name in ("dim", "texts", "tokens", "truncated")},
+                    "attention": result.provenance.get("attention"),
+                    **{name: getattr(conditions, name) for name in ("model_revision", "task_revision", "max_length", "dtype")},
+                    "hardware": result.provenance.get("hardware"),
+                }
+            )
+    return rows
 
 
 def word_rows(grid: Grid) -> list[Record]:
@@ -74,43 +99,9 @@ def word_rows(grid: Grid) -> list[Record]:
     rows: list[Record] = []
     for result in grid.words:
         low, high = result.interval or (None, None)
-        common: Record = {
-            "model": result.conditions.model,
-            "reading": result.design,
-            "task": result.task,
-            "metric": result.metric,
-        }
-        rows.append(common | {"score": result.main_score, "low": low, "high": high, "n": result.n})
+        reading = {"model": result.conditions.model, "reading": result.design, "task": result.task, "metric": result.metric}
+        rows.append({**reading, "score": result.main_score, "low": low, "high": high, "n": result.n})
     return rows
-
-
-def _cell_row(grid: Grid, result: Result, mark: str) -> Record:
-    low, high = result.interval or (None, None)
-    return {
-        "name": grid.names[result.system],
-        "model": result.conditions.model,
-        "adapter": result.conditions.adapter,
-        "design": result.conditions.design,
-        "task": result.task,
-        "kind": result.kind,
-        "metric": result.metric,
-        "score": result.main_score,
-        "low": low,
-        "high": high,
-        "n": result.n,
-        "mark": mark,
-        **{f"also_{name}": value for name, value in result.scores.items()},
-        "dim": result.dim,
-        "texts": result.texts,
-        "tokens": result.tokens,
-        "truncated": result.truncated,
-        "attention": result.provenance.get("attention"),
-        "model_revision": result.conditions.model_revision,
-        "task_revision": result.conditions.task_revision,
-        "max_length": result.conditions.max_length,
-        "dtype": result.conditions.dtype,
-        "hardware": result.provenance.get("hardware"),
-    }
 
 
 def design_rows(grid: Grid, summary: Summary) -> list[Record]:
@@ -118,7 +109,7 @@ def design_rows(grid: Grid, summary: Summary) -> list[Record]:
     rows: list[Record] = []
     for rank, (system, mean) in enumerate(summary.order, start=1):
         low, high = summary.intervals.get(system, (None, None))
-        behind, cost = summary.against.get(system), grid.cost(system)
+        behind = summary.against.get(system)
         rows.append(
             {
                 "place": rank,
@@ -132,14 +123,10 @@ def design_rows(grid: Grid, summary: Summary) -> list[Record]:
                 "behind": behind.difference if behind else (0.0 if system == summary.leader else None),
                 "behind_low": behind.interval[0] if behind else None,
                 "behind_high": behind.interval[1] if behind else None,
-                "p_holm": behind.p_holm if behind else None,
-                "told_apart": not behind.tied if behind else None,
+                "p_holm": behind.corrected_p if behind else None,
+                "is_significant": behind.winner is not None if behind else None,
                 "mean_rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
-                "dim": cost.dim,
-                "tokens_per_text": cost.tokens_per_text,
-                "tokens_per_second": cost.tokens_per_second,
-                "milliseconds_per_text": cost.milliseconds_per_text,
-                "peak_memory": cost.peak_memory,
+                **vars(grid.cost(system)),
             }
         )
     return rows
@@ -158,17 +145,8 @@ def comparison_rows(grid: Grid, summary: Summary) -> list[Record]:
 
 def failure_rows(grid: Grid) -> list[Record]:
     """One row a design and task that failed, with the error."""
-    return [
-        {
-            "name": failure.label,
-            "model": failure.model,
-            "design": failure.design,
-            "task": failure.task,
-            "kind": failure.kind,
-            "error": failure.error,
-        }
-        for failure in grid.failures
-    ]
+    names = ("label", "model", "design", "task", "kind", "error")
+    return [{name.replace("label", "name"): getattr(failure, name) for name in names} for failure in grid.failures]
 
 
 def advice_rows(grid: Grid, summary: Summary) -> list[Record]:
@@ -193,8 +171,7 @@ def latex(grid: Grid, summary: Summary) -> str:
     """A booktabs table of main scores x 100, best design first; bold: best of its task, underlined: not significantly different from it."""
     tasks = list(grid.tasks)
     upright = len(tasks) >= _ROTATE_FROM
-    ranked: list[tuple[tuple[str, str], float | None]] = [*summary.order, *((system, None) for system in summary.unranked)]
-    heads = [_head(task, upright) for task in [*tasks, "mean"]]
+    heads = [f"\\rotatebox{{90}}{{{name}}}" if upright else name for name in map(escape_latex, [*tasks, "mean"])]
     lines = [
         "% Needs \\usepackage{booktabs}" + (" and \\usepackage{graphicx}" if upright else "") + ".",
         "\\begin{tabular}{l" + "r" * len(heads) + "}",
@@ -202,14 +179,18 @@ def latex(grid: Grid, summary: Summary) -> str:
         " & ".join(["design", *heads]) + r" \\",
         "\\midrule",
     ]
-    for system, mean in ranked:
-        cells = [_latex_cell(grid, summary, system, task) for task in tasks]
-        lines.append(
-            " & ".join([escape_latex(grid.names[system]), *cells, "--" if mean is None else f"{100 * mean:.1f}"]) + r" \\"
-        )
-    metrics = dict.fromkeys(METRIC_NAMES.get(result.metric, result.metric) for result in grid.tasks.values())
+    means = dict(summary.order)
+    for system in [*means, *summary.unranked]:
+        cells = [escape_latex(grid.names[system])]
+        for task in tasks:
+            result = grid.cells.get((system, task))
+            number = "--" if result is None else f"{100 * result.main_score:.1f}"
+            command = {"best": "\\textbf", "tied": "\\underline"}.get(summary.marks.get((system, task), ""))
+            cells.append(f"{command}{{{number}}}" if command else number)
+        lines.append(" & ".join([*cells, f"{100 * means[system]:.1f}" if system in means else "--"]) + r" \\")
+    metrics = ", ".join(dict.fromkeys(metric_name(result.metric) for result in grid.tasks.values()))
     note = (
-        f"Main score $\\times$ 100 ({escape_latex(', '.join(metrics))}); mean over {len(summary.common)} tasks that every design has. "
+        f"Main score $\\times$ 100 ({escape_latex(metrics)}); mean over {len(summary.common)} tasks that every design has. "
         "Bold: best of its task. Underlined: not told apart from it (paired tests over items, Holm over all pairs)."
     )
     if summary.untested:
@@ -223,33 +204,13 @@ def escape_latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for part in parts for character in part)
 
 
-def _head(name: str, upright: bool) -> str:
-    escaped = escape_latex(name)
-    return f"\\rotatebox{{90}}{{{escaped}}}" if upright else escaped
-
-
-def _latex_cell(grid: Grid, summary: Summary, system: tuple[str, str], task: str) -> str:
-    result = grid.cells.get((system, task))
-    if result is None:
-        return "--"
-    number = f"{100 * result.main_score:.1f}"
-    wrap = {"best": f"\\textbf{{{number}}}", "tied": f"\\underline{{{number}}}"}
-    return wrap.get(summary.marks.get((system, task), ""), number)
-
-
-def _passes(grid: Grid) -> list[Record]:
-    return [cost.model_dump() for cost in grid.costs]
-
-
-def _no_formula(value: Any) -> Any:
-    """A text that a spreadsheet shows and does not run: with an apostrophe before what could begin a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
 def _write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    def without_formula(value: Any) -> Any:  # a spreadsheet shows a text behind an apostrophe, and does not run it
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
     columns = list(dict.fromkeys(column for row in rows for column in row))
     with atomic(file) as scratch, scratch.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({column: _no_formula(value) for column, value in row.items()} for row in rows)
+        writer.writerows({column: without_formula(value) for column, value in row.items()} for row in rows)
     return file

@@ -13,12 +13,15 @@ from unmask.designs.presets import PRESETS
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System, model_name
 from unmask.reporting.grid import DesignCost, Grid, design_of
-from unmask.reporting.summary import MeanRanks, Summary
+from unmask.reporting.plotting import new_figure
+from unmask.reporting.summary import Summary
 from unmask.reporting.svg import ACCENT, INK, LINE, MUTED, PAPER, SERIES, SOFT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from unmask.statistics.ranks import Ranks
 
 _WIDTH = 5.6  # inches: on a phone its text can still be read
 _WIDE = 7.6  # for names on two sides
@@ -44,7 +47,7 @@ def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
 def ranking(grid: Grid, summary: Summary) -> Figure:
     """Mean of every design with its interval; filled: the leader, and what the tests do not tell apart from it."""
     number = len(summary.order)
-    figure, axes = _figure(0.9 + 0.27 * number, _NARROW)
+    figure, [axes] = new_figure(_NARROW, 0.9 + 0.27 * number)
     for row, (system, mean) in enumerate(summary.order):
         filled = system in summary.level
         low, high = summary.intervals.get(system, (mean, mean))
@@ -73,7 +76,7 @@ def critical(grid: Grid, summary: Summary) -> Figure | None:
     return None if summary.ranks is None else critical_diagram(summary.ranks)
 
 
-def critical_diagram(ranks: MeanRanks) -> Figure:
+def critical_diagram(ranks: Ranks) -> Figure:
     """The diagram of any ranks. The better half of the designs is named on the left, the other on the right."""
     order = sorted(ranks.mean_ranks.items(), key=lambda item: item[1])
     # a bar of a single design says nothing; the longest first, so that the picture narrows downwards
@@ -82,13 +85,13 @@ def critical_diagram(ranks: MeanRanks) -> Figure:
     bars = [0.6 + 0.5 * index for index in range(len(groups))]
     top = (bars[-1] if bars else 0) + 1.2
     depth = top + half
-    figure, axes = _figure(0.3 + 0.2 * (depth + 1.5), _WIDE)
+    figure, [axes] = new_figure(_WIDE, 0.3 + 0.2 * (depth + 1.5))
     last = len(order)
     names = [shortened(name, 26) for name, _ in order]
     share = min(0.3, 0.07 + 0.009 * max(map(len, names)))  # of the width, for the names on either side
     margin = share / (1 - 2 * share) * (last - 1)
     axes.plot([1, last], [0, 0], color=INK, linewidth=1.2)
-    for tick in _ticks(last):
+    for tick in range(1, last + 1, max(1, -(-last // 10))):
         axes.plot([tick, tick], [0, -0.25], color=INK, linewidth=1)
         axes.text(tick, -0.45, str(tick), ha="center", va="bottom", color=MUTED)
     for index, (_, rank) in enumerate(order):
@@ -145,18 +148,13 @@ def curves(grid: Grid, kind: str) -> list[Curve]:
             layer: float(np.mean([result.main_score for result in those if result.task in common]))
             for layer, those in by_layer.items()
         }
-        called = _called(design, by_layer.get(None, ()))
+        # what the user calls it: the label of its results, or the name of a preset that is the same design
+        presets = (name for name, preset in PRESETS.items() if preset.design == design.name)
+        called = next((result.label for result in by_layer.get(None, ()) if result.label), None) or next(presets, design.name)
         alone = list(short.values()).count(short[model]) == 1
         name = f"{short[model] if alone else model} {called}" if len(models) > 1 else called
         lines.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
     return lines
-
-
-def _called(design: Design, results: Sequence[Result]) -> str:
-    """What the user calls a design: the label of its results, or the name of a preset that is the same design."""
-    labels = dict.fromkeys(result.label for result in results)
-    presets = (name for name, preset in PRESETS.items() if preset.design == design.name)
-    return next(iter(labels), None) or next(presets, design.name)
 
 
 def layers(grid: Grid, summary: Summary) -> Figure | None:
@@ -167,7 +165,7 @@ def layers(grid: Grid, summary: Summary) -> Figure | None:
     columns = 1 if len(panels) == 1 else 2
     rows = -(-len(panels) // columns)
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
-    figure, grid_of_axes = _panels(rows, columns, 2.3 * rows + 0.4 + 0.2 * len(names))
+    figure, grid_of_axes = new_figure(_WIDTH, 2.3 * rows + 0.4 + 0.2 * len(names), columns, rows=rows)
     for axes, (kind, lines) in zip(grid_of_axes, panels.items(), strict=False):
         _draw_curves(axes, lines, names)
         axes.set_title(kind)
@@ -250,11 +248,10 @@ def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
         return None
     leading = front(points)
     height = max(3.3, 0.8 + _LINE * len(points))
-    figure, axes = _figure(height)
+    figure, [axes] = new_figure(_WIDTH, height)
     coordinates = {system: (value, 100 * mean) for system, value, mean in points}
-    axes.plot(
-        *_columns([coordinates[system] for system in leading]), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1
-    )
+    steps = zip(*(coordinates[system] for system in leading), strict=True)
+    axes.plot(*map(list, steps), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1)
     for system, point in coordinates.items():
         _draw_point(axes, system, point, system in leading)
     values = [value for value, _ in coordinates.values()]
@@ -311,28 +308,5 @@ FIGURES: dict[str, Callable[[Grid, Summary], Figure | None]] = {
 }
 
 
-def _figure(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
-
-
-def _ticks(last: int) -> list[int]:
-    step = max(1, -(-last // 10))
-    return [*range(1, last + 1, step)]
-
-
 def _mean_over(tasks: int) -> str:
     return f"mean of {tasks} tasks" if tasks > 1 else "1 task"
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]

@@ -13,13 +13,26 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Cost, Failure, Result, ResultStore
 from unmask.evaluation.seed_means import mean_over_seeds, runs_of
-from unmask.evaluation.verdict import System, display_name, model_name
-from unmask.evaluation.word_level import split_word_level
-from unmask.statistics.intervals import NO_WIDTH, score_interval
+from unmask.evaluation.verdict import System, display_name, model_name, split_word_level
 
 _SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation", "trust_remote_code", "own_prompts")
 _REVISION = "model_revision"
 Measured = TypeVar("Measured", Result, Failure)
+METRIC_NAMES = {
+    "cosine_spearman": "Spearman",
+    "cosine_ap": "avg. prec.",
+    "accuracy": "accuracy",
+    "v_measure": "V-measure",
+    "ndcg_at_10": "nDCG@10",
+    "map_at_1000": "MAP",
+    "entity_f1": "entity F1",
+    "ami": "AMI",
+}
+
+
+def metric_name(metric: str) -> str:
+    """The short name of a metric."""
+    return METRIC_NAMES.get(metric, metric)
 
 
 @dataclass(frozen=True)
@@ -128,7 +141,14 @@ class Grid:
         for model_run in (run for result in results for run in runs_of(result)):
             if (design := design_of(model_run)) is not None:
                 readers.setdefault(model_run.conditions.task, []).append((design, model_run.conditions))
-        return [run for run in self.costs if any(_reads(*reader, run) for reader in readers.get(run.task, ()))]
+        return [
+            run
+            for run in self.costs
+            if any(
+                run.attention == design.attention and run.prompt in design.prompts and run.is_of(conditions)
+                for design, conditions in readers.get(run.task, ())
+            )
+        ]
 
 
 def require_results(folder: Path) -> None:
@@ -141,22 +161,15 @@ def read_grid(folder: Path) -> Grid:
     """The grid of a folder that `unmask compare` wrote. Raises UnmaskError where there is nothing to report."""
     require_results(folder)
     store = ResultStore(folder)
-    stored = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
+    stored = [result for result in store.results if store.get(result.conditions) is not None]
     if not stored:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
     measured = {_cell_and_settings(result) for result in stored}
     failures = {_cell_and_settings(failure): failure for failure in store.failures if failure.applies}
     renamed, failed = _told_apart(stored, [failure for cell, failure in failures.items() if cell not in measured])
-    texts, words = split_word_level(mean_over_seeds(renamed, kept=True))
+    texts, words = split_word_level(mean_over_seeds(renamed, saved=True))
     lost = len(store.results) - len(stored)
     return Grid(store, texts or words, failed, store.costs, lost, words if texts else [])
-
-
-def _with_width(result: Result, store: ResultStore) -> Result:
-    """The result; a zero-width interval, which older versions stored if all items had the same score, is recomputed."""
-    if result.interval is None or result.interval[1] - result.interval[0] > NO_WIDTH or (items := store.items(result)) is None:
-        return result
-    return result.model_copy(update={"interval": score_interval(items)})
 
 
 def design_of(result: Result) -> Design | None:
@@ -167,11 +180,6 @@ def design_of(result: Result) -> Design | None:
         return Design.parse(result.conditions.design)
     except UnmaskError:
         return None
-
-
-def _reads(design: Design, conditions: Conditions, run: Cost) -> bool:
-    """Whether a design was read, under these conditions, from a forward pass."""
-    return run.attention == design.attention and run.prompt in design.prompts and run.is_of(conditions)
 
 
 def _cell_and_settings(result: Result | Failure) -> tuple[object, ...]:
@@ -204,7 +212,12 @@ def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple
     def named(result: Measured) -> Measured:
         change: dict[str, str] = {}
         of_model = settings.get(result.model, {})
-        if differing := [name for name, values in of_model.items() if len(values | _own_value(result, name)) > 1]:
+        ignored = _REVISION if isinstance(result, Failure) else ""  # a failure may be of older weights
+        if differing := [
+            name
+            for name, values in of_model.items()
+            if len(values | ({getattr(result.conditions, name)} if name != ignored else set())) > 1
+        ]:
             model = model_name(result.model) if short[model_name(result.model)] == 1 else result.model
             change["model"] = f"{model} ({', '.join(_setting(result.conditions, name) for name in differing)})"
         if len(by_design.get((result.model, result.design), ())) > 1:
@@ -215,11 +228,6 @@ def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple
         return result.model_copy(update=change)
 
     return [named(result) for result in results], [named(failure) for failure in failures]
-
-
-def _own_value(result: Result | Failure, name: str) -> set[object]:
-    """The value of a setting, to compare with the results. Empty for the revision of a failure, which may be outdated."""
-    return set() if isinstance(result, Failure) and name == _REVISION else {getattr(result.conditions, name)}
 
 
 def _setting(conditions: Conditions, name: str) -> str:

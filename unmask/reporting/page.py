@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.leader import cheapest_sentence, kinds_sentence, reference_sentence
+from unmask.evaluation.leader import KindLeader, cheapest_sentence, kinds_sentence, reference_sentence
 from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.seed_means import one_seed
 from unmask.evaluation.verdict import System, tests_used
 from unmask.io.terminal import enumeration
 from unmask.reporting.figures import front, main_price, priced
-from unmask.reporting.grid import DesignCost, Grid
+from unmask.reporting.grid import METRIC_NAMES, Grid, metric_name
 from unmask.reporting.summary import Mark, Summary, candidates
-from unmask.reporting.tables import METRIC_NAMES
 from unmask.reporting.template import STYLE, fill, part
 from unmask.statistics.intervals import Bounds
 from unmask.tasks.kinds import KINDS
@@ -28,7 +27,6 @@ from unmask.tasks.kinds import KINDS
 _LEVELS = 10
 _UNBROKEN = 20  # characters of a name that fit next to a column of numbers on a phone
 DASH, MINUS = "\u2013", "\u2212"
-_SPOKEN: dict[Mark, str] = {"best": "best of its task", "tied": "not told apart from the best"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Cell:
     @property
     def spoken(self) -> str:
         """The mark in words."""
-        return _SPOKEN[self.mark] if self.mark else ""
+        return {"best": "best of its task", "tied": "not told apart from the best"}[self.mark] if self.mark else ""
 
 
 def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequence[Path]) -> str:
@@ -125,19 +123,22 @@ def design_name(name: str) -> str:
 
 
 def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
-    columns, scale = _columns(grid), _scale(grid)
+    columns = _columns(grid)
+    ranked = [_ranked_row(grid, summary, rank) for rank in range(1, len(summary.order) + 1)]
     order = [system for system, _ in summary.order] + summary.unranked
     rows = {cell: f"r{index}" for index, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
-    price = main_price(grid, summary)
-    efficient = set(front(priced(grid, summary, price)))
+    gaps = [100 * (grid.best[result.task] - result.main_score) for result in grid.results]
+    # points behind the best of a task from which a cell is as pale as can be: nine in ten are within it; a multiple of 5
+    scale = max(5.0, 5 * math.ceil(float(np.quantile(gaps, 0.9)) / 5))
     test = next(iter(summary.lead.tests.values()), None) or (summary.tests[0] if summary.tests else None)
+    provenance = [result.provenance for result in grid.results]
     return {
         "models": _models(grid),
         "names": grid.names,
-        "advice": [_card(grid, summary, index) for index in range(len(summary.advice))],
-        "order": [_ranked_row(grid, summary, index, efficient) for index in range(len(summary.order))],
+        "advice": [_card(grid, summary, advice) for advice in summary.advice],
+        "order": ranked,
         "unranked": [(grid.names[system], len(grid.of(system))) for system in summary.unranked],
-        "leader": _ranked_row(grid, summary, [system for system, _ in summary.order].index(summary.leader), efficient),
+        "leader": next(row for row in ranked if row["name"] == grid.names[summary.leader]),
         "headline": _headline(grid, summary),
         "designs": [grid.names[system] for system, _ in candidates(summary.order)],
         "references": [_minus(reference_sentence(reference, grid.results)) for reference in summary.references],
@@ -149,26 +150,42 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "families": " and over ".join(dict.fromkeys(paired.family for paired in summary.tests)),
         "worse": [grid.names[system] for system in summary.lead.worse],
         "ahead": [grid.names[system] for system in summary.lead.ahead],
-        "cheapest": cheapest_sentence(summary.lead, grid.results) if summary.tied else "",
+        "cheapest": cheapest_sentence(summary.lead, grid.results) if summary.lead.tied else "",
         "common": len(summary.common),
         "columns": columns,
         "kinds": grid.kinds,
         "untested": summary.untested,
         "notes": [KINDS[kind].note for kind in grid.kinds if kind in KINDS and KINDS[kind].note],
         "scale": scale,
-        "lines": [_line(grid, summary, system, columns, rows, scale) for system in order],
-        "cells": [(rows[cell], grid.names[cell[0]], grid.cells[cell], _others(grid.cells[cell])) for cell in rows],
+        "lines": [
+            {
+                "name": grid.names[system],
+                "design": system[1],
+                "cells": [_cell(grid, summary, system, column, rows, scale) for column in columns],
+            }
+            for system in order
+        ],
+        "cells": [
+            (
+                row,
+                grid.names[system],
+                result,
+                ", ".join(f"{metric_name(name)} {points(value)}" for name, value in result.scores.items()),
+            )
+            for (system, task), row in rows.items()
+            for result in [grid.cells[system, task]]
+        ],
         "metrics": METRIC_NAMES,
         "tasks": list(grid.tasks.values()),
         "failures": grid.failures,
         "words": _words(grid),
-        "timed": price.what,
+        "timed": main_price(grid, summary).what,
         "ranks": summary.ranks,
         "needed": summary.lead.needed,
         "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
-        "attention": _distinct(str(result.provenance.get("attention", "not recorded")) for result in grid.results),
-        "hardware": _distinct(str(result.provenance.get("hardware", "not recorded")) for result in grid.results),
-        "versions": _versions(grid),
+        "attention": _distinct(str(facts.get("attention", "not recorded")) for facts in provenance),
+        "hardware": _distinct(str(facts.get("hardware", "not recorded")) for facts in provenance),
+        "versions": _versions(provenance),
         "timed_on": _distinct(cost.hardware for cost in grid.costs if cost.hardware),
         "starter": any(task.startswith("starter-") for task in grid.tasks),
         "one_seed": one_seed(grid.results),
@@ -227,16 +244,22 @@ def _words(grid: Grid) -> dict[str, Any]:
     return {"tasks": list(tasks.values()), "rows": rows}
 
 
-def _card(grid: Grid, summary: Summary, index: int) -> dict[str, Any]:
+def _card(grid: Grid, summary: Summary, advice: KindLeader) -> dict[str, Any]:
     """What to use for a kind of task, and why."""
-    advice = summary.advice[index]
     tasks = [result for result in grid.tasks.values() if result.kind == advice.kind]
+    cost = grid.cost(advice.system)
+    parts = [
+        *([f"{amount(round(cost.tokens_per_text))} tokens a text"] if cost.tokens_per_text else []),
+        *([f"{amount(round(cost.tokens_per_second))} tokens a second"] if cost.tokens_per_second else []),
+        *([f"{memory(cost.peak_memory)} at the peak"] if cost.peak_memory else []),
+        f"{amount(cost.dim)} dimensions",
+    ]
     return {
         "title": (KINDS[advice.kind].title if advice.kind in KINDS else "") or advice.kind.capitalize(),
         "name": grid.names[advice.system],
         "score": advice.score,
         "interval": summary.advice_intervals.get(advice.kind),
-        "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
+        "metric": ", ".join(_distinct(metric_name(result.metric) for result in tasks)),
         "tasks": len(tasks),
         "tied": len(advice.tied),
         "above": [
@@ -245,21 +268,9 @@ def _card(grid: Grid, summary: Summary, index: int) -> dict[str, Any]:
             if reference.is_higher
         ],
         "reasons": [_minus(reason) for reason in advice.reasons],
-        "cost": _cost_words(grid.cost(advice.system)),
+        # the reasons above it on the page are about the tasks of one kind
+        "cost": "On all tasks: " * (len(parts) > 1) + ", ".join(parts),
     }
-
-
-def _cost_words(cost: DesignCost) -> str:
-    """What a design costs on all tasks. The reasons above it on the page are about the tasks of one kind."""
-    parts = []
-    if cost.tokens_per_text:
-        parts.append(f"{amount(round(cost.tokens_per_text))} tokens a text")
-    if cost.tokens_per_second:
-        parts.append(f"{amount(round(cost.tokens_per_second))} tokens a second")
-    if cost.peak_memory:
-        parts.append(f"{memory(cost.peak_memory)} at the peak")
-    words = ", ".join([*parts, f"{amount(cost.dim)} dimensions"])
-    return f"On all tasks: {words}" if parts else words
 
 
 def memory(size: int | None) -> str:
@@ -269,11 +280,11 @@ def memory(size: int | None) -> str:
     return amount(size / 2**30, "GiB") if size >= 2**30 else amount(round(size / 2**20), "MiB")
 
 
-def _ranked_row(grid: Grid, summary: Summary, index: int, efficient: set[System]) -> dict[str, Any]:
-    system, mean = summary.order[index]
+def _ranked_row(grid: Grid, summary: Summary, rank: int) -> dict[str, Any]:
+    system, mean = summary.order[rank - 1]
     cost = grid.cost(system)
     return {
-        "place": index + 1,
+        "place": rank,
         "name": grid.names[system],
         "mean": mean,
         "interval": summary.intervals.get(system),
@@ -281,7 +292,7 @@ def _ranked_row(grid: Grid, summary: Summary, index: int, efficient: set[System]
         "rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
         "cost": cost,
         "memory": memory(cost.peak_memory),
-        "efficient": system in efficient,
+        "efficient": system in front(priced(grid, summary, main_price(grid, summary))),
     }
 
 
@@ -292,97 +303,65 @@ def _columns(grid: Grid) -> list[GridColumn]:
         if len(of_kind) > 1:
             columns.append(GridColumn("mean", f"of {kind}", kind, "kind-mean"))
         for result in of_kind:
-            metric = METRIC_NAMES.get(result.metric, result.metric)
-            columns.append(GridColumn(result.task, f"{metric}, n {amount(result.n)}", kind))
-            if _has_ami(grid, result.task):
+            columns.append(GridColumn(result.task, f"{metric_name(result.metric)}, n {amount(result.n)}", kind))
+            if any("ami" in other.scores for other in grid.results if other.task == result.task):
                 columns.append(GridColumn(result.task, "AMI", kind, "beside"))
     return columns
 
 
-def _has_ami(grid: Grid, task: str) -> bool:
-    return any("ami" in result.scores for result in grid.results if result.task == task)
-
-
-def _scale(grid: Grid) -> float:
-    """Points behind the best of a task from which a cell is as pale as can be: nine in ten are within it; a multiple of 5."""
-    gaps = [100 * (grid.best[result.task] - result.main_score) for result in grid.results]
-    return max(5.0, 5 * math.ceil(float(np.quantile(gaps, 0.9)) / 5))
-
-
-def _line(
+def _cell(
     grid: Grid,
     summary: Summary,
     system: System,
-    columns: Sequence[GridColumn],
+    column: GridColumn,
     rows: Mapping[tuple[System, str], str],
     scale: float,
-) -> dict[str, Any]:
-    """A line of the grid: the name of a system and its cells."""
-    means = dict(summary.order)
-    cells = []
-    for column in columns:
-        if column.role == "mean":
-            cells.append(Cell(points(means.get(system)), means.get(system), role="mean"))
-        elif column.role == "kind-mean":
-            value = _kind_mean(grid, system, column.kind)
-            cells.append(Cell(points(value), value, kind=column.kind, role="kind-mean"))
-        elif (result := grid.cells.get((system, column.head))) is None:
-            cells.append(_empty(grid, system, column))
-        elif column.role == "beside":
-            ami = result.scores.get("ami")
-            cells.append(Cell(points(ami), ami, kind=column.kind, role="beside", row=rows[system, column.head]))
-        else:
-            gap = 100 * (grid.best[column.head] - result.main_score) / scale
-            cells.append(
-                Cell(
-                    points(result.main_score),
-                    result.main_score,
-                    half=f"±{50 * (result.interval[1] - result.interval[0]):.1f}" if result.interval else "",
-                    level=round((_LEVELS - 1) * (1 - min(gap, 1.0))),
-                    mark=summary.marks.get((system, column.head)),
-                    row=rows[system, column.head],
-                    kind=column.kind,
-                )
-            )
-    return {"name": grid.names[system], "design": system[1], "cells": cells}
-
-
-def _empty(grid: Grid, system: System, column: GridColumn) -> Cell:
-    index = grid.failed.get((system, column.head))
-    if index is not None and column.role == "task":
-        return Cell("failed", kind=column.kind, row=f"f{index}", role="failed")
-    return Cell(DASH, kind=column.kind, role="missing")
-
-
-def _kind_mean(grid: Grid, system: System, kind: str) -> float | None:
-    """Mean over the tasks of a kind, for a system that was scored on all of them."""
-    tasks = [task for task, result in grid.tasks.items() if result.kind == kind]
-    scores = [grid.cells[system, task].main_score for task in tasks if (system, task) in grid.cells]
-    return float(np.mean(scores)) if len(scores) == len(tasks) else None
-
-
-def _others(result: Result) -> str:
-    return ", ".join(f"{METRIC_NAMES.get(name, name)} {points(value)}" for name, value in result.scores.items())
+) -> Cell:
+    kind, role = column.kind, column.role
+    if role == "mean":
+        mean = dict(summary.order).get(system)
+        return Cell(points(mean), mean, role=role)
+    if role == "kind-mean":  # for a system that was scored on all tasks of the kind
+        tasks = [task for task, result in grid.tasks.items() if result.kind == kind]
+        scores = [grid.cells[system, task].main_score for task in tasks if (system, task) in grid.cells]
+        mean = float(np.mean(scores)) if len(scores) == len(tasks) else None
+        return Cell(points(mean), mean, kind=kind, role=role)
+    result = grid.cells.get((system, column.head))
+    if result is None:
+        index = grid.failed.get((system, column.head))
+        if index is not None and role == "task":
+            return Cell("failed", kind=kind, row=f"f{index}", role="failed")
+        return Cell(DASH, kind=kind, role="missing")
+    row = rows[system, column.head]
+    if role == "beside":
+        ami = result.scores.get("ami")
+        return Cell(points(ami), ami, kind=kind, role=role, row=row)
+    gap = 100 * (grid.best[column.head] - result.main_score) / scale
+    return Cell(
+        points(result.main_score),
+        result.main_score,
+        half=f"±{50 * (result.interval[1] - result.interval[0]):.1f}" if result.interval else "",
+        level=round((_LEVELS - 1) * (1 - min(gap, 1.0))),
+        mark=summary.marks.get((system, column.head)),
+        row=row,
+        kind=kind,
+    )
 
 
 def _models(grid: Grid) -> list[dict[str, Any]]:
     """Each model under each of its settings, once."""
-    models = {}
-    for result in grid.results:
-        conditions = result.conditions
-        key = (conditions.model, conditions.adapter, conditions.model_revision, conditions.dtype, conditions.max_length)
-        models[key] = dict(zip(("model", "adapter", "revision", "dtype", "max_length"), key, strict=True))
-    return list(models.values())
+    names = ("model", "adapter", "model_revision", "dtype", "max_length")
+    settings = dict.fromkeys(tuple(getattr(result.conditions, name) for name in names) for result in grid.results)
+    return [dict(zip(("model", "adapter", "revision", "dtype", "max_length"), values, strict=True)) for values in settings]
 
 
-def _versions(grid: Grid) -> list[str]:
+def _versions(provenance: Iterable[Mapping[str, Any]]) -> list[str]:
     """Library versions, each with all that the results were measured under."""
-    versions: dict[str, list[str]] = {}
-    for result in grid.results:
-        for name, version in dict(result.provenance.get("versions") or {}).items():
-            if str(version) not in versions.setdefault(str(name), []):
-                versions[str(name)].append(str(version))
-    return [f"{name} {' and '.join(those)}" for name, those in versions.items()]
+    versions: dict[str, dict[str, None]] = {}
+    for facts in provenance:
+        for name, version in dict(facts.get("versions") or {}).items():
+            versions.setdefault(str(name), {})[str(version)] = None
+    return [f"{name} {' and '.join(used)}" for name, used in versions.items()]
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

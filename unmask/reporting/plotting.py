@@ -36,14 +36,13 @@ _MOST_TICKS = 8
 
 
 def new_figure(
-    width: float, height: float, columns: int = 1, ratios: Sequence[float] | None = None
+    width: float, height: float, columns: int = 1, ratios: Sequence[float] | None = None, *, rows: int = 1
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of some inches with its panels side by side."""
+    """A figure of some inches with its panels, row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)[0]
-    return figure, list(panels)
+    return figure, list(figure.subplots(rows, columns, squeeze=False, width_ratios=ratios).flat)
 
 
 def plain(axis: Axes, title: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,12 +61,15 @@ def check_probe_folder(folder: Path, name: str) -> None:
         refuse_foreign(folder / f"{name}.{suffix}", ["" if has_result else MADE_BY])
 
 
-def save_probe(result: Any, folder: Path, name: str, draw: Callable[[], Sequence[Path]]) -> str:
-    """Write a result as JSON, then its figures. Returns a note."""
+def save_probe(result: Any, folder: Path, name: str, *names: Mapping[str, str]) -> str:
+    """Write a result as JSON, then its figure. Returns a note. names: what the user calls the designs, for some figures."""
     from unmask.io.files import write_json
+    from unmask.reporting.plotting import save_figure
+    from unmask.reporting.probe_figures import DRAWN
 
     write_json(folder / f"{name}.json", result.as_json())
-    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in draw())}."
+    files = save_figure(DRAWN[name](result, *names), folder, name)
+    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in files)}."
 
 
 def percent(share: float) -> str:
@@ -99,8 +102,8 @@ def words_table(result: Any) -> ProbeTable:
         rows.append(("F1 of entities, span and type", percent(result.value), interval_text(result.interval)))
     notes = [
         f"{result.test_words} words of {result.test_sentences} sentences, {result.classes} tags; probe fitted on "
-        f"{result.train_words} words of {result.train_sentences} sentences, C {result.c:g} "
-        f"({'chosen' if result.c_chosen else 'given'}), layer {result.layer}{', states shifted by -1' if result.shift else ''}.",
+        f"{result.train_words} words of {result.train_sentences} sentences, C {result.c:g}, "
+        f"layer {result.layer}{', states shifted by -1' if result.shift else ''}.",
         *([f"{result.unseen} words have a tag that training lacks; they count as errors."] if result.unseen else []),
         *([] if result.converged else ["The fit did not converge."]),
         proof_note(result),

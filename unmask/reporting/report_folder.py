@@ -24,6 +24,9 @@ TITLES = {
 }
 
 
+_MARKER = ".unmask-report"
+
+
 def write_report(folder: Path, output: Path) -> Path:
     """Write `report.html`, `figures/` and `data/` to `output`, from the results in `folder`; the page.
 
@@ -33,47 +36,35 @@ def write_report(folder: Path, output: Path) -> Path:
     require_package("matplotlib")
     require_results(folder)
     check_output(output, folder=True)
-    _refuse_foreign(output)
+    page = output / "report.html"
+    figures = {(name, kind): output / "figures" / f"{name}.{kind}" for name in TITLES for kind in METADATA}
+    if not (output / _MARKER).is_file() and not (page.is_file() and b"<title>unmask report" in page.read_bytes()):
+        for file in (page, *figures.values(), *(output / "data" / name for name in FILES)):
+            if file.exists():
+                raise UnmaskError(
+                    f"'{file}' was not written by unmask, and the report would replace it: give another folder (-o)."
+                )
     with only_run_in(folder):
-        return _write(folder, output)
-
-
-_MARKER = ".unmask-report"
-
-
-def _refuse_foreign(output: Path) -> None:
-    """Raise UnmaskError if the report would overwrite a file that unmask did not write."""
-    page = output / "report.html"
-    if (output / _MARKER).is_file() or (page.is_file() and b"<title>unmask report" in page.read_bytes()):
-        return
-    figures = [output / "figures" / f"{name}.{kind}" for name in TITLES for kind in METADATA]
-    for file in (page, *figures, *(output / "data" / name for name in FILES)):
-        if file.exists():
-            raise UnmaskError(f"'{file}' was not written by unmask, and the report would replace it: give another folder (-o).")
-
-
-def _write(folder: Path, output: Path) -> Path:
-    grid = read_grid(folder)
-    summary = summarise(grid)
-    make_folder(output)
-    (output / _MARKER).touch()
-    data = export(grid, summary, output / "data")
-    charts = {}
-    with drawing():
-        figures = draw(grid, summary)
-        for name in TITLES.keys() - figures.keys():  # an earlier report may have had it
-            for ending in METADATA:
-                (output / "figures" / f"{name}.{ending}").unlink(missing_ok=True)
-        for name, figure in figures.items():
-            arrange(figure, 200)
-            svg = as_svg(figure)
-            charts[name] = inline(svg, f"chart-{name}", TITLES[name])
-            with atomic(output / "figures" / f"{name}.svg") as scratch:
-                scratch.write_text(svg, encoding="utf-8")
-            for ending in ("png", "pdf"):
-                with atomic(output / "figures" / f"{name}.{ending}") as scratch:
-                    write_figure(figure, scratch, ending, 200)
-    page = output / "report.html"
-    with atomic(page) as scratch:
-        scratch.write_text(render(grid, summary, charts, data), encoding="utf-8")
+        grid = read_grid(folder)
+        summary = summarise(grid)
+        make_folder(output)
+        (output / _MARKER).touch()
+        data = export(grid, summary, output / "data")
+        charts = {}
+        with drawing():
+            drawn = draw(grid, summary)
+            for (name, _), file in figures.items():
+                if name not in drawn:  # an earlier report may have had it
+                    file.unlink(missing_ok=True)
+            for name, figure in drawn.items():
+                arrange(figure, 200)
+                svg = as_svg(figure)
+                charts[name] = inline(svg, f"chart-{name}", TITLES[name])
+                with atomic(figures[name, "svg"]) as scratch:
+                    scratch.write_text(svg, encoding="utf-8")
+                for kind in ("png", "pdf"):
+                    with atomic(figures[name, kind]) as scratch:
+                        write_figure(figure, scratch, kind, 200)
+        with atomic(page) as scratch:
+            scratch.write_text(render(grid, summary, charts, data), encoding="utf-8")
     return page

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from unmask.evaluation.leader import KindLeader, Lead, ReferenceComparison, compare_references, kind_leaders, lead
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
@@ -14,54 +14,10 @@ from unmask.reporting.grid import Grid
 from unmask.statistics.intervals import Bounds, mean_interval
 from unmask.statistics.paired import PairedTest
 
+if TYPE_CHECKING:
+    from unmask.statistics.ranks import Ranks
+
 Mark = Literal["best", "tied"]
-
-
-class MeanRanks(Protocol):
-    """Mean ranks of designs over tasks (1 = best), Friedman's test of them, and the groups without significant differences."""
-
-    @property
-    def mean_ranks(self) -> dict[str, float]:
-        """Mean rank by name."""
-
-    @property
-    def friedman_p(self) -> float:
-        """p of Friedman's test (null hypothesis: all designs have equal mean ranks)."""
-
-    @property
-    def cliques(self) -> tuple[tuple[str, ...], ...]:
-        """Maximal groups of designs without significant differences."""
-
-    @property
-    def n(self) -> int:
-        """Number of tasks."""
-
-
-@dataclass(frozen=True)
-class Against:
-    """A design against the best one: the overall test of best minus design, its p and interval corrected."""
-
-    outcome: PairedTest
-
-    @property
-    def difference(self) -> float:
-        """Best minus design."""
-        return self.outcome.difference
-
-    @property
-    def interval(self) -> Bounds:
-        """Of the difference, corrected."""
-        return self.outcome.interval
-
-    @property
-    def p_holm(self) -> float:
-        """The p, corrected."""
-        return self.outcome.p if self.outcome.p_holm is None else self.outcome.p_holm
-
-    @property
-    def tied(self) -> bool:
-        """Whether neither is shown to be better."""
-        return self.outcome.winner is None
 
 
 @dataclass(frozen=True)
@@ -81,24 +37,20 @@ class Summary:
     intervals: dict[System, Bounds]
     marks: dict[tuple[System, str], Mark]
     tests: list[Comparison]
-    against: dict[System, Against]
+    against: dict[System, PairedTest]
+    """The test of the leader minus each other system, corrected."""
     lead: Lead
     advice: list[KindLeader]
     advice_intervals: dict[str, Bounds]
-    ranks: MeanRanks | None = None
+    ranks: Ranks | None = None
     untested: Sequence[str] = ()
     references: Sequence[ReferenceComparison] = ()
     """The leader compared with each ranked reference."""
 
     @property
-    def tied(self) -> set[System]:
-        """Designs that do not differ significantly from the leader over all tasks."""
-        return set(self.lead.tied)
-
-    @property
     def level(self) -> set[System]:
         """The leader and all that the tests do not tell apart from it, references included."""
-        return {self.leader, *(system for system, test in self.against.items() if test.tied)}
+        return {self.leader, *(system for system, test in self.against.items() if test.winner is None)}
 
     @property
     def leader(self) -> System:
@@ -108,33 +60,48 @@ class Summary:
 
 def summarise(grid: Grid) -> Summary:
     """Test and rank what a grid holds."""
+    from unmask.statistics.ranks import critical_differences
+
     results = comparable(grid.results)
     order = ranked(results)
     systems = {system for system, _ in order}
-    common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
+    common = common_tasks(grid, systems)
     marks, untested = _marks(grid)
     tests = comparisons(results, grid.store)
     first = lead(candidates(order), tests, results)
-    advice = [leader for kind in grid.kinds for leader in _advice(grid, kind)]
+    advice, advice_intervals = [], {}
+    for kind in grid.kinds:
+        of_kind = [result for result in grid.results if result.kind == kind]
+        references = [result for result in of_kind if result.design == SENTENCE_TRANSFORMERS]
+        designs = comparable([result for result in of_kind if result.design != SENTENCE_TRANSFORMERS])
+        tasks = [task for task in common_tasks(grid, {result.system for result in designs}) if grid.tasks[task].kind == kind]
+        for leader in kind_leaders([*designs, *references], grid.store):
+            advice.append(leader)
+            if bounds := _interval(grid, leader.system, tasks):
+                advice_intervals[kind] = bounds
+    try:
+        scores = {grid.names[system]: [grid.cells[system, task].main_score for task in common] for system in dict(order)}
+        ranks: Ranks | None = critical_differences(scores)
+        if tests and ranks:  # the groups are those of the page's tests
+            ranks = ranks.grouped_by({frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.winner})
+    except ValueError:  # too few tasks or designs
+        ranks = None
     return Summary(
         order=order,
         common=common,
         unranked=[system for system in grid.systems if system not in systems],
-        intervals=_intervals(grid, order, common),
+        intervals={system: bounds for system, _ in order if (bounds := _interval(grid, system, common))},
         marks=marks,
         tests=tests,
         against={
-            (test.b if test.a == first.leader else test.a): Against(test.seen_from(first.leader))
+            (test.b if test.a == first.leader else test.a): test.seen_from(first.leader)
             for test in tests
             if first.leader in (test.a, test.b)
         },
         lead=first,
         advice=advice,
-        advice_intervals=dict(_advice_intervals(grid, advice)),
-        ranks=_ranks(
-            {grid.names[system]: _scores(grid, system, common) for system, _ in order},
-            {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.winner} if tests else None,
-        ),
+        advice_intervals=advice_intervals,
+        ranks=ranks,
         untested=untested,
         references=compare_references(first, order, tests),
     )
@@ -154,19 +121,18 @@ def comparable(results: Sequence[Result]) -> list[Result]:
     return [result for result in results if result.system in widest]
 
 
-def _scores(grid: Grid, system: System, tasks: Sequence[str]) -> list[float]:
-    return [grid.cells[system, task].main_score for task in tasks]
+def common_tasks(grid: Grid, systems: Collection[System]) -> list[str]:
+    """The tasks that all of these systems have a score on."""
+    return [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
 
 
-def _intervals(grid: Grid, order: Sequence[tuple[System, float]], common: Sequence[str]) -> dict[System, Bounds]:
-    """95 % of each mean, from the interval of each task's score."""
-    intervals = {}
-    for system, _ in order:
-        results = [grid.cells[system, task] for task in common]
-        task_intervals = [result.interval for result in results if result.interval]
-        if results and len(task_intervals) == len(results):
-            intervals[system] = mean_interval([result.main_score for result in results], task_intervals)
-    return intervals
+def _interval(grid: Grid, system: System, tasks: Sequence[str]) -> Bounds | None:
+    """95 % of a mean, from the interval of each task's score; None if a task has none."""
+    results = [grid.cells[system, task] for task in tasks]
+    intervals = [result.interval for result in results if result.interval]
+    if not results or len(intervals) < len(results):
+        return None
+    return mean_interval([result.main_score for result in results], intervals)
 
 
 def _marks(grid: Grid) -> tuple[dict[tuple[System, str], Mark], list[str]]:
@@ -188,36 +154,3 @@ def _marks(grid: Grid) -> tuple[dict[tuple[System, str], Mark], list[str]]:
                 untested.append(task)
             advance(len(of_task))
     return marks, untested
-
-
-def _advice(grid: Grid, kind: str) -> list[KindLeader]:
-    references = [result for result in grid.results if result.kind == kind and result.design == SENTENCE_TRANSFORMERS]
-    return kind_leaders([*_candidates(grid, kind), *references], grid.store)
-
-
-def _candidates(grid: Grid, kind: str) -> list[Result]:
-    """Results of one kind of task that can be recommended: designs of the LLM (no reference rows) on their common tasks."""
-    return comparable([result for result in grid.results if result.kind == kind and result.design != SENTENCE_TRANSFORMERS])
-
-
-def _advice_intervals(grid: Grid, advice: Sequence[KindLeader]) -> Iterator[tuple[str, Bounds]]:
-    for leader in advice:
-        systems = {result.system for result in _candidates(grid, leader.kind)}
-        common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
-        tasks = [task for task in common if grid.tasks[task].kind == leader.kind]
-        for bounds in _intervals(grid, [(leader.system, leader.score)], tasks).values():
-            yield leader.kind, bounds
-
-
-def _ranks(scores: Mapping[str, Sequence[float]], significant_pairs: Collection[frozenset[str]] | None) -> MeanRanks | None:
-    """Mean ranks, or None where there are too few tasks or designs.
-
-    significant_pairs: pairs that differ in the page's tests; they define the groups. None: groups follow from the tests of the ranks.
-    """
-    from unmask.statistics.ranks import critical_differences
-
-    try:
-        ranks = critical_differences(scores)
-        return ranks if significant_pairs is None else ranks.grouped_by(significant_pairs)
-    except ValueError:
-        return None

@@ -87,7 +87,9 @@ def inline(svg: str, name: str, title: str) -> str:
         for child in list(parent):
             if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
                 parent.remove(child)
-    referred = {identifier for element in root.iter() for value in element.attrib.values() for identifier in _referred(value)}
+    values = [value for element in root.iter() for value in element.attrib.values()]
+    referred = {value[1:] for value in values if value.startswith("#")}
+    referred |= {identifier for value in values for identifier in _REFERENCE.findall(value)}
     for element in root.iter():
         for attribute, value in list(element.attrib.items()):
             if attribute == "id":
@@ -97,7 +99,10 @@ def inline(svg: str, name: str, title: str) -> str:
                 value = f"{name}-{value}"
             elif attribute == f"{{{_XLINK}}}href":
                 value = f"#{name}-{value[1:]}"
-            element.attrib[attribute] = _themed(_REFERENCE.sub(rf"url(#{name}-\1)", value))
+            value = _REFERENCE.sub(rf"url(#{name}-\1)", value)
+            for colour, variable in _VARIABLES.items():
+                value = value.replace(colour, variable)
+            element.attrib[attribute] = value
     for attribute in ("width", "height"):
         root.attrib[attribute] = root.attrib[attribute].replace("pt", "")
     width = float(root.attrib["width"])
@@ -107,13 +112,3 @@ def inline(svg: str, name: str, title: str) -> str:
     heading.text = title
     root.insert(0, heading)
     return ET.tostring(root, encoding="unicode")
-
-
-def _referred(value: str) -> list[str]:
-    return [value[1:]] if value.startswith("#") else _REFERENCE.findall(value)
-
-
-def _themed(value: str) -> str:
-    for colour, variable in _VARIABLES.items():
-        value = value.replace(colour, variable)
-    return value

@@ -15,6 +15,7 @@ from unmask.evaluation.seed_means import DEVIATION
 from unmask.evaluation.verdict import Comparison, System, display_name, ranked, tests_used, tokens_per_text
 from unmask.io.terminal import console, counted, two_lines, visible
 from unmask.io.terminal import table as empty_table
+from unmask.reporting.grid import metric_name
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.tasks.kinds import KINDS
 
@@ -28,18 +29,6 @@ if TYPE_CHECKING:
 
 _NAME = 44  # characters of a design that heads a row of differences, beyond which it is cut
 _DESIGN, _COLUMN = 40, 8  # characters of a design with its rank and cost, and of a score
-_FOLDED = 14  # characters that a line of a design's name needs at least, when it is folded: "bidirectional-"
-
-METRIC_NAMES = {
-    "cosine_spearman": "Spearman",
-    "cosine_ap": "avg. prec.",
-    "accuracy": "accuracy",
-    "v_measure": "V-measure",
-    "ndcg_at_10": "nDCG@10",
-    "map_at_1000": "MAP",
-    "entity_f1": "entity F1",
-    "ami": "AMI",
-}
 
 
 def ranking(results: Sequence[Result], width: int) -> Table:
@@ -48,40 +37,25 @@ def ranking(results: Sequence[Result], width: int) -> Table:
     width: of the terminal, in characters. If the tasks do not fit, each kind of task has one column, with its mean.
     """
     columns = _columns({result.task: result for result in results}, width)
-    tables = (_ranking(results, columns, decimals) for decimals in (1, 0) if all(len(tasks) == 1 for _, tasks in columns))
-    if fitting := next((table for table in tables if _width(table) <= width), None):
-        return fitting
-    longest = min(_DESIGN, max(len(visible(display_name(result.system, results))) for result in results))
-    full_table = _ranking(results, columns, None, whole_heads=True)
-    return full_table if _width(full_table) - longest + _FOLDED <= width else _ranking(results, columns, None)
+    if all(len(tasks) == 1 for _, tasks in columns):
+        table = _ranking(results, columns, with_intervals=True)
+        if console(width=10_000).measure(table).maximum <= width:  # no cell is folded
+            return table
+    return _ranking(results, columns, with_intervals=False)
 
 
-def _width(table: Table) -> int:
-    """The characters of a line, if no cell is folded."""
-    return console(width=10_000).measure(table).maximum
-
-
-def _ranking(
-    results: Sequence[Result], columns: Sequence[tuple[str, list[str]]], decimals: int | None, whole_heads: bool = False
-) -> Table:
-    """The table of `ranking`. decimals: of half an interval; None for no intervals. whole_heads: only the names of designs fold."""
+def _ranking(results: Sequence[Result], columns: Sequence[tuple[str, list[str]]], *, with_intervals: bool) -> Table:
     first = {result.task: result for result in results}
-    with_intervals = decimals is not None
-    title = (
-        "Main score x 100"
-        if all(len(group) == 1 for _, group in columns)
-        else "Main score x 100, means over the tasks of a kind"
-    )
-    table = empty_table(title + " ± half its 95 % interval" * with_intervals + ", best design first")
-    if whole_heads:
-        table.show_edge, table.caption = False, " "  # two characters more; the caption is the empty line that the edge was
+    of_kinds = any(len(group) > 1 for _, group in columns)
+    title = "Main score x 100" + ", means over the tasks of a kind" * of_kinds + " ± half its 95 % interval" * with_intervals
+    table = empty_table(f"{title}, best design first")
     table.add_column("", justify="right")
     table.add_column("design", overflow="fold", max_width=_DESIGN)
     for header, group in columns:
         # on a narrow terminal with many tasks there is room for a name, wrapped if necessary, but not for the metric
-        metric = METRIC_NAMES.get(first[group[0]].metric, first[group[0]].metric)
+        metric = metric_name(first[group[0]].metric)
         head = two_lines(header, metric) if with_intervals or len(columns) < 5 else Text(header)
-        table.add_column(head, justify="right", overflow="fold", no_wrap=whole_heads, min_width=5)  # a score is never broken
+        table.add_column(head, justify="right", overflow="fold", min_width=5)  # a score is never broken
     if len(columns) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
     table.add_column(two_lines("tokens", "a text"), justify="right", no_wrap=True)
@@ -90,7 +64,7 @@ def _ranking(
     means = {header: [_mean(cells, system, group) for system in systems] for header, group in columns}
     best = {header: max((mean for mean in values if mean is not None), default=None) for header, values in means.items()}
     for rank, (system, mean) in enumerate(ranked(results), start=1):
-        scores = [_score(cells, system, group, best[header], decimals) for header, group in columns]
+        scores = [_score(cells, system, group, best[header], with_intervals) for header, group in columns]
         tokens = tokens_per_text(results, system)
         overall = [f"{100 * mean:.1f}"] if len(columns) > 1 else []
         table.add_row(str(rank), display_name(system, results), *scores, *overall, f"{tokens:.0f}" if tokens else "-")
@@ -115,23 +89,21 @@ def _heading(kind: str) -> str:
 def differences(results: Sequence[Result], comparisons: Sequence[Comparison], width: int) -> RenderableType:
     """Row minus column x 100 for every pair of the best systems. A star: the pair differs after Holm's correction.
 
-    It shows as many systems as the width allows, and never cuts a number or its star. Differences have one decimal if there is room
-    for all systems.
+    It shows as many systems as the width allows, and never cuts a number or its star.
     """
     order = [system for system, _ in ranked(results)]
     name = min(_NAME, max(len(visible(display_name(system, results))) for system in order) + 4)
-    decimals = 1 if name + 8 * (len(order) - 1) <= width else 0
-    max_columns = max(2, (width - name) // (7 + decimals) + 1)
+    max_columns = max(2, (width - name) // 8 + 1)
     order = order[:max_columns]
     by_pair = {(test.a, test.b): test for test in comparisons}
     outcome = comparisons[0].outcome
     table = empty_table("Row minus column x 100; * differs")
     table.add_column("", no_wrap=True, max_width=name)
     for rank in range(2, len(order) + 1):
-        table.add_column(str(rank), justify="right", no_wrap=True, min_width=5 + decimals)
+        table.add_column(str(rank), justify="right", no_wrap=True, min_width=6)
     for rank, system in enumerate(order[:-1], start=1):
         cells = [
-            _difference(system, rival, by_pair, decimals) if other_rank > rank else ""
+            _difference(system, rival, by_pair) if other_rank > rank else ""
             for other_rank, rival in enumerate(order[1:], start=2)
         ]
         table.add_row(f"{rank} {display_name(system, results)}", *cells)
@@ -176,7 +148,7 @@ def _mean(cells: ResultsByCell, system: System, tasks: Sequence[str]) -> float |
     return sum(scores) / len(scores) if len(scores) == len(tasks) else None
 
 
-def _score(cells: ResultsByCell, system: System, tasks: Sequence[str], best: float | None, decimals: int | None) -> Text:
+def _score(cells: ResultsByCell, system: System, tasks: Sequence[str], best: float | None, with_intervals: bool) -> Text:
     mean = _mean(cells, system, tasks)
     if mean is None:
         return Text("-")
@@ -184,19 +156,19 @@ def _score(cells: ResultsByCell, system: System, tasks: Sequence[str], best: flo
     result = cells[system, tasks[0]]
     if len(tasks) == 1 and DEVIATION in result.scores:
         text.append(f" ±{100 * result.scores[DEVIATION]:.1f} over seeds", style="dim")
-    if decimals is not None and result.interval:
+    if with_intervals and result.interval:
         low, high = result.interval
-        text.append(f" ±{50 * (high - low):.{decimals}f}", style="dim")
+        text.append(f" ±{50 * (high - low):.1f}", style="dim")
     return text
 
 
-def _difference(row: System, column: System, by_pair: dict[tuple[System, System], Comparison], decimals: int) -> str:
+def _difference(row: System, column: System, by_pair: dict[tuple[System, System], Comparison]) -> str:
     test = by_pair.get((row, column)) or by_pair.get((column, row))
     if test is None:  # not of the family, which has a baseline
         return ""
     sign = 1 if (row, column) in by_pair else -1
     star = "*" if test.winner else " "
-    text = f"{100 * sign * test.outcome.difference:+.{decimals}f}"
+    text = f"{100 * sign * test.outcome.difference:+.1f}"
     return f"{text if text.strip('+-0.') else text[1:]}{star}"  # a difference of 0 has no sign
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from html import escape
 from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from unmask import __version__
 from unmask.encoding.forward_pass import require_finite
 from unmask.encoding.quantization import finish
-from unmask.encoding.tokenization import TokenizedText, decode_ids
+from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError, unknown
 from unmask.server.batcher import Batcher, Closed, Full
 from unmask.server.metrics import CONTENT_TYPE, Metrics
@@ -39,15 +38,10 @@ from unmask.server.served import ServedModel, ServedModels
 Value = TypeVar("Value")
 _TOKENIZER_THREADS = 2
 _CLOSE_SECONDS = 5  # for batches that are being computed when the server stops
-_IDS_REFUSED = (
-    "input holds token ids. Ids of another tokenizer, such as tiktoken, give wrong vectors: send texts. "
-    "With LangChain, set OpenAIEmbeddings(check_embedding_ctx_length=False). If the ids come from the tokenizer of this model, "
-    "start the server with --allow-token-ids."
-)
 _REFUSALS = {
     400: "invalid field", 401: "missing or invalid API key", 403: "request from a web page that is not allowed",
     404: "unknown model", 413: "request too large", 421: "unknown host name", 429: "too much work in the queue",
-    500: "server error", 503: "the server is stopping", 504: "timeout",
+    500: "server error", 503: "the server is stopping or has too many connections",
 }  # fmt: skip
 
 
@@ -79,11 +73,6 @@ class Service:
         alive = self.batcher.alive
         return JSONResponse({"status": "ok" if alive else "a worker thread has died"}, 200 if alive else 503)
 
-    async def ready(self) -> Response:
-        """Whether the server accepts requests."""
-        alive = self.batcher.alive
-        return JSONResponse({"status": "ready" if alive else "a worker thread has died"}, 200 if alive else 503)
-
     async def metrics(self) -> Response:
         """Counters for Prometheus."""
         return Response(self._metrics.render(), media_type=CONTENT_TYPE)
@@ -103,20 +92,14 @@ class Service:
         work = asyncio.ensure_future(self._embed(body, stop, request.state))
         disconnect = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
-            finished, _ = await asyncio.wait(
-                (work, disconnect), timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((work, disconnect), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ClientDisconnect
+            return Response(work.result(), media_type="application/json")
         finally:
             stop.set()
             disconnect.cancel()
-            if not work.done():
-                work.cancel()  # drops its waiting texts
-        if work in finished:
-            return Response(work.result(), media_type="application/json")
-        if disconnect in finished:
-            raise ClientDisconnect
-        message = f"The vectors were not ready within {self.settings.timeout:g} seconds: send fewer texts at once, "
-        raise ApiError(504, message + "or raise the server's --timeout.")
+            work.cancel()  # drops its waiting texts
 
     async def disconnected(self, _: Request, error: Exception) -> Response:
         """Count a client that did not wait for its answer."""
@@ -124,7 +107,7 @@ class Service:
         return Response(status_code=499)
 
     async def _embed(self, body: bytes, stop: threading.Event, state: State) -> bytes:
-        request = await self._in_thread(lambda: parse_request(body, self.settings.max_texts))
+        request = await self._in_thread(lambda: parse_request(body))
         model = self._model(request.model)
         if request.dimensions and request.dimensions > model.dim:
             raise ApiError(400, f"dimensions should be at most {model.dim}, not {request.dimensions}.", param="dimensions")
@@ -133,9 +116,8 @@ class Service:
         tokens, truncated = state.tokens, [index for index, text in enumerate(texts) if text.truncated]
         try:
             future = self.batcher.submit(model.group, [(len(text.ids), (model.embedder.design, text)) for text in texts])
-        except Full as error:
-            message = "The server's queue is full (--max-queue). Try again later."
-            raise ApiError(429, message, retry_after=error.seconds) from None
+        except Full:
+            raise ApiError(429, "The server's queue is full (--max-queue). Try again later.", retry_after=1) from None
         except Closed:
             raise ApiError(503, "The server is stopping.", retry_after=5) from None
         vectors = await asyncio.wrap_future(future)
@@ -162,23 +144,6 @@ class Service:
         return self.models[name]
 
     def _tokenize(self, model: ServedModel, request: EmbeddingRequest, stop: threading.Event) -> list[TokenizedText]:
-        max_tokens = self.settings.max_tokens
-
-        def check_waiting() -> None:
-            if stop.is_set():
-                raise ApiError(504, "The client has stopped waiting.")
-
-        def check_tokens(number: int) -> None:
-            if number > max_tokens:
-                message = (
-                    f"The texts have more than {max_tokens} tokens: send fewer at once, or raise the server's --max-tokens."
-                )
-                raise ApiError(413, message, param="input")
-
-        if request.ids is not None:
-            if not self.settings.allow_token_ids:
-                raise ApiError(400, _IDS_REFUSED, param="input")
-            check_tokens(sum(map(len, request.ids)))
         try:
             instruction = model.instruction(request.instruction, request.input_type)
         except UnmaskError as error:
@@ -186,11 +151,14 @@ class Service:
         texts: list[TokenizedText] = []
         tokens = 0
         try:
-            plain = request.texts if request.ids is None else decode_ids(model.embedder.tokenizer, request.ids)
-            for text in model.tokenize(plain, instruction, check_waiting):
+            for text in model.embedder.prompts.tokenize(request.texts, instruction):
+                if stop.is_set():
+                    raise ApiError(499, "The client has disconnected.")
                 texts.append(text)
                 tokens += len(text.ids)
-                check_tokens(tokens)
+                if tokens > self.settings.max_tokens:
+                    message = f"The texts have more than {self.settings.max_tokens} tokens: send fewer at once, or raise --max-tokens."
+                    raise ApiError(413, message, param="input")
                 if text.truncated and not request.truncate:
                     message = f"Text {len(texts) - 1} is longer than {model.embedder.max_length} tokens with its prompt"
                     raise ApiError(400, f"{message}: shorten it, or raise the server's --max-length.", param="input")
@@ -214,7 +182,6 @@ def create_api(service: Service) -> FastAPI:
         title="unmask serve",
         version=__version__,
         description="Embeddings in the form of OpenAI's API.",
-        docs_url=None,
         redoc_url=None,
     )
     refusals: dict[int | str, dict[str, Any]] = {
@@ -226,7 +193,6 @@ def create_api(service: Service) -> FastAPI:
         ("/v1/models", service.list_models, {}),
         ("/v1/models/{name:path}", service.show_model, {404: refusals[404]}),
         ("/health", service.health, {}),
-        ("/ready", service.ready, {}),
         ("/metrics", service.metrics, {}),
     ):
         is_post = route == service.embeddings
@@ -236,7 +202,6 @@ def create_api(service: Service) -> FastAPI:
         )  # fmt: skip
         if not is_post:
             api.add_api_route(path, route, methods=["HEAD"], include_in_schema=False, response_model=None)
-    api.add_route("/docs", lambda _: HTMLResponse("".join(_docs_page(api.openapi()))), include_in_schema=False)
     api.add_exception_handler(ClientDisconnect, service.disconnected)
     add_error_handlers(api, "There is no such path: see /docs.", "The server failed on this request.")
     return api
@@ -261,30 +226,3 @@ def add_error_handlers(api: FastAPI, not_found: str, failed: str) -> None:
     api.add_exception_handler(ApiError, refuse)
     api.add_exception_handler(HTTPException, no_such_path)
     api.add_exception_handler(Exception, fail)
-
-
-def _docs_page(openapi: dict[str, Any]) -> Iterator[str]:
-    """The OpenAPI description as HTML. FastAPI's own page loads scripts from a CDN."""
-    title, description = escape(openapi["info"]["title"]), escape(openapi["info"]["description"])
-    yield (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
-        "padding:0 1rem;color-scheme:light dark}td,th{text-align:left;vertical-align:top;padding:.2rem 1rem .2rem 0}</style>"
-        f'<h1>{title}</h1><p>{description}</p><p>For programs: <a href="openapi.json">openapi.json</a></p>'
-    )
-    for path, methods in openapi["paths"].items():
-        for method, operation in methods.items():
-            yield f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"
-            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-            if fields := body.get("properties"):
-                yield "<table><tr><th>field</th><th>meaning</th><th>default</th></tr>"
-                for name, field in fields.items():
-                    default = "required" if name in body.get("required", ()) else str(field.get("default"))
-                    yield f"<tr><td><code>{escape(name)}</code></td><td>{escape(field.get('description', ''))}</td>"
-                    yield f"<td>{escape(default)}</td></tr>"
-                yield "</table>"
-            responses = "; ".join(
-                f"{status}: {escape(response['description'])}" for status, response in operation["responses"].items()
-            )
-            yield f"<p>Responses: {responses}.</p>"
-    yield "</html>"

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.encoding.batching import share
@@ -16,45 +15,29 @@ from unmask.server.text_queue import TextQueue, WaitingText
 Compute = Callable[[int, Hashable, Sequence[Any]], Sequence[Any]]
 """(worker, group, values of a batch) -> one result per value."""
 
-_SMOOTHING = 0.2  # weight of the newest batch in the moving average of the speed
-
 
 class Full(Exception):
-    """The queue is full. seconds: after which a retry may succeed."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the queue is full for {seconds:.0f} seconds")
-        self.seconds = seconds
+    """The queue is full."""
 
 
 class Closed(Exception):
     """The batcher accepts no more texts."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Statistics of a computed batch."""
-
-    group: Hashable
-    texts: int
-    tokens: int
-    seconds: float
-
-
-@dataclass(eq=False)
 class _Request:
-    future: Future[list[Any]]
-    results: list[Any]
-    missing: int = field(init=False)
+    def __init__(self, texts: int) -> None:
+        self.future: Future[list[Any]] = Future()
+        self._results: list[Any] = [None] * texts
+        self.missing, self._lock = texts, threading.Lock()
 
-    def __post_init__(self) -> None:
-        self.missing, self._lock = len(self.results), threading.Lock()
-
-    def count_result(self) -> bool:
-        """Return whether this was the last result."""
-        with self._lock:
+    def deliver(self, position: int, result: Any) -> None:
+        with self._lock, suppress(InvalidStateError):  # the future was cancelled, or another text failed
+            self._results[position] = result
             self.missing -= 1
-            return not self.missing
+            if isinstance(result, Exception):
+                self.future.set_exception(result)
+            elif not self.missing:
+                self.future.set_result(self._results)
 
 
 class Batcher:
@@ -65,7 +48,7 @@ class Batcher:
         budget: Maximum tokens of a batch, padding included.
         capacity: Maximum tokens in the queue.
         workers: Number of batches computed in parallel.
-        observe: Called after each batch.
+        observe: Called after each batch with the number of its texts, their tokens, and seconds.
     """
 
     def __init__(
@@ -75,12 +58,11 @@ class Batcher:
         budget: int,
         capacity: int,
         workers: int = 1,
-        observe: Callable[[Batch], None] = lambda batch: None,
+        observe: Callable[[int, int, float], None] = lambda texts, tokens, seconds: None,
     ) -> None:
         self._compute, self._budget, self._capacity, self._observe = compute, budget, capacity, observe
         self._queue, self._changed = TextQueue(), threading.Condition()
         self._closed = False
-        self._speed = 0.0  # tokens a second, of one worker
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=f"unmask-worker-{number}", daemon=True)
             for number in range(workers)
@@ -104,18 +86,16 @@ class Batcher:
 
         Cancel the future to drop texts that are still waiting. Raises Full, or Closed after `close`.
         """
-        request = _Request(Future(), [None] * len(texts))
+        request = _Request(len(texts))
         with self._changed:
             if self._closed:
                 raise Closed
             # an empty queue accepts any request, so that large ones are not refused forever
             if len(self._queue) and self._queue.tokens + sum(tokens for tokens, _ in texts) > self._capacity:
-                raise Full(self._queue.tokens / self._speed / len(self._threads) if self._speed else 1.0)
+                raise Full
             self._queue.add(request, group, texts)
             self._changed.notify(len(texts))
         request.future.add_done_callback(lambda _: self._drop(request))
-        if not texts:
-            request.future.set_result([])
         return request.future
 
     def close(self, timeout: float | None = None) -> None:
@@ -127,9 +107,9 @@ class Batcher:
         for thread in self._threads:
             thread.join(None if end is None else max(0, end - time.monotonic()))
         with self._changed:
-            abandoned = {text.request for text in self._queue.take_all()}
-        for request in abandoned:
-            _settle(request.future, Closed())
+            abandoned = self._queue.take_all()
+        for text in abandoned:
+            text.request.deliver(text.position, Closed())
 
     def _drop(self, request: _Request) -> None:
         if request.missing:
@@ -141,9 +121,9 @@ class Batcher:
             start = time.perf_counter()
             results = self._computed(worker, batch)
             # before the answers, so that a client finds its batch in the metrics
-            self._record(batch, time.perf_counter() - start)
+            self._observe(len(batch), sum(text.tokens for text in batch), time.perf_counter() - start)
             for text, result in zip(batch, results, strict=True):
-                _deliver(text, result)
+                text.request.deliver(text.position, result)
 
     def _next(self) -> list[WaitingText]:
         """The next batch, or nothing after `close`."""
@@ -161,28 +141,3 @@ class Batcher:
                 return [error]
             middle = len(batch) // 2
             return [*self._computed(worker, batch[:middle]), *self._computed(worker, batch[middle:])]
-
-    def _record(self, batch: list[WaitingText], seconds: float) -> None:
-        tokens = sum(text.tokens for text in batch)
-        speed = tokens / max(seconds, 1e-6)
-        with self._changed:
-            self._speed += (speed - self._speed) * (_SMOOTHING if self._speed else 1.0)
-        self._observe(Batch(batch[0].group, len(batch), tokens, seconds))
-
-
-def _deliver(text: WaitingText, result: Any) -> None:
-    request = text.request
-    if isinstance(result, Exception):
-        _settle(request.future, result)
-        return
-    request.results[text.position] = result
-    if request.count_result():
-        _settle(request.future, request.results)
-
-
-def _settle(future: Future[list[Any]], result: list[Any] | Exception) -> None:
-    with suppress(InvalidStateError):  # it was cancelled
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)

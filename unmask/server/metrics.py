@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from unmask.server.batcher import Batch
-
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,11 +30,11 @@ class Metrics:
         self.batch_tokens = counter("unmask_batch_tokens_total", "Tokens of all batches.")
         self.batch_seconds = Histogram("unmask_batch_seconds", "Time of a batch.", buckets=_SECONDS, registry=registry)
 
-    def count_batch(self, batch: Batch) -> None:
+    def count_batch(self, texts: int, tokens: int, seconds: float) -> None:
         """Count a computed batch."""
-        self.batch_texts.observe(batch.texts)
-        self.batch_tokens.inc(batch.tokens)
-        self.batch_seconds.observe(batch.seconds)
+        self.batch_texts.observe(texts)
+        self.batch_tokens.inc(tokens)
+        self.batch_seconds.observe(seconds)
 
     def count_answer(self, model: str, texts: int, tokens: int, truncated: int) -> None:
         """Count the texts of an answered request."""

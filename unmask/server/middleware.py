@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-PUBLIC_PATHS = ("/health", "/ready", "/docs", "/openapi.json")
+PUBLIC_PATHS = ("/health", "/docs", "/openapi.json")
 _PATHS = (*PUBLIC_PATHS, "/metrics", "/v1/models", "/v1/embeddings")
 _ACCESS_LOG = logging.getLogger("unmask.access")
 _MAX_LOGGED_PATH = 200
@@ -36,20 +36,12 @@ class ServerSettings:
 
     max_body: int = 8 * 2**20
     """Bytes of a request."""
-    max_texts: int = 2048
-    """Texts of a request, as in OpenAI's API. Not an option."""
     max_tokens: int = 300_000
     """Tokens of a request, after truncation."""
     max_queue: int = 1_000_000
     """Tokens that may wait; further requests get status 429."""
-    max_requests: int = 512
-    """Requests in flight; further ones get status 429."""
-    max_connections: int = 800
-    timeout: float | None = None
-    """Seconds to answer a request. None: no limit."""
     shutdown_seconds: float = 60.0
     """Time to finish accepted requests when the server stops."""
-    allow_token_ids: bool = False
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may use the server; `*` for all."""
 
@@ -64,10 +56,8 @@ class Middleware:
         self, app: App, keys: ApiKeys, settings: ServerSettings, metrics: Metrics, hosts: Collection[str] = ()
     ) -> None:
         self._app, self._keys, self._settings, self._metrics, self._hosts = app, keys, settings, metrics, hosts
-        self.requests = 0
         methods = ("GET", "HEAD", "POST")
         self._cors = CORSMiddleware(self._answer, settings.cors_origins, allow_methods=methods, allow_headers=("*",))
-        metrics.watch("unmask_requests_in_flight", "Requests being answered.", lambda: self.requests)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request; errors become JSON responses."""
@@ -97,14 +87,8 @@ class Middleware:
                 await self._app(scope, receive, send)
                 return
             self._authorize(scope)
-            if self.requests >= self._settings.max_requests:
-                raise ApiError(429, "The server is answering as many requests as it can. Try again.", retry_after=1)
-            self.requests += 1
-            try:
-                remedy = "send fewer texts at once, or raise the server's --max-body"
-                await self._app(scope, limit_body(scope, receive, self._settings.max_body, remedy), send)
-            finally:
-                self.requests -= 1
+            remedy = "send fewer texts at once, or raise the server's --max-body"
+            await self._app(scope, limit_body(scope, receive, self._settings.max_body, remedy), send)
         except ApiError as error:
             await error.response()(scope, receive, send)
         except Exception:  # FastAPI has logged it and sent an answer, then raised it again for servers with a debugger

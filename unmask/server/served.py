@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import DEFAULT_DESIGN, Embedder
-from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import steps_of
 from unmask.encoding.dedup import UniqueTexts
 from unmask.encoding.features import Fit
@@ -26,10 +25,6 @@ from unmask.io.paths import expanded
 from unmask.models.bundled import HUB, is_path
 from unmask.models.source import as_adapters
 from unmask.saving.folder import read_saved, read_settings
-
-_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 64, 100_000  # are tokenized in one turn, since all requests share the tokenizer
-_CHARACTERS_PER_TOKEN = 8  # of a large text; if it has more, it is tokenized again with twice as many
-_MARGIN = 256  # characters within which the next words may change how a text is tokenized, and a prompt its last word
 
 
 @dataclass(frozen=True)
@@ -61,48 +56,6 @@ class ServedModel:
             raise UnmaskError(f"The instruction leaves no room for a text within {prompts.max_length} tokens.")
         return instruction
 
-    def tokenize(
-        self, texts: Sequence[str], instruction: str | None, before_turn: Callable[[], None] = lambda: None
-    ) -> Iterator[TokenizedText]:
-        """The tokens of each text in its prompt, in order. Raises UnmaskError.
-
-        A text that the model would cut is not tokenized beyond what the model reads. All requests share the tokenizer and take turns.
-        before_turn: called before each turn; it may raise an error to give up.
-        """
-        prompts = self.embedder.prompts
-        first_size = _CHARACTERS_PER_TOKEN * prompts.max_length
-        shortened = [_without_middle(text, first_size) for text in texts]
-        for turn in _turns(shortened, len(instruction or "")):
-            before_turn()
-            for text, tokens in zip(texts[turn], list(prompts.tokenize(shortened[turn], instruction)), strict=True):
-                size = first_size
-                while len(text) > size + _MARGIN and not _ends_before(tokens, size):
-                    size *= 2
-                    before_turn()
-                    [tokens] = prompts.tokenize([_without_middle(text, size)], instruction)
-                yield tokens
-
-
-def _turns(texts: Sequence[str], overhead: int) -> Iterator[slice]:
-    """Ranges of texts of limited number and size. overhead: characters that the prompt adds to each text."""
-    start = size = 0
-    for index, text in enumerate(texts):
-        size += len(text) + overhead
-        if index > start and (index - start == _TEXTS_AT_ONCE or size > _CHARACTERS_AT_ONCE):
-            yield slice(start, index)
-            start, size = index, len(text) + overhead
-    yield slice(start, len(texts))
-
-
-def _without_middle(text: str, size: int) -> str:
-    """The first `size` characters of a text and its last few, which decide how its end and the prompt are tokenized together."""
-    return text if len(text) <= size + _MARGIN else text[:size] + text[-_MARGIN:]
-
-
-def _ends_before(tokens: TokenizedText, size: int) -> bool:
-    """Whether truncation has removed all tokens that could differ, since only the first `size` characters of the text were tokenized."""
-    return all(part.truncated and len(part.text) + _MARGIN <= size for part in tokens.parts or (tokens,))
-
 
 class ServedModels(Mapping[str, ServedModel]):
     """Served models by name, all of one load.
@@ -121,7 +74,11 @@ class ServedModels(Mapping[str, ServedModel]):
         self._groups = {model.group: model.embedder for model in self._models.values()}
         backbones = {group: embedder.backbone for group, embedder in self._groups.items()}
         self.workers = min(threads_for(backbone) for backbone in backbones.values())
-        self._backbones = [backbones] if self.workers == 1 else [_replicas(backbones) for _ in range(self.workers)]
+        self._backbones = (
+            [backbones]
+            if self.workers == 1
+            else [{group: replica(backbone) for group, backbone in backbones.items()} for _ in range(self.workers)]
+        )
         self._shared = _SharedCores() if self.workers > 1 else nullcontext()
 
     def __getitem__(self, name: str) -> ServedModel:
@@ -179,10 +136,6 @@ class _SharedCores:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._busy -= 1
-
-
-def _replicas(backbones: Mapping[Hashable, Backbone]) -> dict[Hashable, Backbone]:
-    return {group: replica(backbone) for group, backbone in backbones.items()}
 
 
 def load_models(model: str, designs: str | None = None, **options: Any) -> ServedModels:

@@ -15,11 +15,13 @@ from unmask.server.metrics import Metrics
 from unmask.server.middleware import App, Middleware, ServerSettings
 from unmask.server.served import ServedModels
 
+_MAX_CONNECTIONS = 800  # further ones get status 503
+
 
 class HttpServer(uvicorn.Server):
     """uvicorn without logs, which would show what clients send, and which returns after a signal instead of raising it again."""
 
-    def __init__(self, app: App, *, max_connections: int, shutdown_seconds: float) -> None:
+    def __init__(self, app: App, shutdown_seconds: float) -> None:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
         super().__init__(
             uvicorn.Config(
@@ -30,7 +32,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=max_connections,
+                limit_concurrency=_MAX_CONNECTIONS,
                 timeout_graceful_shutdown=round(shutdown_seconds),
             )
         )
@@ -50,9 +52,7 @@ class Server:
         hosts = () if keys else local_hosts(listening.getsockname()[0])
         self.middleware = Middleware(create_api(self.service), keys, settings, metrics, hosts)
         self._listening = listening
-        self._http = HttpServer(
-            self.middleware, max_connections=settings.max_connections, shutdown_seconds=settings.shutdown_seconds
-        )
+        self._http = HttpServer(self.middleware, settings.shutdown_seconds)
 
     def run(self) -> None:
         """Serve until a signal (SIGTERM, Ctrl-C) or `stop`, then finish accepted requests."""

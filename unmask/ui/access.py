@@ -13,10 +13,9 @@ from unmask.server.access import decode_headers, is_cross_origin, require_host
 from unmask.server.middleware import App, Message, Receive, Send, limit_body
 from unmask.server.protocol import ApiError
 
-API_PREFIX, REPORTS_PREFIX = "/api/", "/reports/"
+API_PREFIX = "/api/"
 TOKEN_HEADER = "x-unmask-token"
-UPLOAD_PATHS = ("/api/corpus", "/api/reports")
-MAX_BODY, MAX_UPLOAD = 2**20, 64 * 2**20
+MAX_BODY = 2**20
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,7 +29,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Headers of every response, unless a route sets its own."""
+"""Headers of every response."""
 
 
 class AccessMiddleware:
@@ -49,15 +48,15 @@ class AccessMiddleware:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                present = {name.lower() for name, _ in message["headers"]}
-                missing = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in present]
-                message["headers"] = [*message["headers"], *missing]
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in HEADERS.items()),
+                ]
             await send(message)
 
         try:
             self._authorize(scope)
-            limit = MAX_UPLOAD if scope["path"] in UPLOAD_PATHS else MAX_BODY
-            await self._app(scope, limit_body(scope, receive, limit, "choose a smaller file"), send_with_headers)
+            await self._app(scope, limit_body(scope, receive, MAX_BODY, "send a shorter text"), send_with_headers)
         except ApiError as error:
             await error.response()(scope, receive, send_with_headers)
         except Exception:  # FastAPI has logged it and sent an answer
@@ -67,8 +66,6 @@ class AccessMiddleware:
     def _authorize(self, scope: Message) -> None:
         headers, path = decode_headers(scope["headers"]), scope["path"]
         require_host(headers.get("host", ""), self._hosts)
-        if path.startswith(REPORTS_PREFIX):  # a key in the path stands for the token, since links send no header
-            return
         linked = path == "/" and self._is_token(parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0])
         if not linked and is_cross_origin(headers):  # other pages may link to the address with the token
             raise ApiError(403, "A web page of another site may not use this server.")

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import hmac
 import json
-import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from importlib.resources import files
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
-from starlette.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from starlette.requests import ClientDisconnect
+from starlette.staticfiles import StaticFiles
 
 from unmask import __version__
-from unmask.designs.design import Attention
-from unmask.designs.prompts import Prompts
-from unmask.errors import UnmaskError, first_problem
+from unmask.errors import UnmaskError
 from unmask.server.app import add_error_handlers
 from unmask.server.protocol import ApiError
-from unmask.ui import reports as report_pages
 from unmask.ui import routing, views
-from unmask.ui.access import MAX_UPLOAD
-from unmask.ui.corpus_map import CorpusMap, read_corpus
+from unmask.ui.corpus_map import CorpusMap
 from unmask.ui.embedders import Embedders
-from unmask.ui.reports import Report, Uploads
-from unmask.ui.worker import Stop, Value, Worker
+from unmask.ui.worker import Stop, Worker
 
 MAX_TEXTS, MAX_CHARACTERS = 30, 20_000
-MEDIA_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
-_NO_CORPUS = "There is no corpus. Open a file in the Map tab, or start the page with one: `unmask ui -m MODEL --corpus FILE`."
 
 Name = Annotated[StrictStr, Field(min_length=1, max_length=2000)]
 Designs = Annotated[list[Name], Field(min_length=1, max_length=2)]
@@ -58,224 +48,137 @@ class TextRequest(Body):
     text: Text
 
 
-class CorpusRequest(Body):
-    """A request about the corpus with this number."""
-
-    corpus: StrictInt
-
-
-class MapRequest(CorpusRequest):
+class MapRequest(Body):
     """The map of the corpus under a design."""
 
     design: Name
     layout: Literal["pca", "t-sne"] = "pca"
 
 
-class NeighboursRequest(CorpusRequest):
+class NeighboursRequest(Body):
     """The neighbours of a text under a design."""
 
     design: Name
     place: StrictInt
 
 
-class SearchRequest(CorpusRequest):
+class SearchRequest(Body):
     """Texts that contain a string."""
 
     query: Annotated[StrictStr, Field(max_length=1000)]
 
 
-class NearestRequest(CorpusRequest):
+class NearestRequest(Body):
     """Texts that are most similar to a query under a design."""
 
     design: Name
     query: Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 
 
-BodyType = TypeVar("BodyType", bound=Body)
-_MESSAGES: dict[tuple[int | str, ...], str] = {
-    ("texts",): f"Give 2 to {MAX_TEXTS} texts, one on each line, of at most {MAX_CHARACTERS} characters each.",
-    ("text",): f"Give a text of 1 to {MAX_CHARACTERS} characters.",
-    ("designs",): "Name one design or two.",
+_MESSAGES = {
+    "texts": f"Give 2 to {MAX_TEXTS} texts, one on each line, of at most {MAX_CHARACTERS} characters each.",
+    "text": f"Give a text of 1 to {MAX_CHARACTERS} characters.",
+    "designs": "Name one design or two.",
 }
 
 
-def parse(body_type: type[BodyType], body: bytes) -> BodyType:
-    """Parse a body. Raises ApiError with status 400."""
-    try:
-        return body_type.model_validate_json(body)
-    except ValidationError as error:
-        raise ApiError(400, _MESSAGES.get(error.errors()[0]["loc"][:1], "") or f"{first_problem(error)}.") from None
+def refuse_body(_: Request, error: Any) -> Response:
+    """A body that is not a valid request: status 400 with one sentence."""
+    problem = error.errors()[0]
+    field = str(problem["loc"][1]) if len(problem["loc"]) > 1 else "body"
+    return ApiError(400, _MESSAGES.get(field, f"{field}: {problem['msg']}.")).response()
 
 
 class Page:
-    """The state of the page: embedders, perhaps the map of a corpus, and reports."""
+    """The state of the page: embedders, and perhaps the map of a corpus."""
 
-    def __init__(self, embedders: Embedders, corpus_map: CorpusMap | None = None, reports: Sequence[Report] = ()) -> None:
-        self.embedders, self.corpus_map, self.reports = embedders, corpus_map, list(reports)
-        self.worker, self.key, self.uploads = Worker(), secrets.token_urlsafe(24), Uploads()
-        page, colours = files("unmask.ui") / "page", files("unmask.reporting") / "page" / "colours.css"
-        sources = [(file, "." + file.name.rpartition(".")[2]) for file in (*page.iterdir(), colours)]
-        self._files = {file.name: (file.read_bytes(), MEDIA_TYPES[kind]) for file, kind in sources if kind in MEDIA_TYPES}
+    def __init__(self, embedders: Embedders, corpus_map: CorpusMap | None = None) -> None:
+        self.embedders, self.corpus_map, self.worker = embedders, corpus_map, Worker()
 
     def close(self) -> None:
         """Stop all work at its next step."""
         self.worker.close()
         if self.corpus_map:
             self.corpus_map.close()
-        self.uploads.close()
 
     def api(self) -> FastAPI:
         """The FastAPI application, without access control."""
         api = FastAPI(title="unmask ui", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-        for path, route in (
-            ("/api/state", self.state),
-            ("/api/corpus", self.corpus),
-            ("/reports/{key}/{number}/{name:path}", self.report),
-            ("/{name:path}", self.file),
+        for path, get in (("/api/state", self.state), ("/api/corpus", self.corpus)):
+            api.add_api_route(path, get, methods=["GET"], response_model=None)
+        for path, post in (
+            ("/api/similarities", self.similarities),
+            ("/api/tokens", self.tokens),
+            ("/api/routing", self.routing),
+            ("/api/nearest", self.nearest),
+            ("/api/map", self.map),
+            ("/api/neighbours", self.neighbours),
+            ("/api/search", self.search),
         ):
-            api.add_api_route(path, route, methods=["GET"], response_model=None)
-        embedders = self.embedders
-        posts: dict[str, Callable[..., Any]] = {
-            "/api/similarities": self._on_worker(
-                CompareRequest, lambda body, stop: views.similarities(embedders.embed(body.designs, body.texts, stop))
-            ),
-            "/api/tokens": self._on_worker(
-                TextRequest, lambda body, stop: views.token_effects(embedders, body.designs, body.text, stop)
-            ),
-            "/api/routing": self._on_worker(TextRequest, self._routing),
-            "/api/nearest": self._on_worker(
-                NearestRequest, lambda body, stop: self._map(body).nearest(body.design, body.query, stop)
-            ),
-            "/api/map": _in_pool(MapRequest, lambda body: self._map(body).get(body.design, body.layout)),
-            "/api/neighbours": _in_pool(NeighboursRequest, lambda body: self._map(body).neighbours(body.design, body.place)),
-            "/api/search": _in_pool(SearchRequest, lambda body: self._map(body).search(body.query)),
-            "/api/corpus": self.open_corpus,
-            "/api/reports": self.open_report,
-        }
-        for path, route in posts.items():
-            api.add_api_route(path, route, methods=["POST"], response_model=None)
+            api.add_api_route(path, post, methods=["POST"], response_model=None)
+        api.mount("/", StaticFiles(packages=[("unmask.ui", "page"), ("unmask.reporting", "page")], html=True))
         add_error_handlers(api, "There is no such path.", "The page failed on this request.")
+        api.add_exception_handler(RequestValidationError, refuse_body)
+        api.add_exception_handler(UnmaskError, lambda _, error: ApiError(400, str(error)).response())
         api.add_exception_handler(ClientDisconnect, lambda *_: Response(status_code=499))
         return api
 
-    async def state(self) -> Response:
-        """The model, its designs, limits, corpus and reports."""
+    def state(self) -> Response:
+        """The model, its designs, limits and corpus."""
         backbone = self.embedders.base.backbone
         return _json(
             self.embedders.about
             | {
-                "limits": {
-                    "texts": MAX_TEXTS,
-                    "tokens": views.MAX_TOKENS,
-                    "routed": routing.MAX_TOKENS,
-                    "upload": MAX_UPLOAD,
-                },
+                "limits": {"texts": MAX_TEXTS, "tokens": views.MAX_TOKENS, "routed": routing.MAX_TOKENS},
                 "dense": routing.is_dense(backbone),
                 "no_routing": routing.why_no_routing(backbone),
                 "corpus": self.corpus_map.summary if self.corpus_map else None,
-                "reports": report_pages.as_json(self.reports, self.key),
                 "version": __version__,
             }
         )
 
-    async def corpus(self) -> Response:
+    def corpus(self) -> Response:
         """Snippets and labels of the corpus."""
+        return _json(self._map.about())
+
+    async def similarities(self, body: CompareRequest, request: Request) -> Response:
+        """Cosines of texts under each design."""
+        return await self._compute(
+            request, lambda stop: views.similarities(self.embedders.embed(body.designs, body.texts, stop))
+        )
+
+    async def tokens(self, body: TextRequest, request: Request) -> Response:
+        """How much each token of a text contributes to its vector."""
+        return await self._compute(request, lambda stop: views.token_effects(self.embedders, body.designs, body.text, stop))
+
+    async def routing(self, body: TextRequest, request: Request) -> Response:
+        """The experts of each token of a text."""
+        return await self._compute(request, lambda stop: routing.by_design(self.embedders, body.designs, body.text, stop))
+
+    async def nearest(self, body: NearestRequest, request: Request) -> Response:
+        """The texts of the corpus that are most similar to a query."""
+        return await self._compute(request, lambda stop: self._map.nearest(body.design, body.query, stop))
+
+    def map(self, body: MapRequest) -> Response:
+        """The points of the corpus, or how far their computation is."""
+        return _json(self._map.get(body.design, body.layout))
+
+    def neighbours(self, body: NeighboursRequest) -> Response:
+        """A text of the corpus and its neighbours."""
+        return _json(self._map.neighbours(body.design, body.place))
+
+    def search(self, body: SearchRequest) -> Response:
+        """The texts of the corpus that contain a string."""
+        return _json(self._map.search(body.query))
+
+    async def _compute(self, request: Request, work: Callable[[Stop], Any]) -> Response:
+        return _json(await self.worker.run(request.receive, work))
+
+    @property
+    def _map(self) -> CorpusMap:
         if self.corpus_map is None:
-            raise ApiError(404, _NO_CORPUS)
-        return _json(self.corpus_map.about())
-
-    async def open_corpus(self, request: Request) -> Response:
-        """Show the map of an uploaded file; the query string has its name, its text column and perhaps its label column."""
-        query, body = request.query_params, await request.body()
-
-        def read() -> CorpusMap:
-            name = query.get("name", "")
-            with self.uploads.temporary_file(name, body) as file:
-                corpus = read_corpus(file, query.get("column") or "text", query.get("label") or None)
-            number = self.corpus_map.number + 1 if self.corpus_map else 1
-            return CorpusMap(self.embedders, replace(corpus, name=name), number)
-
-        corpus_map, previous = await _run_in_pool(read), self.corpus_map
-        self.corpus_map = corpus_map
-        if previous:
-            previous.close()
-        return _json(corpus_map.summary)
-
-    async def open_report(self, request: Request) -> Response:
-        """List an uploaded report; the query string has its name."""
-        name, body = request.query_params.get("name", ""), await request.body()
-        if len(self.reports) >= report_pages.MAX_REPORTS:
-            raise ApiError(400, f"The page already lists {report_pages.MAX_REPORTS} reports, which is the maximum.")
-        self.reports.append(await _run_in_pool(lambda: self.uploads.add_report(name, body)))
-        return _json(report_pages.as_json(self.reports, self.key))
-
-    async def file(self, name: str) -> Response:
-        """A static file."""
-        if (name or "index.html") not in self._files:
-            raise ApiError(404, "There is no such path.")
-        content, media_type = self._files[name or "index.html"]
-        return Response(content, media_type=media_type)
-
-    async def report(self, key: str, number: str, name: str) -> Response:
-        """A report by its number, or a file that it links to."""
-        if not hmac.compare_digest(key.encode(), self.key.encode()):
-            raise ApiError(401, "Open this report from the page that lists it.")
-        reports = {str(index): report for index, report in enumerate(self.reports)}
-        linked = {"": reports[number].file, **reports[number].files} if number in reports else {}
-        if name not in linked:
-            raise ApiError(404, "There is no such report.")
-        try:
-            content = linked[name].read_bytes()
-        except OSError:
-            raise ApiError(404, "This report has been removed.") from None
-        headers = {"content-security-policy": report_pages.POLICY, "cross-origin-resource-policy": "cross-origin"}
-        media_type = report_pages.MEDIA_TYPES.get(linked[name].suffix, MEDIA_TYPES[".html"])
-        if media_type.startswith(("text/csv", "text/plain", "application/json")):
-            headers["content-disposition"] = "attachment"
-        return Response(content, media_type=media_type, headers=headers)
-
-    def _on_worker(self, body_type: type[Body], work: Callable[[Any, Stop], Any]) -> Callable[..., Any]:
-        async def route(request: Request) -> Response:
-            body = parse(body_type, await request.body())
-            return _json(await self.worker.run(request.receive, lambda stop: work(body, stop)))
-
-        return route
-
-    def _routing(self, body: TextRequest, stop: Stop) -> Any:
-        groups: dict[tuple[Attention, Prompts], tuple[list[str], routing.Routes]] = {}
-        for name in dict.fromkeys(body.designs):
-            stop()
-            embedder = self.embedders.embedder(name)
-            key = embedder.design.attention, embedder.design.prompt  # routing depends on nothing else of a design
-            if key in groups:
-                groups[key][0].append(name)
-            else:
-                groups[key] = [name], routing.routes(embedder, body.text)
-        return routing.as_json(self.embedders.base.backbone, list(groups.values()))
-
-    def _map(self, body: CorpusRequest) -> CorpusMap:
-        if self.corpus_map is None:
-            raise ApiError(404, _NO_CORPUS)
-        if body.corpus != self.corpus_map.number:  # indices of texts refer to one corpus
-            raise ApiError(409, "Another file was opened in another tab. Reload the page.")
+            raise ApiError(404, "There is no corpus. Start the page with one: `unmask ui -m MODEL --corpus FILE`.")
         return self.corpus_map
-
-
-def _in_pool(body_type: type[Body], work: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A route that does not run the model, so it need not wait for the worker."""
-
-    async def route(request: Request) -> Response:
-        body = parse(body_type, await request.body())
-        return _json(await _run_in_pool(lambda: work(body)))
-
-    return route
-
-
-async def _run_in_pool(work: Callable[[], Value]) -> Value:
-    try:
-        return await run_in_threadpool(work)  # type: ignore[no-any-return]
-    except UnmaskError as error:
-        raise ApiError(400, str(error)) from None
 
 
 def _json(value: Any) -> Response:

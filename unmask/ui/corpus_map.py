@@ -128,9 +128,8 @@ class Projection:
 class CorpusMap:
     """Maps of one corpus. Thread-safe."""
 
-    def __init__(self, embedders: Embedders, corpus: Corpus, number: int = 1) -> None:
-        """number: counts the corpora that the page has opened."""
-        self.corpus, self.number, self._embedders = corpus, number, embedders
+    def __init__(self, embedders: Embedders, corpus: Corpus) -> None:
+        self.corpus, self._embedders = corpus, embedders
         self._maps: dict[str, Projection] = {}
         self._lock = threading.Lock()
         self._t_sne_lock = threading.Lock()  # one layout at a time
@@ -139,9 +138,8 @@ class CorpusMap:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Number, name and size, as JSON."""
-        corpus = self.corpus
-        return {"number": self.number, "texts": len(corpus.texts), "rows": corpus.rows, "name": corpus.name}
+        """Name and size, as JSON."""
+        return {"texts": len(self.corpus.texts), "rows": self.corpus.rows, "name": self.corpus.name}
 
     def about(self) -> dict[str, Any]:
         """Snippets and labels of the texts, as JSON."""

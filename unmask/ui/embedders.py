@@ -21,8 +21,6 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.models.loading import dtype_name
 
-_CACHE_SIZE = 8  # embedders; they share the model and hold only what was fitted
-
 
 @dataclass(frozen=True)
 class EmbeddedTexts:
@@ -44,7 +42,7 @@ class Embedders:
 
     def __init__(self, base: Embedder, designs: Mapping[str, Design]) -> None:
         self.base, self.designs = base, dict(designs)
-        self._cache: dict[Design, Embedder] = {base.design: base}
+        self._cache: dict[Design, Embedder] = {base.design: base}  # they share the model and hold only what was fitted
         for name in designs:
             self.embedder(name)
 
@@ -57,12 +55,9 @@ class Embedders:
         """The embedder of a design. Raises UnmaskError for a design that the model does not support."""
         design = self.design(name)
         design.require_dense("The page")
-        embedder = self._cache.pop(design, None) or self.base.with_design(design)
-        self._cache[design] = embedder
-        for oldest in list(self._cache)[:-_CACHE_SIZE]:
-            if oldest != self.base.design:
-                del self._cache[oldest]
-        return embedder
+        if design not in self._cache:
+            self._cache[design] = self.base.with_design(design)
+        return self._cache[design]
 
     def embed(self, names: Sequence[str], texts: Sequence[str], progress: Progress) -> list[EmbeddedTexts]:
         """Embed texts under each design; designs that share a forward pass share its cost.

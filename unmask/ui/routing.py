@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from unmask.designs.design import Attention
+from unmask.designs.prompts import Prompts
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
 from unmask.encoding.batching import collate
@@ -21,6 +23,8 @@ from unmask.models.decoder import model_lock
 from unmask.models.routers import expert_blocks, why_no_routers
 from unmask.moe.mixture.gating import gates
 from unmask.moe.mixture.model import MixtureModel
+from unmask.ui.embedders import Embedders
+from unmask.ui.worker import Stop
 
 MAX_TOKENS = 200
 _TOP_EXPERTS = 10
@@ -132,14 +136,25 @@ def _mixture(backbone: Backbone) -> MixtureModel | None:
     return mixture if isinstance(mixture, MixtureModel) else None
 
 
-def as_json(backbone: Backbone, groups: Sequence[tuple[Sequence[str], Routes]]) -> dict[str, Any]:
-    """Routes, each with the names of the designs that share them. Experts have names only in a mixture made by unmask."""
-    mixture = _mixture(backbone)
+def by_design(embedders: Embedders, names: Sequence[str], text: str, stop: Stop) -> dict[str, Any]:
+    """The routes of a text, each with the names of the designs that share them, as JSON.
+
+    Experts have names only in a mixture made by unmask.
+    """
+    groups: dict[tuple[Attention, Prompts], tuple[list[str], Routes]] = {}
+    for name in dict.fromkeys(names):
+        stop()
+        embedder = embedders.embedder(name)
+        key = embedder.design.attention, embedder.design.prompt  # routing depends on nothing else of a design
+        if key not in groups:
+            groups[key] = [], routes(embedder, text)
+        groups[key][0].append(name)
+    mixture = _mixture(embedders.base.backbone)
     return {
         "expert_names": [expert.name for expert in mixture.experts] if mixture else [],
         "routes": [
             {
-                "names": list(names),
+                "names": names,
                 "tokens": route.tokens,
                 "start": route.start,
                 "points": route.points,
@@ -149,7 +164,7 @@ def as_json(backbone: Backbone, groups: Sequence[tuple[Sequence[str], Routes]]) 
                 "weights": route.weights.astype(float).round(4).tolist(),
                 "top": _most_used(route),
             }
-            for names, route in groups
+            for names, route in groups.values()
         ],
     }
 

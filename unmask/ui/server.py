@@ -6,7 +6,7 @@ import html
 import secrets
 import socket
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,34 +22,28 @@ from unmask.ui.access import AccessMiddleware
 from unmask.ui.app import Page
 from unmask.ui.corpus_map import Corpus, CorpusMap, read_corpus
 from unmask.ui.embedders import Embedders
-from unmask.ui.reports import Report, find_reports
 
 DEFAULT_DESIGNS = "prompteol,mean"
-_MAX_CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
 class Inputs:
     """What a page shows besides a model. Without designs, it shows the model's."""
 
-    reports: list[Report]
     corpus: Corpus | None
     designs: dict[str, Design]
 
     @property
     def summary(self) -> list[str]:
         """Lines to print."""
-        lines = [f"reports: {len(self.reports)}"] if self.reports else []
-        if corpus := self.corpus:
-            sample = f"{len(corpus.texts)} of {corpus.rows} texts, sampled at random"
-            lines.append(f"{corpus.name}: {sample if corpus.rows > len(corpus.texts) else f'{corpus.rows} texts'}")
-        return lines
+        if self.corpus is None:
+            return []
+        texts, rows = len(self.corpus.texts), self.corpus.rows
+        return [f"{self.corpus.name}: " + (f"{texts} of {rows} texts, sampled at random" if rows > texts else f"{rows} texts")]
 
 
-def read_inputs(
-    folders: Sequence[Path], corpus: Path | None = None, column: str = "text", label: str | None = None, designs: str = ""
-) -> Inputs:
-    """Find the reports, read the corpus and parse the designs, before a model is loaded."""
+def read_inputs(corpus: Path | None = None, column: str = "text", label: str | None = None, designs: str = "") -> Inputs:
+    """Read the corpus and parse the designs, before a model is loaded."""
     if label and not corpus:
         raise UnmaskError("--label names a column of the corpus: give --corpus FILE, too.")
     parsed = parse_designs(designs) if designs else {}
@@ -57,7 +51,7 @@ def read_inputs(
         raise UnmaskError(
             f"The page shows two designs side by side; {len(parsed)} were given. You can change them on the page."
         )
-    return Inputs(find_reports(folders), read_corpus(corpus, column, label) if corpus else None, parsed)
+    return Inputs(read_corpus(corpus, column, label) if corpus else None, parsed)
 
 
 def load_page(model: str, inputs: Inputs, **options: Any) -> Page:
@@ -67,7 +61,7 @@ def load_page(model: str, inputs: Inputs, **options: Any) -> Page:
         designs = {saved.design: Design.parse(saved.design)} if saved else parse_designs(DEFAULT_DESIGNS)
     embedder = Embedder.from_pretrained(model, None if saved else next(iter(designs.values())), **options)
     embedders = Embedders(embedder, designs)
-    return Page(embedders, CorpusMap(embedders, inputs.corpus) if inputs.corpus else None, inputs.reports)
+    return Page(embedders, CorpusMap(embedders, inputs.corpus) if inputs.corpus else None)
 
 
 class PageServer:
@@ -77,7 +71,7 @@ class PageServer:
         self.page, self._listening, self.token = page, listening, secrets.token_urlsafe(24)
         self.port = int(listening.getsockname()[1])
         app = AccessMiddleware(page.api(), self.token, self.port)
-        self._http = HttpServer(app, max_connections=_MAX_CONNECTIONS, shutdown_seconds=1)
+        self._http = HttpServer(app, shutdown_seconds=1)
 
     @property
     def address(self) -> str:

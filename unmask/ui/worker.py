@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from unmask.errors import UnmaskError
 from unmask.server.middleware import wait_for_disconnect
 from unmask.server.protocol import ApiError
 
@@ -39,7 +38,7 @@ class Worker:
     async def run(self, receive: Callable[[], Any], work: Callable[[Stop], Value]) -> Value:
         """Run `work` unless the client disconnects.
 
-        Raises ApiError: 400 for an UnmaskError, 429 if too many requests wait, 499 after a disconnect.
+        Raises ApiError: 429 if too many requests wait, 499 after a disconnect.
         """
         if len(self._open) > MAX_WAITING:
             raise ApiError(429, f"{MAX_WAITING} requests are already waiting. Stop one of them, or wait.", retry_after=1)
@@ -57,8 +56,6 @@ class Worker:
             if not result.done():
                 raise ApiError(499, "The browser has stopped waiting.")
             return result.result()
-        except UnmaskError as error:
-            raise ApiError(400, str(error)) from None
         except Stopped:
             raise ApiError(503, "The page is closing.") from None
         finally:

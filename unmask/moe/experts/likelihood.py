@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.encoding.batching import plan
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
+from unmask.io.unicode import without_surrogates
 from unmask.models.decoder import pad_id_of
 from unmask.models.loading import Source, load_language_model_tokenizer
 from unmask.moe.experts.lesson_training import LessonCollator

@@ -6,7 +6,7 @@ each. If there are several sources, the label `source` says where a text comes f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from unmask.io.rows import Row, field, read_rows
 from unmask.tasks.find import without_limit
 from unmask.tasks.folder import open_folder
 from unmask.tasks.sampling import random_subset
-from unmask.tasks.tagged import Sentence
+from unmask.tasks.tagged import Sentence, read_sentences
 
 SOURCE, WORDS, TAGS = "source", "tokens", "tags"
 MOST_VALUES = 2**15 - 1
@@ -107,7 +107,7 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
         file = folder.main_file
         if folder.settings.text not in columns:
             columns = (folder.settings.text, *columns)
-    rows = list(read_rows(file))
+    rows = list(_rows(file))
     if not rows:
         raise UnmaskError(f"{file} holds no row.")
     first = rows[0][1]
@@ -117,6 +117,14 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
     of_texts = tuple(label for label in labels if label not in of_words)
     texts = [_text(file, line, row, of_texts, of_words, columns) for line, row in random_subset(rows, limit, seed)]
     return _Source(file, of_texts, of_words, texts)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, Row]]:
+    if file.suffix == ".conllu":
+        for number, sentence in enumerate(read_sentences(file), start=1):
+            yield number, {WORDS: list(sentence.words), TAGS: list(sentence.tags)}
+    else:
+        yield from read_rows(file)
 
 
 def _text(

@@ -22,12 +22,12 @@ from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import POOLINGS
 from unmask.encoding.stored_vectors import chunks
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
-from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.files import atomic_folder, only_run_in
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar
+from unmask.io.unicode import encodable
 from unmask.models.decoder import model_lock, vocabulary_of
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import fingerprint_of

@@ -25,7 +25,6 @@ from typing import Final, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from unmask.errors import UnmaskError, unknown
 from unmask.statistics.intervals import NO_WIDTH, t_interval
 from unmask.statistics.paired import SIGNIFICANT, PairedTest, with_holm
 from unmask.statistics.power import detectable
@@ -159,23 +158,6 @@ class Finding(_Fixed):
     def deciding(self) -> ClaimTest | None:
         """The test that decided, or that kept the claim from being confirmed. None without a test."""
         return self.tests[self.decided_by] if self.tests else None
-
-
-def check_names(claims: Sequence[Claim], *, agreement: bool = False) -> None:
-    """Raise UnmaskError if two claims of a study have one id, and if a claim needs one that is not before it.
-
-    agreement: whether the study can test claims about agreement. If it cannot, such a claim is refused.
-    """
-    earlier_ids: list[str] = []
-    for claim in claims:
-        if claim.agreement and not agreement:
-            raise UnmaskError(f"This study cannot test a claim about agreement. Leave `agreement` out of '{claim.id}'.")
-        if claim.id in earlier_ids:
-            raise UnmaskError(f"Two claims are called '{claim.id}'. Give each its own name.")
-        for needed in claim.needs:
-            if needed not in earlier_ids:
-                raise unknown(f"claim before '{claim.id}', which needs it", needed, earlier_ids)
-        earlier_ids.append(claim.id)
 
 
 def findings(

@@ -111,15 +111,11 @@ def _axis(of_unit: Iterable[Finding]) -> Axis:
     reach = max(*map(abs, differences), median(max(map(abs, test.interval)) for _, test in tested)) or 1.0
     low = max(min(*differences, *(test.interval[0] for _, test in tested)), -_FAR * reach)
     high = min(max(*differences, *(test.interval[1] for _, test in tested)), _FAR * reach)
-    step = _step((high - low or reach) / _STEPS)
+    rough = (high - low or reach) / _STEPS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     first, last = min(math.floor(low / step), -1), max(math.ceil(high / step), 1)
     return Axis(tuple(tick * step for tick in range(first, last + 1)))
-
-
-def _step(rough: float) -> float:
-    """The next larger of 1, 2, 2.5, 5 and 10 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
 
 
 NAME: Final = "claims.html"
@@ -150,7 +146,8 @@ def render(results: StudyResults) -> str:
         "note": NOTE,
         "here": HERE if any(finding.here for finding in results.claims) else "",
         "groups": list(_groups(results.claims)),
-        "conclusion": [_parted(point) for point in results.conclusion],
+        # what is bold at the beginning of a point in Markdown, and the rest
+        "conclusion": [re.fullmatch(r"(?s)(?:\*\*(.+?)\*\*)?(.*)", point).groups("") for point in results.conclusion],  # type: ignore[union-attr]
     }
     return fill((_OWN, "claims.html"), (*STYLE, (_OWN, "claims.css")), "", filters, content)
 
@@ -160,31 +157,20 @@ def minus(numbers: str) -> str:
     return re.sub(r"(?<!\w)-(?=[\d.])", MINUS, numbers)
 
 
-def _parted(point: str) -> tuple[str, str]:
-    """A point in Markdown as what is bold at its beginning, and the rest."""
-    if bold := re.match(r"\*\*(.+?)\*\*", point):
-        return bold[1], point[bold.end() :]
-    return "", point
-
-
 def _groups(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
     """The claims by verdict. What does not hold comes first."""
-    lines = [_line(finding, plot) for finding, plot in zip(findings, plots(findings), strict=True)]
+    claims: list[dict[str, Any]] = [
+        {
+            "finding": finding,
+            "claim": finding.claim,
+            "compared": compared(finding),
+            "plot": plot,
+            "tests": finding.tests if len(finding.tests) > 1 else (),
+            "missing": [rival for rival in finding.claim.than if rival not in {test.than for test in finding.tests}],
+            "here": here_said(finding),
+        }
+        for finding, plot in zip(findings, plots(findings), strict=True)
+    ]
     for verdict, meaning in MEANINGS.items():
-        of_verdict = [line for line in lines if line["finding"].verdict == verdict]
-        if of_verdict:
+        if of_verdict := [claim for claim in claims if claim["finding"].verdict == verdict]:
             yield {"verdict": verdict, "id": verdict.replace(" ", "-"), "meaning": meaning, "claims": of_verdict}
-
-
-def _line(finding: Finding, plot: Plot | None) -> dict[str, Any]:
-    tests: list[ClaimTest] = list(finding.tests) if len(finding.tests) > 1 else []
-    missing = [rival for rival in finding.claim.than if rival not in {test.than for test in finding.tests}]
-    return {
-        "finding": finding,
-        "claim": finding.claim,
-        "compared": compared(finding),
-        "plot": plot,
-        "tests": tests,
-        "missing": missing,
-        "here": here_said(finding),
-    }

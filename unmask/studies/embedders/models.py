@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from unmask.designs.design import Design
@@ -156,19 +156,20 @@ class ModelBuilder:
             upcycled = folder.with_name(f"{name}-upcycled")
             if not upcycled.exists() and proven_routers(load_decoder(parent.source)[0]):
                 return [parent]  # it is a mixture of experts already
-            options = UpcycleOptions(making.experts)
-            parent = StudyModel(partial(self._upcycle, parent, options, upcycled), None, lambda: options, parent)
+            options, dense_parent = UpcycleOptions(making.experts), parent
+
+            def make() -> Source:
+                if not upcycled.exists():
+                    say(f"{self.run.source.model}: upcycling")
+                    dense, tokenizer = load_base_language_model(dense_parent.source)
+                    save_upcycled(upcycle(dense, options), tokenizer, upcycled, dense_parent.source.model, options)
+                return replace(self.run.source, model=str(upcycled))
+
+            parent = StudyModel(make, None, lambda: options, dense_parent)
         if making.recipe is None:
             return [parent]
         # each seed has its own folder, so that seeds can be added later
         return [self._trained(making, parent, folder / f"seed{seed}", seed) for seed in making.seeds or self.plan.seeds]
-
-    def _upcycle(self, parent: StudyModel, options: UpcycleOptions, folder: Path) -> Source:
-        if not folder.exists():
-            say(f"{self.run.source.model}: upcycling")
-            dense, tokenizer = load_base_language_model(parent.source)
-            save_upcycled(upcycle(dense, options), tokenizer, folder, parent.source.model, options)
-        return replace(self.run.source, model=str(folder))
 
     def _trained(self, making: Making, parent: StudyModel, folder: Path, seed: int) -> StudyModel:
         def recipe(base: str) -> Recipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -11,10 +11,9 @@ from pydantic import Field
 
 from unmask.designs.design import Design, parse_designs
 from unmask.designs.prompts import find_prompt
-from unmask.errors import UnmaskError, unknown
-from unmask.studies.claims.claim import Claim, check_names
+from unmask.errors import unknown
+from unmask.studies.claims.claim import Claim
 from unmask.studies.plan import PlanTable, StudyPlan, digest_of, read_plan
-from unmask.tasks.kinds import KINDS
 from unmask.training.recipe import Recipe, load_recipe
 
 BASE: Final = "base"
@@ -113,29 +112,18 @@ class EmbeddersPlan(StudyPlan):
     @property
     def measured(self) -> dict[str, Reading]:
         """The embedders that are measured, by name. One that is read under another prompt is `NAME, PROMPT`."""
-        selected = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
-        variants = {
-            new: self._under(prompt, reading)
-            for name, reading in selected.items()
-            for prompt, new in self._under_other_prompts(name).items()
-        }
-        return selected | variants
-
-    @property
-    def _prompts(self) -> tuple[str, ...]:
-        return self.other_prompts.prompts if self.other_prompts else ()
+        measured = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
+        if (others := self.other_prompts) is not None:
+            for name in [name for name in measured if name in others.of]:
+                for prompt, new_name in zip(others.prompts, self.under_all_prompts(name)[1:], strict=True):
+                    design = replace(measured[name].parsed, prompt=prompt).name
+                    measured[new_name] = measured[name].model_copy(update={"design": design, "kinds": others.kinds})
+        return measured
 
     def under_all_prompts(self, name: str) -> list[str]:
         """The names of an embedder under every prompt that it is read under, its own first."""
-        return [name, *self._under_other_prompts(name).values()]
-
-    def _under_other_prompts(self, name: str) -> dict[str, str]:
-        return {prompt: f"{name}, {prompt}" for prompt in self._prompts if self.other_prompts and name in self.other_prompts.of}
-
-    def _under(self, prompt: str, reading: Reading) -> Reading:
-        assert self.other_prompts is not None
-        design = replace(reading.parsed, prompt=prompt).name
-        return reading.model_copy(update={"design": design, "kinds": self.other_prompts.kinds})
+        others = self.other_prompts
+        return [name, *(f"{name}, {prompt}" for prompt in (others.prompts if others and name in others.of else ()))]
 
     def rests_on(self, scale: str) -> dict[str, str]:
         """Digests of the designs and recipes of the embedders that are measured, by name."""
@@ -143,17 +131,13 @@ class EmbeddersPlan(StudyPlan):
         for name, reading in self.measured.items():
             templates = [find_prompt(prompt).template for prompt in reading.parsed.prompts]
             digests[f"embedder {name}"] = digest_of([reading.parsed, templates])
-            for model in self._makings(reading.model):
+            model = reading.model
+            while model != BASE:
                 recipe = self.made[model].recipe_at(scale)
                 if recipe is not None:
                     digests[f"model {model}"] = digest_of(recipe.model_dump(exclude=NOT_TRAINING))
+                model = self.made[model].of
         return digests
-
-    def _makings(self, model: str) -> Iterator[str]:
-        """A model, what it is made of, and so on, down to the base."""
-        while model != BASE:
-            yield model
-            model = self.made[model].of
 
 
 def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str | None = None) -> EmbeddersPlan:
@@ -166,24 +150,11 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     if model in plan.on:
         part = [f"{key}={json.dumps(value)}" for key, value in plan.on[model].model_dump(mode="json").items()]
         plan = read_plan(study, EmbeddersPlan, scale, [*part, *settings])
-    models = [BASE, *plan.made]
-    for model in (*(reading.model for reading in plan.embedders.values()), *(making.of for making in plan.made.values())):
-        if model not in models:
-            raise unknown(f"model of the study '{study}'", model, models)
-    for reading in (*plan.embedders.values(), *plan.measured.values()):
-        _ = reading.parsed
-    of_prompts = plan.other_prompts.of if plan.other_prompts else ()
-    for name in (*plan.only, *(name for part in plan.on.values() for name in part.only), *of_prompts):
+    for name in plan.only:
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
-    check_names(plan.claims, agreement=True)
-    _check_prompts(plan)
-    for claim in plan.claims:
-        for name in (claim.better, *claim.than) if claim.better else ():
-            if name not in plan.embedders:
-                raise unknown(f"embedder of claim '{claim.id}'", name, plan.embedders)
-        if claim.agreement:
-            _check_agreement(plan, claim)
+    for reading in plan.measured.values():
+        _ = reading.parsed  # a wrong design is reported before anything is trained
     claims = (
         claim if claim.untestable else claim.model_copy(update={"how": " ".join(filter(None, (claim.how, plan.how)))})
         for claim in plan.claims
@@ -194,30 +165,3 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
 def allowed(plan: EmbeddersPlan) -> dict[str, list[str]]:
     """What a setting may hold, by the key of the setting."""
     return {"only": list(plan.embedders)}
-
-
-def _check_prompts(plan: EmbeddersPlan) -> None:
-    """Raise UnmaskError for a kind of task that does not exist, or if an embedder would be read twice under one prompt."""
-    other_prompts = plan.other_prompts
-    for kind in (
-        *(kind for reading in plan.embedders.values() for kind in reading.kinds),
-        *(other_prompts.kinds if other_prompts else ()),
-    ):
-        if kind not in KINDS:
-            raise unknown("kind of task", kind, KINDS)
-    for name in other_prompts.of if other_prompts else ():
-        prompts = [plan.embedders[name].parsed.prompt, *plan._prompts]
-        if twice := [prompt for prompt in prompts if prompts.count(prompt) > 1]:
-            raise UnmaskError(
-                f"'{name}' would be read twice under the prompt '{twice[0]}'. Name each of the other prompts once."
-            )
-
-
-def _check_agreement(plan: EmbeddersPlan, claim: Claim) -> None:
-    """Raise UnmaskError for a claim about agreement whose sides are not two embedders of one model under the same other prompts."""
-    sides = (claim.better, *claim.than)
-    names = plan.other_prompts.of if plan.other_prompts else ()
-    if len(sides) != 2 or len({plan.embedders[name].model for name in sides}) > 1 or not set(sides) <= set(names):
-        raise UnmaskError(
-            f"Claim '{claim.id}' is about agreement. It needs two embedders of one model, and `other_prompts.of` has to name both: {names}."
-        )

@@ -237,19 +237,28 @@ class Row:
     def of(cls, name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTest]) -> Row:
         """The row of a configuration."""
         seeds = list(cells[name].values())
-        first, base = seeds[0], bases[CONFIGURATIONS[name].domains]
+        base, choice = bases[CONFIGURATIONS[name].domains], CONFIGURATIONS[name].choice
         routed = [cell for cell in seeds if cell.shares is not None]
+        # a choice without training has the standard router's sum of gates, or 1 by its definition
+        with_gates = cells.get(STANDARD if choice else name, {}).values()
+        strengths = [cell.strength for cell in with_gates if cell.strength is not None]
+        mean_strength = float(np.mean(strengths)) if strengths else None
         return cls(
-            name,
-            len(seeds),
-            float(np.mean([information(cell) for cell in routed])) if routed else None,
-            float(np.mean([best_information(cell) for cell in routed])) if routed else None,
-            routed[0].shares.shape[1] if routed and routed[0].shares is not None else 0,
-            _strength(name, cells),
-            float(np.mean([_gain(cell, base) for cell in seeds])),
-            {design: 100 * float(np.mean([list(cell.scores[design].values()) for cell in seeds])) for design in first.scores},
-            {measure: float(np.mean([cell.routing[measure]["corrected"] for cell in seeds])) for measure in first.routing},
-            tests,
+            name=name,
+            seeds=len(seeds),
+            information=float(np.mean([information(cell) for cell in routed])) if routed else None,
+            best_information=float(np.mean([best_information(cell) for cell in routed])) if routed else None,
+            points=routed[0].shares.shape[1] if routed and routed[0].shares is not None else 0,
+            strength=mean_strength if choice in (None, "random") else 1.0,
+            gain=float(np.mean([_gain(cell, base) for cell in seeds])),
+            scores={
+                design: 100 * float(np.mean([list(cell.scores[design].values()) for cell in seeds]))
+                for design in seeds[0].scores
+            },
+            measures={
+                measure: float(np.mean([cell.routing[measure]["corrected"] for cell in seeds])) for measure in seeds[0].routing
+            },
+            tests=tests,
         )
 
 
@@ -266,16 +275,6 @@ def rows_of(cells: Cells, bases: Bases) -> list[Row]:
         for name, test in zip(family, with_holm([tests[name][yardstick] for name in family]), strict=True):
             tests[name][yardstick] = test
     return [Row.of(name, cells, bases, tests.get(name, {})) for name in cells]
-
-
-def _strength(name: str, cells: Cells) -> float | None:
-    """The mean sum of a token's gates. A choice without training has the standard router's, or 1 by its definition."""
-    choice = CONFIGURATIONS[name].choice
-    if choice is not None and choice != "random":
-        return 1.0
-    seeds = cells.get(STANDARD if choice else name, {}).values()
-    strengths = [cell.strength for cell in seeds if cell.strength is not None]
-    return float(np.mean(strengths)) if strengths else None
 
 
 def tests_as_json(tests: Mapping[Yardstick, PairedTest]) -> dict[str, Any]:

@@ -211,7 +211,8 @@ class CellMeasurements:
 
 def _cell(record: CellRecord, counts: NDArray[Any], fresh: bool) -> Cell:
     shares = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1) if record.routing else None
-    return Cell(record.likelihood, record.routing, record.scores, shares, record.strength, fresh, record.experts)
+    values = {name: getattr(record, name) for name in ("likelihood", "routing", "scores", "strength", "experts")}
+    return Cell(**values, shares=shares, fresh=fresh)
 
 
 def response_choices(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -15,10 +15,10 @@ from unmask.io.files import inside, make_folder
 from unmask.io.rows import field, read_rows
 from unmask.moe.experts.lessons.lessons import Lesson, keep_lessons, read_seeds, split
 from unmask.starter import lessons_file
-from unmask.studies.claims.claim import Claim, check_names
+from unmask.studies.claims.claim import Claim
 from unmask.studies.mixtures import LearningPlan
 from unmask.studies.plan import PlanTable, read_plan
-from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, Yardstick, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
 
 PAPER: Final = "Router configurations"
 
@@ -65,29 +65,11 @@ def allowed(_: RoutersPlan) -> dict[str, list[str]]:
 def load_plan(study: str, scale: str, settings: Iterable[str] = (), _: str | None = None) -> RoutersPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
     plan = read_plan(study, RoutersPlan, scale, settings)
-    check_names(plan.claims)
-    for claim in plan.claims:
-        for name in (claim.better, *claim.than):
-            if name not in CONFIGURATIONS:
-                raise unknown(f"configuration of claim '{claim.id}'", name, CONFIGURATIONS)
-        if len(claim.kinds) != 1 or claim.kinds[0] not in get_args(Yardstick):
-            raise UnmaskError(
-                f"routers: the kind of claim '{claim.id}' must be one yardstick: {', '.join(get_args(Yardstick))}."
-            )
     for name in plan.configurations:
         if name not in CONFIGURATIONS:
             raise unknown("configuration", name, CONFIGURATIONS)
-        configuration = CONFIGURATIONS[name]
         if (reference := reference_of(name)) not in plan.configurations:
             raise UnmaskError(f"routers: '{name}' is compared with '{reference}', so the configurations must have it too.")
-        domains = plan.domains.get(configuration.domains)
-        if domains is None:
-            raise UnmaskError(f"routers: '{name}' needs the domains '{configuration.domains}', and the plan has no such set.")
-        if configuration.experts and len(domains) % configuration.experts:
-            raise UnmaskError(f"routers: {len(domains)} domains cannot be shared equally by {configuration.experts} experts.")
-    for domains in plan.domains.values():
-        for name in domains:
-            inside(Path(), name)  # the name of a domain is used for folders
     if both := set(plan.seeds) & set(plan.fresh_seeds):
         raise UnmaskError(f"routers: seed {min(both)} is not fresh, because the study uses it too.")
     if STANDARD not in plan.configurations:

@@ -120,26 +120,20 @@ def write_lessons(source: Source, data: StudyData, folder: Path, number: int, *,
 
 def check_tests(plan: SelfMoEPlan, root: Path) -> None:
     """Raise UnmaskError for ability tests that do not exist, lack their files or may not run code. This avoids hours of wasted work."""
-    for name, file in plan.abilities.items():
-        find_test(name)
-        if file and not (root / file).is_file():
+    for table, files, check in (
+        ("abilities", plan.abilities, find_test),
+        ("answers", plan.requested_answers, find_test),
+        ("multiple_choice", plan.requested_choices, require_multiple_choice),
+    ):
+        for name, file in files.items():
+            check(name)
+            path = _sampled(file, root)[0] if file else None
+            if (path is None and table == "abilities") or (path is not None and path.is_file()):
+                continue  # abilities without a file: the harness fetches the data
+            fetched = f", let the harness fetch the data (--set abilities.{name}='')" * (table == "abilities")
             raise UnmaskError(
-                f"The file of the ability test '{name}' does not exist: '{root / file}'. Give the folder of the data sets (--data), let "
-                f"the harness fetch the data (--set abilities.{name}=''), or leave the test out (--set abilities.{name}=false)."
-            )
-    for name, file in plan.requested_answers.items():
-        find_test(name)
-        if not file or not (root / file).is_file():
-            raise UnmaskError(
-                f"The answers of the ability test '{name}' need a file, and '{root / file}' does not exist. Give the folder of the data "
-                f"sets (--data), or leave the test out (--set answers.{name}=false)."
-            )
-    for name, file in plan.requested_choices.items():
-        require_multiple_choice(name)
-        if not _sampled(file, root)[0].is_file():
-            raise UnmaskError(
-                f"The multiple choice of the ability test '{name}' needs a file, and '{_sampled(file, root)[0]}' does not exist. Give "
-                f"the folder of the data sets (--data), or leave the test out (--set multiple_choice.{name}=false)."
+                f"The file of the ability test '{name}' ({table}) does not exist: '{path or root}'. Give the folder of the data sets "
+                f"(--data){fetched}, or leave the test out (--set {table}.{name}=false)."
             )
     if not plan.run_code and (code := [name for name in plan.requested_abilities if TESTS[name].asked == "code"]):
         raise UnmaskError(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import Field
 
 from unmask.errors import UnmaskError, unknown
-from unmask.io.files import inside
 from unmask.moe.experts.lessons.domain import load_domain
 from unmask.moe.experts.lessons.specialise import FEWEST_SEEDS
 from unmask.moe.experts.router import Balance, RouterOptions
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.names import Average
-from unmask.studies.claims.claim import Claim, check_names
+from unmask.studies.claims.claim import Claim
 from unmask.studies.mixtures import LearningPlan
 from unmask.studies.plan import digest_of, read_plan
 
@@ -105,21 +102,17 @@ class SelfMoEPlan(LearningPlan):
     @property
     def requested_abilities(self) -> dict[str, str]:
         """The ability tests with their files, without those that are left out."""
-        return _requested(self.abilities)
+        return {name: file for name, file in self.abilities.items() if file is not False}
 
     @property
     def requested_answers(self) -> dict[str, str]:
         """The tests whose right answers are measured, with their files."""
-        return _requested(self.answers)
+        return {name: file for name, file in self.answers.items() if file is not False}
 
     @property
     def requested_choices(self) -> dict[str, str]:
         """The tests that are asked as a choice, with their files."""
-        return _requested(self.multiple_choice)
-
-
-def _requested(tests: Mapping[str, str | Literal[False]]) -> dict[str, str]:
-    return {name: file for name, file in tests.items() if file is not False}
+        return {name: file for name, file in self.multiple_choice.items() if file is not False}
 
 
 def allowed(_: SelfMoEPlan) -> dict[str, list[str]]:
@@ -130,15 +123,6 @@ def allowed(_: SelfMoEPlan) -> dict[str, list[str]]:
 def load_plan(study: str, scale: str, settings: Iterable[str] = (), _: str | None = None) -> SelfMoEPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
     plan = read_plan(study, SelfMoEPlan, scale, settings)
-    check_names(plan.claims)
-    for name in plan.seeds:
-        inside(Path(), name)  # the name of a domain is used for folders
-        if not re.fullmatch(r"[\w-]+", name):  # a domain could otherwise clash with a row such as "expert math, renormalised"
-            raise UnmaskError(f"self-moe: '{name}' is not one word. Name a domain with letters, digits, '-' and '_' only.")
-        if name == INSTANCE:
-            raise UnmaskError(
-                f"self-moe: '{name}' is the name of the expert of all domains together. Choose another name for this domain."
-            )
     if large := [size for size in plan.sizes if size >= plan.number]:
         raise UnmaskError(f"self-moe: sizes have to be below number ({plan.number}), and {large[0]} is not.")
     if plan.written and plan.lessons == "written":

@@ -28,12 +28,6 @@ export function get(path) {
   return answer(path, {});
 }
 
-/** Send a file. options: of the query; its name is added. */
-export function upload(path, file, options = {}) {
-  const query = new URLSearchParams({ ...options, name: file.name });
-  return answer(path + "?" + query, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file });
-}
-
 export function post(path, body, signal) {
   return answer(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
 }

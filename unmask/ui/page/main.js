@@ -4,11 +4,10 @@ import { compareView } from "./compare.js";
 import { setUpDesigns } from "./designs.js";
 import { byId, setProblem, several, shown } from "./dom.js";
 import { mapView } from "./map.js";
-import { reportsView } from "./reports.js";
 import { routingView } from "./routing.js";
 import { tokensView } from "./tokens.js";
 
-const VIEWS = { compare: compareView, tokens: tokensView, routing: routingView, map: mapView, reports: reportsView };
+const VIEWS = { compare: compareView, tokens: tokensView, routing: routingView, map: mapView };
 let names = Object.keys(VIEWS); // of the views that this model has
 const views = {};
 

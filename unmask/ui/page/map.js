@@ -2,7 +2,6 @@
 import { Refused, get, post } from "./api.js";
 import { badge, chosen } from "./designs.js";
 import { brief, choiceOf, count, decimal, element, quoted, setProblem, several, shown } from "./dom.js";
-import { fileForm } from "./file_form.js";
 import { MapCanvas, REST, STYLES, addShape, styleOf } from "./map_canvas.js";
 
 const PLAIN = { colour: "--accent", shape: "circle" };
@@ -13,39 +12,12 @@ const LAYOUTS = { pca: "PCA", "t-sne": "t-SNE" };
 const SEARCHES = { words: "words in a text", meaning: "a sentence or a topic" };
 
 export function mapView(section, state) {
-  let view = null;
-  const form = fileForm({
-    path: "/api/corpus",
-    label: "File of texts (txt, jsonl, csv, tsv or parquet)",
-    fields: [
-      ["column", "Column of the texts", "text", ""],
-      ["label", "Column of labels", "", "none"],
-    ],
-    action: "Open",
-    limit: state.limits.upload,
-    remedy: "unmask ui -m MODEL --corpus FILE",
-    done: (corpus) => {
-      draw(corpus);
-      view.show();
-    },
-  });
-
-  function draw(corpus) {
-    if (view) view.hide();
-    section.replaceChildren();
-    view = corpus && new MapView(section, { ...state, corpus });
-    if (view) section.append(element("details", { class: "other" }, element("summary", {}, "Open another file"), form));
-    else {
-      section.append(
-        element("h2", {}, "Map of a corpus"),
-        element("p", { class: "intro" }, "Open a file of texts to see them as points, or start the page with ", element("code", {}, "unmask ui -m " + shown(state.model) + " --corpus texts.jsonl"), "."),
-        form,
-      );
-    }
-  }
-
-  draw(state.corpus);
-  return { show: () => view && view.show(), hide: () => view && view.hide(), designsChanged: () => view && view.designsChanged() };
+  if (state.corpus) return new MapView(section, state);
+  section.append(
+    element("h2", {}, "Map of a corpus"),
+    element("p", { class: "intro" }, "To see texts as points, start the page with ", element("code", {}, "unmask ui -m " + shown(state.model) + " --corpus texts.jsonl"), "."),
+  );
+  return {};
 }
 
 class MapView {
@@ -164,7 +136,7 @@ class MapView {
       name = names[this.place];
       if (name !== this.shownDesign || layout !== this.shownLayout) this.clear();
       this.corpus = this.corpus || (await get("/api/corpus"));
-      const answer = await post("/api/map", { corpus: this.state.corpus.number, design: name, layout });
+      const answer = await post("/api/map", { design: name, layout });
       if (this.isLeft(name, layout) || !this.open) return;
       if (answer.ready) this.ready(name, layout, answer);
       else this.progress(answer);
@@ -288,7 +260,7 @@ class MapView {
     if (!this.shownDesign) return; // the search is repeated when the map is ready
     this.heading.textContent = "Searching …";
     try {
-      const answer = await post(path, { corpus: this.state.corpus.number, ...body }, signal);
+      const answer = await post(path, { ...body }, signal);
       if (signal.aborted) return;
       this.matches = new Set(answer.places);
       this.cosines = answer.cosines ? new Map(answer.places.map((place, at) => [place, answer.cosines[at]])) : null;
@@ -339,7 +311,7 @@ class MapView {
   async select(place) {
     const asking = ++this.asking;
     try {
-      const answer = await post("/api/neighbours", { corpus: this.state.corpus.number, design: this.shownDesign, place });
+      const answer = await post("/api/neighbours", { design: this.shownDesign, place });
       if (asking !== this.asking) return;
       this.selected = place;
       this.drawing.chosen = place;

@@ -24,10 +24,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unmask.encoding.words import composed, keyword_spans, without_surrogates
+from unmask.encoding.words import composed, keyword_spans
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, only_writer_of
 from unmask.io.rows import Row, field, read_rows
+from unmask.io.unicode import without_surrogates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
