@@ -157,7 +157,7 @@ def _lead(record: RoutingRecord, groups: Sequence[MeasureGroup]) -> str:
     found = [(row, group.title.removeprefix("Label: ")) for group in groups for row in group.rows if row.name == "information"]
     if not found:
         return "Which experts its tokens go to, layer by layer."
-    row, label = max(found, key=lambda one: one[0].value)
+    row, label = max(found, key=lambda measure: measure[0].value)
     if row.low is None or row.low <= 0:
         evidence = f"information {number(row.value)}, interval {number(row.low)} to {number(row.high)}; 0 is chance"
         return f"The choice of an expert tells nothing certain about \u201c{label}\u201d ({evidence})."
