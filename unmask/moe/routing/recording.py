@@ -130,7 +130,7 @@ def record_routing(
         if before is None:
             settings.write(folder / RECORD)
         elif before.digest != settings.digest:
-            old, new = (one.model_dump(mode="json", exclude={"model", "provenance"}) for one in (before, settings))
+            old, new = (record.model_dump(mode="json", exclude={"model", "provenance"}) for record in (before, settings))
             changes = differences(old, new)
             raise UnmaskError(f"'{folder}' holds a record of something else: {'; '.join(changes[:3])}. Give another folder.")
         record = RoutingRecord(folder, before or settings)
@@ -140,7 +140,13 @@ def record_routing(
                 if not is_whole(part_path, record.settings):
                     with atomic_folder(part_path, replaces=lambda _: True) as scratch:
                         _record_part(
-                            scratch, backbone, list(layout.values()), record.settings, texts, tokenized, range(start, end)
+                            scratch,
+                            backbone,
+                            list(layout.values()),
+                            record.settings,
+                            texts=texts,
+                            tokenized=tokenized,
+                            numbers=range(start, end),
                         )
                         seal(scratch)
                 advance(end - start)
