@@ -17,8 +17,8 @@ import numpy as np
 from scipy.stats import binom
 
 from benchmarks._common import head, row, start
-from unmask.statistics.bootstrap import Items, score
-from unmask.statistics.paired import bootstrap_tasks, difference_test, sign_flip_p, task_changes
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.paired import SampledScores, compare_on_items, sign_flip_p, task_changes
 
 RESAMPLES = 2800
 LEVELS = (0.05, 0.05 / 28)
@@ -32,8 +32,8 @@ def p_values(items: int, better: int, worse: int) -> tuple[float, float]:
     a, b = (Items("mean", {"value": values}) for values in (first, second))
     exact = sign_flip_p(task_changes([[a]], [[b]]))  # type: ignore[arg-type]
     assert exact is not None
-    samples_a, samples_b = (bootstrap_tasks([design], RESAMPLES) for design in (a, b))
-    return difference_test(samples_a, samples_b, [score(a)], [score(b)], items).p, exact
+    sampled = (SampledScores.draw([[design]], RESAMPLES) for design in (a, b))
+    return compare_on_items(*sampled, interaction=True).p, exact  # without the sign-flip test
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,7 +4,7 @@
     python -m benchmarks.scale --measure 2000
 
 The first form computes from its options only. The second measures the sizes that it computes with, on 2000 random vectors: bytes of a
-document in a parquet file that `unmask embed` writes, and in an index file of usearch (HNSW).
+document in a parquet file that `unmask embed` writes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from unmask.encoding.quantization import PRECISIONS, finish
 
 BYTES = {"float32": 2311.0, "float16": 1111.0, "int8": 585.0, "binary": 80.0}
 """Bytes of a document in a parquet file with its id, at 576 dimensions, as `--measure` printed them."""
-INDEX_BYTES = {"float32": 2452.0, "float16": 1300.0, "int8": 724.0, "binary": 220.0}
-"""The same in an index file of usearch."""
 MACHINES = (1, 10, 1000)
 HOUR = 3600.0
 
@@ -62,10 +60,9 @@ def compute(args: argparse.Namespace) -> None:
     row("a failure somewhere", *(f"every {duration(HOUR / (args.failure_rate * count))}" for count in MACHINES))
     check = args.documents * BYTES["float32"] / (args.read_megabytes * 1e6)
     row("check of all float32 files", *(duration(check / count) for count in MACHINES))
-    head("precision", "bytes of a document", "files", "index")
+    head("precision", "bytes of a document", "files")
     for precision in PRECISIONS:
-        terabytes = (f"{sizes[precision] * args.documents / 1e12:,.2f} TB" for sizes in (BYTES, INDEX_BYTES))
-        row(f"`{precision}`", f"{BYTES[precision]:,.0f}", *terabytes)
+        row(f"`{precision}`", f"{BYTES[precision]:,.0f}", f"{BYTES[precision] * args.documents / 1e12:,.2f} TB")
 
 
 def duration(seconds: float) -> str:
@@ -78,24 +75,19 @@ def duration(seconds: float) -> str:
 
 def measure(count: int, dim: int) -> None:
     """Bytes of a vector in each kind of file. Values are random: real ones compress as little."""
-    from usearch.index import Index
-
     from unmask.bulk.vector_writers import WRITERS, Block, Layout
 
     vectors = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
-    head("precision", "parquet", "usearch")
+    head("precision", "parquet")
     with tempfile.TemporaryDirectory() as folder:
-        for precision, usearch_type in zip(PRECISIONS, ("f32", "f16", "i8", "b1"), strict=True):
-            parquet, usearch = Path(folder) / f"{precision}.parquet", Path(folder) / f"{precision}.usearch"
+        for precision in PRECISIONS:
+            parquet = Path(folder) / f"{precision}.parquet"
             written = finish(vectors, None, True, precision)
             with WRITERS[".parquet"](parquet, Layout(written.shape[1], written.dtype)) as write:
                 for begin in range(0, count, 4096):
                     part = written[begin : begin + 4096]
                     write(Block([f"corpus/part-00001.jsonl.gz:{begin + k}" for k in range(len(part))], part, {}))
-            index = Index(ndim=dim, metric="hamming" if precision == "binary" else "cos", dtype=usearch_type)
-            index.add(np.arange(count), written, threads=1)
-            index.save(str(usearch))
-            row(f"`{precision}`", *(f"{file.stat().st_size / count:.0f}" for file in (parquet, usearch)))
+            row(f"`{precision}`", f"{parquet.stat().st_size / count:.0f}")
 
 
 if __name__ == "__main__":

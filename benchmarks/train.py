@@ -36,7 +36,14 @@ def main(words: Sequence[str] | None = None) -> None:
     args = start(__file__, __doc__, words, steps=(6, 1), length=(128, 64), batch=(32, 4))
     with tempfile.TemporaryDirectory() as scratch:
         folder = bundled_triples(Path(scratch)) if args.smoke else data(TRIPLES)
-        stage = {"data": ["triples"], "steps": args.steps + 1, "batch": args.batch, "lr": 2e-4, "max_length": args.length}
+        stage = {
+            "data": ["triples"],
+            "steps": args.steps + 1,
+            "save_every": 1000,
+            "batch": args.batch,
+            "lr": 2e-4,
+            "max_length": args.length,
+        }
         recipe = Recipe.model_validate(
             {"name": "benchmark", "model": args.model, "designs": ["prompteol"], "stages": ["contrastive"],
              "data": {"triples": {"path": TRIPLES}}, "contrastive": {**stage, "cache_tokens": 1 << 20}}
@@ -122,7 +129,7 @@ def run_loop(recipe: Recipe, prepared: Any) -> float:
             times.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
-        options = arguments(recipe.contrastive, Path(folder), 0, True, evaluates=False, saves=False)  # type: ignore[arg-type]
+        options = arguments(recipe.contrastive, Path(folder), 0, True, evaluates=False)  # type: ignore[arg-type]
         loop = Loop(prepared.module, options, prepared.rows, prepared.collate, prepared.objective, None, [Clock()])
         loop.remove_callback(PrinterCallback)
         loop.train()

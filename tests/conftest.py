@@ -66,7 +66,7 @@ from unmask.embedder import Embedder
 SLOW = (
     "abuse/", "bulk/test_kills", "bulk/test_memory", "bulk/test_on_ray", "bulk/test_workers",
     "evaluation/test_compare", "evaluation/test_damage", "evaluation/test_kills", "evaluation/test_power",
-    "evaluation/test_recommend", "evaluation/test_word_scores", "experts/lessons/test_pool", "experts/test_abilities",
+    "evaluation/test_recommend", "evaluation/test_word_scores", "experts/test_abilities",
     "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training",
     "models/test_model_types", "moe/routing/",
     "probing/test_analyses", "probing/test_clusters", "probing/test_command", "probing/test_prefixes", "reporting/test_browser",

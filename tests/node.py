@@ -15,11 +15,6 @@ def module(name: str) -> str:
     return json.dumps((files("unmask.ui") / "page" / name).as_uri())  # type: ignore[attr-defined]
 
 
-def atlas(*names: str) -> str:
-    """Scripts of the atlas, in a row. A test that draws gives them a `document`."""
-    return "".join((files("unmask.moe.atlas") / "page" / name).read_text(encoding="utf-8") for name in names)
-
-
 def value_of(script: str) -> Any:
     """What `result` is after a script, which may use `import` and `await`. The script fails the test if it throws."""
     node = compute_driver_executable()[0]

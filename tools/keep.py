@@ -34,10 +34,18 @@ OF_TEST: Final = (
     "p_holm",
     "effect",
     "effect_name",
-    "told_apart",
+    "is_significant",
     "family",
 )
-OF_STUDY: Final = ("base_weights", "dtype", "scores", "configurations", "correlations", "contest", *StudyResults.model_fields)
+OF_STUDY: Final = (
+    "base_weights",
+    "dtype",
+    "scores",
+    "configurations",
+    "correlations",
+    "replication",
+    *StudyResults.model_fields,
+)
 VALUES: Final = (
     *("study.json", "scores/results.jsonl", "scores/failures.jsonl", "scores/items/*.npz", "models/*/seed*.json"),
     *("cells/*/*/cell.json", "cells/*/*/counts.npz"),

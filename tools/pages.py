@@ -166,7 +166,7 @@ def _means(result: Result, columns: Mapping[str, Callable[[Result], float | None
 def _tests(result: Result, effects: bool = False) -> str:
     rows = []
     for test in result["tests"]:
-        difference = _bold(f"{100 * test['difference']:+.1f}", test["told_apart"])
+        difference = _bold(f"{100 * test['difference']:+.1f}", test["is_significant"])
         effect = ["" if test["effect"] is None else f"{test['effect']:.2f}"] if effects else []
         pair = f"`{test['a']}` minus `{test['b']}`"
         rows.append((pair, difference, _interval(test["interval"]), f"{test['p_holm']:.4f}", *effect))
@@ -185,7 +185,7 @@ def _ties(result: Result) -> str:
         families.setdefault(test["family"], []).append(test)
     sentences = []
     for family, tests in families.items():
-        ties = [enumeration([f"`{test['a']}`", f"`{test['b']}`"]) for test in tests if not test["told_apart"]]
+        ties = [enumeration([f"`{test['a']}`", f"`{test['b']}`"]) for test in tests if not test["is_significant"]]
         different = len(tests) - len(ties)
         exceptions = f"{different} {'is' if different == 1 else 'are'} significantly different: all except {'; '.join(ties)}."
         sentences.append(f"Of {family}, {exceptions if ties else 'all are significantly different.'}")

@@ -8,6 +8,7 @@ vectors = embedder.encode(["A man plays a guitar.", "Someone makes music."])
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from unmask.moe.mixture.mixture_folder import Mixture
 
     __version__: str
+
+# on import, torchao reports the kernels of other GPUs, and torch that parts of torchao are deprecated
+for _library in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_library).setLevel(logging.ERROR)
 
 __all__ = ["AttentionError", "Design", "Embedder", "Mixture", "UnmaskError", "__version__"]
 _HOMES = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design, as_design
 from unmask.designs.prompts import takes_instruction
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.chunking import Chunking, Chunks, encode_chunks
+from unmask.encoding.chunking import UNITS, Chunking, Chunks, Unit, Units, encode_chunks
 from unmask.encoding.encoder import Encoder, Tally, warn_of_truncation
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Vectors
@@ -39,6 +39,7 @@ from unmask.io.threads import lock_of
 from unmask.models.decoder import without_head
 from unmask.models.digests import digest_of_tensors
 from unmask.models.loading import Source, dtype_name, load_decoder
+from unmask.models.placement import as_device_map
 from unmask.models.source import as_adapters, short_name
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ class Embedder:
         revision: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
+        device_map: str | Mapping[str, str | int] | None = None,
+        quantize: str | None = None,
         attn_implementation: str | None = None,
         trust_remote_code: bool = False,
         max_length: int | None = None,
@@ -167,6 +170,9 @@ class Embedder:
                 The design of a model that sentence-transformers saved must be given.
             adapter: one PEFT adapter, or several that were trained on top of each other, the lowest first; several are merged into the
                 weights in this order.
+            device_map: in place of a device, spread the model over GPUs, main memory and disk: "auto", "balanced", or a table of modules
+                and devices.
+            quantize: hold the weights of linear layers in "8bit" (package torchao) or "4bit" (package bitsandbytes).
             merge, revision, dtype, device, attn_implementation, trust_remote_code: see Source.
             max_length: most tokens of one text with its prompt. Default: the limit of a saved embedder, else 512.
             batch_tokens: most tokens of one batch, padding included.
@@ -177,7 +183,18 @@ class Embedder:
         from unmask.saving.folder import EmbedderParts, read_saved
 
         adapters = as_adapters(adapter)
-        source = Source(str(model), revision, adapters, merge, dtype, device, attn_implementation, trust_remote_code)
+        source = Source(
+            str(model),
+            revision,
+            adapters,
+            merge,
+            dtype=dtype,
+            device=device,
+            device_map=as_device_map(device_map),
+            quantize=quantize,
+            attn_implementation=attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
         saved = read_saved(source.model, revision, adapters, names_design=bool(design))
         if saved is None:
             parsed = as_design(design or DEFAULT_DESIGN)
@@ -371,6 +388,35 @@ class Embedder:
         )[self.design]
         warn_of_truncation([index - texts_before for index in tally.cut[cuts_before:]], len(documents), self.max_length)
         return replace(chunks, vectors=finish(np.asarray(chunks.vectors, np.float32), dim, normalize, precision))
+
+    def encode_tokens(
+        self,
+        texts: Iterable[str],
+        unit: Unit = "token",
+        *,
+        instruction: str | None = None,
+        instruction_name: str | None = None,
+        normalize: bool = False,
+        show_progress: bool | None = None,
+    ) -> Chunks:
+        """A vector for each token or word of each text, from one reading of the text. Other options are as in `encode`.
+
+        `chunks.texts(texts)` are the tokens or words as characters of the texts. A word is what stands between white space; its vector is
+        pooled over its tokens by the pooling of the design. Texts longer than max_length are read in windows. Raises UnmaskError for a
+        design that continues after the text or repeats it.
+        """
+        if unit not in UNITS:
+            raise unknown("unit", unit, UNITS)
+        documents = _as_texts(texts)
+        chunks = encode_chunks(
+            self.encoder,
+            {self.design: self.fitted},
+            documents,
+            Units(unit),
+            instruction=self._instruction(instruction, instruction_name),
+            show_progress=show_progress,
+        )[self.design]
+        return replace(chunks, vectors=finish(np.asarray(chunks.vectors, np.float32), None, normalize, "float32"))
 
     def encode_query(self, texts: Iterable[str], **options: object) -> AnyVectors:
         """As encode, with the instruction named "query" if there is one."""

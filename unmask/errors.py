@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "Stemmer": "PyStemmer"}  # modules whose package has another name
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules whose package has another name
 
 
 class UnmaskError(ValueError):

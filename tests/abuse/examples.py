@@ -54,7 +54,8 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         ("{in}", "-d", "mean", "-o", "{out}", *PICO), "texts.jsonl", "vectors.npy", ("vectors.npy.manifest.json",), "text"
     ),
     ("index",): Example(
-        ("{in}", "-d", "mean", "--store", "usearch", "-o", "{out}", *PICO), "texts.jsonl", "new-index", column="text"
+        ("{in}", "-d", "mean", "-o", "{out}", *PICO), "texts.jsonl", "new-index", column="text",
+        timed=("*.lance", "*.manifest", "*.txn", "*_hint.json", "checksums.json"),  # LanceDB draws the names of its files
     ),
     ("search",): Example(("indexed", "a guitar", "--mode", "hybrid", "--device", "cpu")),
     ("serve",): Example(("pico", "-d", "mean,last", "--port", "0", "--check", *CPU)),

@@ -170,7 +170,8 @@ def _goes_on(case: Case, path: tuple[str, ...], chance: random.Random, finished:
 
 
 def test_a_damaged_model_in_the_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unmask.models.bundled import cache_folder, resolve
+    from unmask.io.paths import cache_folder
+    from unmask.models.bundled import resolve
 
     monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
     expected = logits(Path(resolve("pico")))

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk.folder import Manifest, embed_folder
-from unmask.bulk.job import EmbedderArguments, Job
+from unmask.bulk.job import Job
+from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.team import ThisProcess
 
 PICO = EmbedderArguments("pico", "causal/plain/mean", {"device": "cpu", "dtype": "float32"})

@@ -15,7 +15,8 @@ import torch
 from tests.bulk.corpora import PICO, content, job_of, letters_of, rows_of, run, write_corpus
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
-from unmask.bulk.job import EmbedderArguments, Job
+from unmask.bulk.job import Job
+from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.single_file import embed_file
 from unmask.bulk.vector_writers import WRITERS, Block, Layout
 from unmask.embedder import Embedder
@@ -55,13 +56,8 @@ def test_rows_are_the_chunks_of_encode_chunks(ending: str, late: bool, embedder:
     assert (manifest["options"]["chunk"], manifest["options"]["overlap"], manifest["options"]["late"]) == (16, 4, late)
 
 
-def test_without_chunks_there_are_no_places(embedder: Embedder, texts: Path, tmp_path: Path) -> None:
-    embed_file(embedder, Job((texts,), tmp_path / "vectors.parquet"))
-    assert pq.read_table(tmp_path / "vectors.parquet").column_names == ["id", "vector"]
-
-
 @WAYS
-def test_a_folder_of_chunks_goes_on_where_it_was_stopped(late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_chunks_resumes_where_it_was_stopped(late: bool, tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus")
     options: dict[str, Any] = {"chunk": 12, "overlap": 3, "late": late, "id_column": "name", "precision": "int8"}
     whole = run(job_of(tmp_path, **options))
@@ -150,17 +146,11 @@ def test_the_manifest_holds_the_measured_loss(precision: Any, embedder: Embedder
     assert json.loads(job.manifest.read_text())["precision_loss"] == expected.as_json()
 
 
-def test_float32_has_no_loss(embedder: Embedder, texts: Path, tmp_path: Path) -> None:
-    job = Job((texts,), tmp_path / "vectors.npy")
-    assert embed_file(embedder, job).loss is None
-    assert json.loads(job.manifest.read_text())["precision_loss"] is None
-
-
 def test_a_folder_averages_the_losses_of_its_shards(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus")
     manifest = run(job_of(tmp_path, precision="binary"))
     assert isinstance(manifest.loss, PrecisionLoss) and manifest.loss.vectors == manifest.texts
-    assert 0 < (manifest.loss.spearman or 0) < 1 and "rank correlation" in manifest.told(tmp_path)
+    assert 0 < (manifest.loss.spearman or 0) < 1 and "rank correlation" in manifest.summary(tmp_path)
     records = [json.loads(file.read_text()) for file in (tmp_path / "out" / "records").iterdir()]
     total = sum(record["loss"]["vectors"] * record["loss"]["neighbours"] for record in records)
     assert manifest.loss.neighbours == pytest.approx(total / manifest.loss.vectors)
@@ -169,31 +159,21 @@ def test_a_folder_averages_the_losses_of_its_shards(tmp_path: Path) -> None:
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_mistakes_are_found_before_texts_are_read(texts: Path, tmp_path: Path) -> None:
+    files: list[tuple[dict[str, Any], str]] = [
         ({"overlap": 3}, "Without --chunk there are no chunks"),
         ({"late": True}, "Without --chunk there are no chunks"),
         ({"chunk": 8, "overlap": 5}, r"0 to 4 tokens \(half a chunk\), not 5"),
-        ({"chunk": 8, "output": Path("vectors.npy")}, r"no room for the places of chunks"),
+        ({"chunk": 8, "output": Path("vectors.npy")}, r"holds vectors only"),
         ({"chunk": 8, "keep": ("start",)}, r"a column 'start' of its own"),
-    ],
-)
-def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], message: str, texts: Path) -> None:
-    with pytest.raises(UnmaskError, match=message):
-        Job(**{"inputs": (texts,), "output": Path("vectors.parquet"), **options}).files()
-
-
-@pytest.mark.parametrize(
-    ("design", "options", "message"),
-    [
-        ("causal/eol/last", {"chunk": 8, "late": True}, "nearest design"),
-        ("causal/eol/last", {"chunk": 510}, "leaves .* tokens next to the prompt 'eol'"),
-    ],
-)
-def test_designs_that_cannot_are_refused_before_texts_are_read(
-    design: str, options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+    ]
+    for options, message in files:
+        with pytest.raises(UnmaskError, match=message):
+            Job(**{"inputs": (texts,), "output": Path("vectors.parquet"), **options}).files()
     write_corpus(tmp_path / "corpus")
-    with pytest.raises(UnmaskError, match=message):
-        run(job_of(tmp_path, **options), EmbedderArguments("pico", design, PICO.options))
+    for options, message in (
+        ({"chunk": 8, "late": True}, "nearest design"),
+        ({"chunk": 510}, "leaves .* tokens next to the prompt 'eol'"),
+    ):
+        with pytest.raises(UnmaskError, match=message):
+            run(job_of(tmp_path, **options), EmbedderArguments("pico", "causal/eol/last", PICO.options))

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from tests.bulk.corpora import PICO, content, job_of, run, write_corpus
+from tests.bulk.test_workers import Deadly
 from unmask.bulk.folder import embed_folder
-from unmask.bulk.on_ray import OnRay, _begun, _share, _tries
-from unmask.bulk.shards import Shard
-from unmask.bulk.team import Listener
+from unmask.bulk.on_ray import OnRay, _share
+from unmask.bulk.team import Result
 from unmask.errors import UnmaskError
-from unmask.io.lines import Start
 
 ray = pytest.importorskip("ray")
 HEAD = {
@@ -44,19 +43,17 @@ def cluster() -> Iterator[Any]:
 class Unlucky(OnRay):
     """A team on a machine that is killed after its first shard. Another one joins."""
 
-    def __init__(self, cluster: Any, machine: Any, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, cluster: Any, machine: Any, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.cluster, self.machine = cluster, machine
 
-    def embed(self, shards: Any, key: str, listener: Listener) -> None:
-        def done(shard: Any, record: Any) -> None:
+    def embed(self, shards: Any, key: str, progress: Any) -> Iterator[Result]:
+        for result in super().embed(shards, key, progress):
             if self.machine is not None:
                 self.cluster.remove_node(self.machine, allow_graceful=False)
                 self.machine = None
                 self.cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
-            listener.done(shard, record)
-
-        super().embed(shards, key, Listener(listener.progress, done, listener.failed))
+            yield result
 
 
 def test_a_machine_that_is_killed_in_the_middle_changes_nothing(
@@ -72,6 +69,19 @@ def test_a_machine_that_is_killed_in_the_middle_changes_nothing(
     assert len(embed_folder(job, lambda: team).shards) == 30
     assert team.machine is None, "no machine was killed"
     assert content(Path("out")) == content(Path("undisturbed"))
+
+
+def test_a_shard_that_ends_its_process_or_fails_is_reported(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(tmp_path / "corpus")
+    monkeypatch.chdir(tmp_path)
+    cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+    job = job_of(Path(), shard_rows=100)
+    manifest = embed_folder(job, lambda: OnRay(job, Deadly("pico", "causal/plain/mean", PICO.options, kills=9), "local", 1))
+    [(shard, reason)] = manifest.failed.items()
+    assert shard.startswith("b.csv.gz") and reason == "it was started 3 times, and ended its process each time"
+    assert Path("kills").read_text() == "xxx" and len(manifest.shards) == 3
 
 
 def test_a_cluster_that_is_too_small_is_refused(cluster: Any, tmp_path: Path) -> None:
@@ -104,9 +114,3 @@ class FakeRay:
 )
 def test_workers_share_the_cluster(machines: Any, workers: Any, device: str, expected: Any) -> None:
     assert _share(FakeRay(*machines), workers, device) == expected
-
-
-@pytest.mark.sample(0)
-def test_a_shard_is_not_begun_without_end(tmp_path: Path) -> None:
-    tries = _tries(job_of(tmp_path), Shard("a", "a.txt", 0, 0, "", Start(), 1))
-    assert [_begun(tries) for _ in range(4)] == [1, 2, 3, 4]

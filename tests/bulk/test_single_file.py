@@ -25,8 +25,7 @@ from unmask.errors import UnmaskError
 from unmask.io.files import only_writer_of
 from unmask.models.digests import digest_of_folder
 
-INPUTS = [".txt", ".jsonl", ".csv", ".parquet"]  # tests/io holds all readers to the same rows
-OUTPUTS = list(WRITERS)
+OUTPUTS = list(WRITERS)  # tests/io holds all readers to the same rows
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def read_vectors(file: Path) -> NDArray[Any]:
 
 def read_ids(file: Path) -> list[str]:
     if file.suffix == ".jsonl":
-        return [json.loads(line)["id"] for line in file.read_text().splitlines()]
+        return [json.loads(line)["id"] for line in file.open(encoding="utf-8")]  # splitlines would split at U+2028
     return [str(one) for one in pq.read_table(file)["id"].to_pylist()]
 
 
@@ -76,67 +75,38 @@ def manifest_of(file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("given", INPUTS)
-def test_the_vectors_are_those_of_encode(given: str, output: str, embedder: Embedder, tmp_path: Path) -> None:
-    file = tmp_path / f"vectors{output}"
-    assert embed_file(embedder, Job((texts_in(tmp_path, given),), file)) == Done(6, 64)
-    np.testing.assert_array_equal(read_vectors(file).astype(np.float32), embedder.encode(TEXTS))
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_the_vectors_are_those_of_encode(precision: Any, output: str, embedder: Embedder, tmp_path: Path) -> None:
+    file, kinds = tmp_path / f"vectors{output}", {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8()}
+    done = embed_file(embedder, Job((texts_in(tmp_path),), file, precision=precision))
+    expected = embedder.encode(TEXTS, precision=precision)
+    assert (done.texts, done.dim) == (6, 64)
+    vectors = read_vectors(file)
+    np.testing.assert_array_equal(vectors.astype(expected.dtype), expected)
+    if output == ".npy":
+        assert vectors.dtype == expected.dtype
+    if output == ".parquet":
+        vector = pa.list_(kinds[precision], 64)
+        assert pq.read_schema(file).equals(pa.schema([("id", pa.string()), ("vector", vector)]))
 
 
 @pytest.mark.parametrize("output", [".parquet", ".jsonl"])
-@pytest.mark.parametrize("given", INPUTS)
-def test_ids_are_row_numbers_or_a_column(given: str, output: str, embedder: Embedder, tmp_path: Path) -> None:
-    texts, file = texts_in(tmp_path, given), tmp_path / f"vectors{output}"
-    embed_file(embedder, Job((texts,), file))
-    assert read_ids(file) == [str(number) for number in range(6)]
-    if given != ".txt":
-        embed_file(embedder, Job((texts,), file, id_column="name"))
-        assert read_ids(file) == [f"n{number}" for number in range(6)]
-
-
-def test_ids_may_be_numbers_and_any_unicode(embedder: Embedder, tmp_path: Path) -> None:
-    rows = [{"key": key, "text": "a"} for key in (7, "ü\n\u2028", "8")]
-    for output in (".parquet", ".jsonl"):
-        file = tmp_path / f"vectors{output}"
-        embed_file(embedder, Job((write_rows(tmp_path / "texts.jsonl", rows),), file, id_column="key"))
-        found = pq.read_table(file)["id"].to_pylist() if output == ".parquet" else ids_of_lines(file)
-        assert found == ["7", "ü\n\u2028", "8"]
-
-
-def ids_of_lines(file: Path) -> list[str]:
-    with file.open(encoding="utf-8") as lines:
-        return [json.loads(line)["id"] for line in lines]
-
-
-@pytest.mark.parametrize(("precision", "kind"), [("float32", pa.float32()), ("float16", pa.float16()), ("int8", pa.int8())])
-def test_a_parquet_vector_is_a_list_of_fixed_size(precision: Any, kind: Any, embedder: Embedder, tmp_path: Path) -> None:
-    file = tmp_path / "vectors.parquet"
-    embed_file(embedder, Job((texts_in(tmp_path),), file, precision=precision))
-    schema = pq.read_schema(file)
-    assert schema.names == ["id", "vector"]
-    assert schema.field("id").type == pa.string()
-    assert pa.types.is_fixed_size_list(schema.field("vector").type)
-    assert (schema.field("vector").type.value_type, schema.field("vector").type.list_size) == (kind, 64)
-
-
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
-def test_every_precision_is_written_as_it_is(output: str, precision: Any, embedder: Embedder, tmp_path: Path) -> None:
+def test_ids_are_row_numbers_or_a_column(output: str, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{output}"
-    embed_file(embedder, Job((texts_in(tmp_path),), file, precision=precision))
-    expected = embedder.encode(TEXTS, precision=precision)
-    found = read_vectors(file)
-    if output == ".npy":
-        assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found.astype(expected.dtype), expected)
+    embed_file(embedder, Job((texts_in(tmp_path, ".txt"),), file))
+    assert read_ids(file) == [str(number) for number in range(6)]
+    rows = [{"key": key, "text": "a"} for key in (7, "ü\n\u2028", "8")]
+    embed_file(embedder, Job((write_rows(tmp_path / "texts.jsonl", rows),), file, id_column="key"))
+    assert read_ids(file) == ["7", "ü\n\u2028", "8"]
 
 
 @pytest.mark.parametrize(("options", "width"), [({"dim": 10}, 10), ({"normalize": True}, 64)])
 def test_options_of_vectors_reach_them(options: dict[str, Any], width: int, embedder: Embedder, tmp_path: Path) -> None:
-    file = tmp_path / "vectors.npy"
-    assert embed_file(embedder, Job((texts_in(tmp_path),), file, **options)) == Done(6, width)
-    np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, **options))
-    assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
+    texts = ["a", "", "b"]  # an empty text keeps its row
+    rows = write_rows(tmp_path / "texts.csv", [{"body": text, "text": "wrong"} for text in texts])
+    assert embed_file(embedder, Job((rows,), tmp_path / "vectors.npy", column="body", **options)) == Done(3, width)
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(texts, **options))
+    assert not np.array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(texts))
 
 
 def test_sparse_vectors_are_token_ids_and_values(pico: Callable[..., Embedder], tmp_path: Path) -> None:
@@ -150,10 +120,10 @@ def test_sparse_vectors_are_token_ids_and_values(pico: Callable[..., Embedder], 
     assert any(row["indices"] for row in found) and manifest_of(output)["design"] == "causal/eol/last/lexical"
 
 
-@pytest.mark.parametrize(
-    ("output", "options", "says"),
-    [
-        ("vectors.parquet", {}, "written to a .jsonl file only"),
+def test_options_of_dense_vectors_are_refused_with_sparse_ones(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"text": text, "values": "1"} for text in TEXTS])
+    embedder = pico("causal/eol/last/lexical", family="gemma2")
+    cases: list[tuple[str, dict[str, Any], str]] = [
         ("vectors.npy", {}, "written to a .jsonl file only"),
         ("folder", {}, "written to a .jsonl file only"),
         ("vectors.jsonl", {"dim": 8}, "--dim is for dense vectors"),
@@ -161,15 +131,10 @@ def test_sparse_vectors_are_token_ids_and_values(pico: Callable[..., Embedder], 
         ("vectors.jsonl", {"precision": "int8"}, "--precision is for dense vectors"),
         ("vectors.jsonl", {"chunk": 8, "late": True}, "Late chunking needs dense vectors"),
         ("vectors.jsonl", {"keep": ("values",)}, "a column 'values' of its own"),
-    ],
-)
-def test_what_sparse_vectors_are_not_written_to_or_with_is_refused(
-    output: str, options: dict[str, Any], says: str, pico: Callable[..., Embedder], tmp_path: Path
-) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"text": text, "values": "1"} for text in TEXTS])
-    with pytest.raises(UnmaskError, match=says):
-        DocumentEncoder(pico("causal/eol/last/lexical", family="gemma2"), Job((file,), tmp_path / output, **options))
-    assert not (tmp_path / output).exists()
+    ]
+    for output, options, message in cases:
+        with pytest.raises(UnmaskError, match=message):
+            DocumentEncoder(embedder, Job((file,), tmp_path / output, **options))
 
 
 def test_the_instruction_reaches_the_vectors(pico: Callable[..., Embedder], tmp_path: Path) -> None:
@@ -177,27 +142,6 @@ def test_the_instruction_reaches_the_vectors(pico: Callable[..., Embedder], tmp_
     embed_file(embedder, Job((texts_in(tmp_path),), file, instruction="Find it."))
     np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, instruction="Find it."))
     assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
-
-
-def test_several_prompts_are_embedded_as_their_mean(pico: Callable[..., Embedder], tmp_path: Path) -> None:
-    embedder = pico("causal/eol+echo/last/zscore")
-    file = tmp_path / "vectors.npy"
-    embed_file(embedder, Job((texts_in(tmp_path),), file))
-    np.testing.assert_allclose(np.load(file), embedder.encode(TEXTS), atol=1e-4)
-    manifest = manifest_of(file)
-    assert "one word" in manifest["prompt"] and "Rewrite" in manifest["prompt"]
-
-
-def test_the_text_may_be_in_another_column(embedder: Embedder, tmp_path: Path) -> None:
-    rows = [{"body": text, "text": "wrong"} for text in TEXTS]
-    embed_file(embedder, Job((write_rows(tmp_path / "texts.csv", rows),), tmp_path / "vectors.npy", column="body"))
-    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(TEXTS))
-
-
-def test_an_empty_line_is_a_text_and_keeps_its_place(embedder: Embedder, tmp_path: Path) -> None:
-    texts = texts_in(tmp_path, ".txt", ["a", "", "b"])
-    embed_file(embedder, Job((texts,), tmp_path / "vectors.npy"))
-    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(["a", "", "b"]))
 
 
 # --- manifest --------------------------------------------------------------------------------------------------------
@@ -247,61 +191,22 @@ def test_the_manifest_counts_texts_that_were_cut(pico: Callable[..., Embedder], 
     assert (found["texts"], found["truncated"], found["max_length"]) == (6, 3, 5)
 
 
-def fit_in_manifest(embedder: Embedder, folder: Path) -> Any:
-    embed_file(embedder, Job((texts_in(folder),), folder / "vectors.npy"))
-    return manifest_of(folder / "vectors.npy")["fit"]
-
-
 def test_the_manifest_names_what_was_fitted(pico: Callable[..., Embedder], tmp_path: Path) -> None:
-    one, other = (pico("causal/eol/last/zscore").fit(texts) for texts in (TEXTS, TEXTS[:3]))
-    assert fit_in_manifest(one, tmp_path) != fit_in_manifest(other, tmp_path)
-    assert fit_in_manifest(one, tmp_path) == fit_in_manifest(pico("causal/eol/last/zscore").fit(TEXTS), tmp_path)
+    def fit_in_manifest(texts: list[str]) -> Any:
+        embedder = pico("causal/eol/last/sum:auto/zscore", family="olmoe").fit(texts)
+        embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
+        manifest = manifest_of(tmp_path / "vectors.npy")
+        assert manifest["alpha"] == embedder.fitted.alpha
+        return manifest["fit"]
 
-
-def test_the_manifest_of_a_balanced_alpha_holds_it(pico: Callable[..., Embedder], tmp_path: Path) -> None:
-    embedder = pico("causal/eol/last/sum:auto", family="olmoe")
-    embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
-    assert manifest_of(tmp_path / "vectors.npy")["alpha"] == embedder.fitted.alpha
+    assert fit_in_manifest(TEXTS) == fit_in_manifest(TEXTS) != fit_in_manifest(TEXTS[:3])
 
 
 def test_the_manifest_of_a_saved_embedder_names_the_weights_that_were_used(loaded: Embedder, tmp_path: Path) -> None:
-    saved = tmp_path / "saved"
-    loaded.save_pretrained(saved)
-    embedder = Embedder.from_pretrained(saved, device="cpu")
-    embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
-    assert manifest_of(tmp_path / "vectors.npy")["model"]["fingerprint"] == digest_of_folder(saved)
-
-
-def test_a_saved_embedder_outlives_the_model_that_it_was_made_of(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    original = tmp_path / "original"
-    pico_folder("llama")
-    original.mkdir()
-    for file in pico_folder("llama").iterdir():
-        (original / file.name).write_bytes(file.read_bytes())
-    first = Embedder.from_pretrained(original, "mean", device="cpu")
-    expected = first.encode(TEXTS)
-    first.save_pretrained(tmp_path / "saved")
-    for file in original.iterdir():
-        file.unlink()
-    original.rmdir()
+    loaded.save_pretrained(tmp_path / "saved")
     embedder = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
     embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
-    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), expected)
-
-
-def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(pico_folder("llama"))
-    config = LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
-    get_peft_model(model, config).save_pretrained(tmp_path / "adapter")
-    embedder = Embedder.from_pretrained(pico_folder("llama"), "mean", adapter=str(tmp_path / "adapter"), device="cpu")
-    embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
-    found = manifest_of(tmp_path / "vectors.npy")["model"]
-    assert found["adapters"] == [str(tmp_path / "adapter")]
-    parts = {"weights": digest_of_folder(pico_folder("llama")), "adapter": digest_of_folder(tmp_path / "adapter")}
-    assert found["identity"] == parts and found["fingerprint"] not in parts.values()
+    assert manifest_of(tmp_path / "vectors.npy")["model"]["fingerprint"] == digest_of_folder(tmp_path / "saved")
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -390,44 +295,22 @@ def test_columns_are_kept_as_text(output: str, embedder: Embedder, tmp_path: Pat
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def checked(file: Path, **options: Any) -> int:
-    """The rows of a file that is embedded with ids."""
-    return check_file(Job((file,), file.with_name("vectors.jsonl"), **options)).rows
-
-
-def test_an_id_that_comes_twice_is_refused_by_its_line(tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"name": name, "text": "a"} for name in ("1", "2", "1")])
-    with pytest.raises(UnmaskError, match=f"{file}, line 3, column 'name': the id '1' comes twice"):
-        checked(file, id_column="name")
-    assert checked(file) == 3
-
-
-def test_the_number_one_and_the_text_one_are_one_id(tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"name": "1", "text": "a"}, {"name": 1, "text": "b"}])
-    with pytest.raises(UnmaskError, match="the id '1' comes twice"):
-        checked(file, id_column="name")
-
-
-def test_an_id_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "texts.jsonl"
-    file.write_text('{"text": "a", "name": "\\ud800"}\n')
-    with pytest.raises(UnmaskError, match="line 1, column 'name': half of a surrogate pair"):
-        checked(file, id_column="name")
-
-
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
         ({"name": "2"}, "line 2: column 'text' (str) is missing; there is name"),
         ({"name": "2", "text": None}, "line 2, column 'text': expected str, found NoneType"),
         ({"name": 1.5, "text": "a"}, "line 2, column 'name': expected str or int, found float"),
+        ({"name": 1, "text": "a"}, "line 2, column 'name': the id '1' comes twice"),
+        ({"name": "\ud800", "text": "a"}, "line 2, column 'name': half of a surrogate pair"),
     ],
 )
 def test_a_malformed_row_is_named(row: dict[str, Any], expected: str, tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "texts.jsonl", [{"name": "1", "text": "a"}, row])
-    with pytest.raises(UnmaskError) as caught:
-        checked(file, id_column="name")
-    assert f"{file}, {expected}" in str(caught.value)
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ({"name": "1", "text": "a"}, row)))
+    with pytest.raises(UnmaskError) as error:
+        check_file(Job((file,), tmp_path / "vectors.jsonl", id_column="name"))
+    assert f"{file}, {expected}" in str(error.value)
 
 
 def test_vectors_that_are_not_finite_are_not_written(pico: Callable[..., Embedder], tmp_path: Path) -> None:
@@ -442,44 +325,25 @@ def test_vectors_that_are_not_finite_are_not_written(pico: Callable[..., Embedde
     assert files_in(tmp_path) == list(job.inputs)
 
 
-def test_nothing_is_written_when_encoding_fails(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    texts, before = texts_in(tmp_path), b"vectors of yesterday"
-    (tmp_path / "vectors.npy").write_bytes(before)
-    monkeypatch.setattr("unmask.encoding.encoder.Encoder.encode_tokenized", fail)
-    for output in OUTPUTS:
-        with pytest.raises(KeyboardInterrupt):
-            embed_file(embedder, Job((texts,), tmp_path / f"vectors{output}"))
-    assert {file.name for file in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
-    assert (tmp_path / "vectors.npy").read_bytes() == before
-
-
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_nothing_is_left_when_writing_fails(
-    output: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["encoding.encoder.Encoder.encode_tokenized", "bulk.loading.versions", "writer"])
+def test_nothing_is_written_when_a_part_fails(
+    name: str, output: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(file: Path, *_: Any) -> None:
-        file.write_text("half")
+    def fail(*arguments: Any, **_: Any) -> None:
+        if name == "writer":
+            arguments[0].write_text("half")
         raise OSError("disk full")
 
-    monkeypatch.setitem(WRITERS, output, fail)
-    texts = texts_in(tmp_path)
+    texts, file = texts_in(tmp_path), tmp_path / f"vectors{output}"
+    file.write_text("vectors of yesterday")
+    if name == "writer":
+        monkeypatch.setitem(WRITERS, output, fail)
+    else:
+        monkeypatch.setattr(f"unmask.{name}", fail)
     with pytest.raises(OSError, match="disk full"):
-        embed_file(embedder, Job((texts,), tmp_path / f"vectors{output}"))
-    assert files_in(tmp_path) == [texts]
-
-
-def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise OSError("no versions")
-
-    monkeypatch.setattr("unmask.bulk.manifest.versions", fail)
-    texts = texts_in(tmp_path)
-    with pytest.raises(OSError, match="no versions"):
-        embed_file(embedder, Job((texts,), tmp_path / "vectors.npy"))
-    assert files_in(tmp_path) == [texts]
+        embed_file(embedder, Job((texts,), file))
+    assert {*files_in(tmp_path)} == {texts, file} and file.read_text() == "vectors of yesterday"
 
 
 @pytest.mark.parametrize(
@@ -487,13 +351,13 @@ def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, m
     [
         ({"output": Path("vectors.csv")}, r"'vectors\.csv': vectors are written to \.parquet, \.npy, \.jsonl, not '\.csv'"),
         ({"output": Path("vectors.v2")}, r"not '\.v2'\. The name of a folder has no ending"),
-        ({"output": Path("vectors.npy"), "id_column": "name"}, r"\.npy file has no room for ids"),
+        ({"output": Path("vectors.npy"), "id_column": "name"}, r"A \.npy file holds vectors only; .* leave --id-column out"),
         ({"inputs": (Path("nowhere.txt"),)}, r"There is no file or folder 'nowhere\.txt'"),
         (
             {"inputs": (Path(__file__).parents[2] / "unmask" / "starter",)},
             r"The input is \d+ files, and '.*vectors.npy' is one file",
         ),
-        ({"keep": ("name",)}, r"\.npy file has no room for columns"),
+        ({"keep": ("name",)}, r"holds vectors only; .* leave --keep out"),
         ({"keep": ("id",), "output": Path("vectors.jsonl")}, r"--keep id: the output has a column 'id' of its own"),
         ({"keep": ("name", "name"), "output": Path("vectors.jsonl")}, r"names a column twice"),
         ({"column": "txet"}, r"line 1: column 'txet' \(str\) is missing; there is name, text"),
@@ -538,20 +402,8 @@ def test_a_date_that_python_does_not_have_is_no_matter_in_another_column(embedde
         check_file(Job((tmp_path / "texts.parquet",), tmp_path / "v.parquet", keep=("when",)))
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_the_check_of_a_job_counts_its_texts_and_writes_nothing(output: str, tmp_path: Path) -> None:
-    texts = texts_in(tmp_path)
-    assert check_file(Job((texts,), tmp_path / f"vectors{output}")).rows == len(TEXTS)
-    assert files_in(tmp_path) == [texts]
-
-
-@pytest.mark.parametrize("ending", INPUTS)
-def test_a_file_without_a_row_is_refused(ending: str, embedder: Embedder, tmp_path: Path) -> None:
-    file = tmp_path / f"texts{ending}"
-    if ending == ".parquet":
-        pq.write_table(pa.table({"text": pa.array([], pa.string())}), file)
-    else:
-        file.write_text("" if ending in (".txt", ".jsonl") else "text\n")
+def test_a_file_without_a_row_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text\n")
     with pytest.raises(UnmaskError, match="holds no row"):
-        embed_file(embedder, Job((file,), tmp_path / "vectors.npy"))
-    assert files_in(tmp_path) == [file]
+        check_file(Job((tmp_path / "texts.csv",), tmp_path / "vectors.npy"))
+    assert files_in(tmp_path) == [tmp_path / "texts.csv"]

@@ -16,8 +16,8 @@ from tests.cases import cases
 from tests.encoding.test_tokenization import ANY, BOS, BUILDERS, HARD, edges, kinds
 from unmask.encoding.chunking import Chunking, split
 from unmask.encoding.tokenization import PromptTokenizer, Span
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
+from unmask.io.unicode import without_surrogates
 from unmask.starter import reference_texts
 
 LONG = st.lists(ANY | st.sampled_from([*HARD, "word ", "A sentence. ", "\n\n", "今日は。"]), max_size=30).map("".join)

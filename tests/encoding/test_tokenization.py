@@ -21,7 +21,11 @@ from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 
 OWN = ["Topic of: {text}", "{text}{text}", "{{text}} {instruction}:{text} \ue000\ue001{{", 'Say "{text}"{eos}', "🙂{text}🙂"]
-PROMPT_NAMES = [*PROMPTS, *OWN, *(f"chat:{prompt}" for prompt in ("plain", "eos", "eol", "echo", "instruction", *OWN))]
+PROMPT_NAMES = [
+    *(name for name in PROMPTS if not name.startswith("full")),
+    *OWN,
+    *(f"chat:{prompt}" for prompt in ("plain", "eos", "eol", "echo", "instruction", *OWN)),
+]
 HARD = [
     "",
     " ",
@@ -164,6 +168,22 @@ def test_the_span_is_exact_for_any_text(tokenizers: dict[str, Any], kind: str, p
     hold(tokenizers[kind], kind, prompt, text, asked(prompt))
 
 
+@kinds
+@given(text=ANY, instruction=st.sampled_from(["", "Find it: "]), limit=st.integers(8, 24))
+def test_full_is_what_the_tokenizer_makes_of_a_text(
+    tokenizers: dict[str, Any], kind: str, text: str, instruction: str, limit: int
+) -> None:
+    tokenizer, given_text = tokenizers[kind], instruction + cleaned(text)
+    expected_ids = tokenizer(given_text)["input_ids"]
+    prompt = "full-instruction" if instruction else "full"
+    found = one(tokenizer, prompt, text, instruction=instruction or None)
+    assert found.ids == tuple(expected_ids or [tokenizer.eos_token_id]) and found.start == 0
+    short = one(tokenizer, prompt, text, limit, instruction or None)
+    assert short.start == 0 and len(short.ids) <= limit and short.truncated == (len(found.ids) > limit)
+    if not instruction:  # the tokenizer itself would cut what is in excess, which may be an instruction
+        assert short.ids == tuple(tokenizer(given_text, truncation=True, max_length=limit)["input_ids"] or found.ids)
+
+
 def cut(found: TokenizedText, spans: list[list[int]], kept: int) -> tuple[int, ...]:
     gone = {k for span in spans for k in span[kept:]}
     return tuple(token for k, token in enumerate(found.ids) if k not in gone)
@@ -302,9 +322,8 @@ def sentencepiece() -> Any:
 
 
 def test_training_and_probe_mask_with_the_same_token() -> None:
-    from unmask.training.stages.mntp import MntpOptions, mask_token
+    from unmask.training.stages.language import MntpOptions, mask_token
 
     tokenizer = sentencepiece()
     assert tokenizer("_")["input_ids"] == [3]
-    trained, _ = mask_token(MntpOptions(data=("text",), steps=1, lr=1.0), tokenizer, None)
-    assert trained == mask_id(tokenizer, "_") == 2
+    assert mask_token(MntpOptions(data=("text",), steps=1, lr=1.0), tokenizer) == mask_id(tokenizer, "_") == 2

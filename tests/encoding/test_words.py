@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unmask.encoding.tokenization import tokenize_bare
-from unmask.encoding.words import composed, joined_words, keyword_spans, without_surrogates, words
+from unmask.encoding.words import composed, joined_words, keyword_spans, words
+from unmask.io.unicode import without_surrogates
 from unmask.moe.experts.lessons.lessons import tokenize_pairs
-from unmask.search.keywords import Keywords
 from unmask.search.snippets import snippet
 from unmask.tasks.mteb.tables import table
 from unmask.training.collate import chunk_tokens
@@ -32,24 +31,6 @@ def test_marks_belong_to_their_letters(text: str, expected: list[str]) -> None:
     assert words(text) == expected
     joined = [composed(match[0]) for match in joined_words(text)]
     assert joined == (["It", "s", "2", "a_b"] if "a_b" in text else expected)
-
-
-@pytest.mark.parametrize(
-    ("query", "language", "found"),
-    [
-        ("पानी", "hindi", [0]),
-        ("caf\u00e9", "none", [2]),
-        ("cafe\u0301", "none", [2]),
-        ("प", "hindi", [1]),
-        ("to_do", "none", [3]),
-    ],
-)
-def test_keywords_find_whole_words(query: str, language: str, found: list[int], tmp_path: Path) -> None:
-    texts = ["ठंडा पानी", "प न", "the cafe\u0301 there", "a to_do list"]
-    keywords = Keywords.build(texts, language)
-    keywords.save(tmp_path / "words")
-    for one in (keywords, Keywords.open(tmp_path / "words", language)):
-        assert [row for row, score in enumerate(one.scores(query, 4)) if score > 0] == found
 
 
 @pytest.mark.parametrize(

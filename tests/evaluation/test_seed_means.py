@@ -6,16 +6,13 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from unmask.encoding.encoder import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.leader import kind_leaders
-from unmask.evaluation.outcomes import made_result
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.evaluation.seed_means import (
     DEVIATION,
@@ -24,11 +21,10 @@ from unmask.evaluation.seed_means import (
     one_seed,
     runs_of,
     seed_scores,
-    training,
     training_note,
 )
 from unmask.evaluation.verdict import comparisons, display_name, ranked
-from unmask.statistics.paired import seed_test, wilcoxon
+from unmask.statistics.paired import seed_test
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
 
@@ -57,7 +53,14 @@ def result(model: str, task: str = "t0", score: float = 0.5, design: str = MEAN,
     said: dict[str, Any] = {"model": model, "design": design, "task": task}
     more: dict[str, Any] = {"max_length": 9, "model_revision": "r", "task_revision": "r", "dtype": "float32"}
     given = {"label": "label", "kind": "sts", "metric": "accuracy", "main_score": score, "interval": (0.1, 0.9), "n": 40}
-    made = {"scores": {"ami": score / 2}, "dim": 8, "texts": 10, "tokens": 100, "truncated": 0, "provenance": {"dtype": "x"}}
+    made = {
+        "scores": {"ami": score / 2},
+        "dim": 8,
+        "texts": 10,
+        "tokens": 100,
+        "truncated": 0,
+        "provenance": {"dtype": "x"} | training_note(model),
+    }
     return Result.model_validate(said | given | made | {"conditions": Conditions(**said, **more)} | fields)
 
 
@@ -75,95 +78,24 @@ def scored(model: str, shift: float = 0.0, design: str = MEAN) -> list[Result]:
     return [result(model, task, score, design) for task, score in zip(TASKS, scores_of(model, shift), strict=True)]
 
 
-def test_runs_of_one_recipe_are_alike_in_one_folder_or_in_several(tmp_path: Path) -> None:
-    together = some_runs(tmp_path / "runs", MEAN, [0, 1])
-    apart = a_run(tmp_path / "third", 2)
-    found = [training(model) for model in (*together, apart)]
-    assert [one and one.seed for one in found] == [0, 1, 2]
-    assert len({one.otherwise for one in found if one}) == 1
-
-
-@pytest.mark.parametrize("other", [{"mntp": {"steps": 6}}, {"design": LAST}, {"leaks": ()}, {"model": "other"}])
-def test_runs_that_differ_otherwise_are_not_alike(other: dict[str, Any], tmp_path: Path) -> None:
-    one, another = training(a_run(tmp_path / "one", 0)), training(a_run(tmp_path / "other", 1, **other))
-    assert one and another and one.otherwise != another.otherwise
-
-
-def test_runs_from_other_weights_are_not_alike(tmp_path: Path) -> None:
-    """A base model that was replaced under the same path makes another training; so does another teacher."""
-    bases = [
-        {"weights": "a", "teacher": None},
-        {"weights": "b", "teacher": None},
-        {"weights": "a", "teacher": {"weights": "c"}},
-    ]
-    for seed, base in enumerate(bases):
-        model = Path(a_run(tmp_path / f"run{seed}", seed))
-        record = json.loads((model.parent / "run.json").read_text())
-        record["result"]["base"] = base
-        (model.parent / "run.json").write_text(json.dumps(record))
-    found = [training(str(tmp_path / f"run{seed}" / "model")) for seed in range(3)]
-    assert len({one.otherwise for one in found if one}) == 3
-
-
-@pytest.mark.parametrize("model", ["smollm2", "org/model", ".", "no/such/model"])
-def test_what_was_not_trained_here_is_no_training(model: str) -> None:
-    assert training(model) is None
-    assert mean_over_seeds([result(model)]) == [result(model)]
-    assert one_seed([result(model)]) is None
-
-
-NO_SEED, NO_DATA = (
-    f'{{"settings": {{"recipe": {{}}}}, "result": {{"design": "x", "seed": {seed}, "data": {data}, "base": {{}}}}}}'
-    for seed, data in (('"first"', "{}"), ("1", "[]"))
+@pytest.mark.parametrize(
+    ("other", "is_joined"),
+    [({}, True), ({"mntp": {"steps": 6}}, False), ({"design": LAST}, False), ({"leaks": ()}, False), ({"model": "x"}, False)],
 )
+def test_runs_that_differ_only_in_their_seed_are_joined(other: dict[str, Any], is_joined: bool, tmp_path: Path) -> None:
+    models = a_run(tmp_path / "first", 0), a_run(tmp_path / "second", 1, **other)
+    results = [result(model) for model in models]
+    shutil.rmtree(tmp_path / "first"), shutil.rmtree(tmp_path / "second")  # results note how their model was trained
+    assert (len(mean_over_seeds(results)) == 1) is is_joined
+    assert (one_seed(results) is None) is is_joined
 
 
-@pytest.mark.parametrize("broken", ["{", "[]", "{}", NO_SEED, NO_DATA])
-def test_a_broken_record_is_refused(broken: str, tmp_path: Path) -> None:
-    model = a_run(tmp_path / "one", 0)
-    (tmp_path / "one" / "run.json").write_text(broken)
-    with pytest.raises(UnmaskError, match=r"run\.json is not what `unmask train` wrote"):
-        training(model)
-
-
-def noting(model: str, **fields: Any) -> Result:
-    return result(model, provenance=training_note(model), **fields)
-
-
-def test_a_report_joins_the_same_seeds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paths are those that were typed. The runs may be elsewhere by now, or gone."""
-    monkeypatch.chdir(tmp_path)
-    models = some_runs(Path("runs"), MEAN, [0, 1])
-    results = [noting(model) for model in models]
-    [here] = mean_over_seeds(results, kept=True)
-    monkeypatch.chdir("/")
-    assert mean_over_seeds(results, kept=True) == [here] and one_seed([here]) is None
-    assert one_seed(results[:1])
-    shutil.rmtree(tmp_path / "runs")
-    assert mean_over_seeds(results, kept=True) == [here]
-
-
-def test_a_run_that_was_trained_again_leaves_old_scores_their_seed(tmp_path: Path) -> None:
-    results = [noting(model) for model in some_runs(tmp_path / "runs", MEAN, [0, 1])]
-    model = Path(results[1].model).parent
-    content = json.loads((model / "run.json").read_text())
-    content["result"] |= {"design": LAST, "seed": 0}
-    (model / "run.json").write_text(json.dumps(content))
-    assert [[run.model for run in runs_of(one)] for one in mean_over_seeds(results)] == [[one.model for one in results]]
-
-
-def test_older_results_are_joined_with_newer_ones_by_their_folder(tmp_path: Path) -> None:
-    old, new = some_runs(tmp_path / "runs", MEAN, [0, 1])
-    assert len(mean_over_seeds([result(old), noting(new)])) == 1
-
-
-def test_a_new_result_notes_the_training_of_its_model(tmp_path: Path) -> None:
-    conditions, task = result(a_run(tmp_path / "run", 3)).conditions, SimpleNamespace(name="t0", kind="sts")
-    outcome = SimpleNamespace(main_score=0.5, items=None, metric="accuracy", scores={})
-    made, _ = made_result(conditions, "label", cast(Any, task), cast(Any, outcome), 8, Tally(), {"dtype": "x"})
-    trained = training(conditions.model)
-    assert trained and made.provenance == {"dtype": "x", "training": {"seed": 3, "otherwise": trained.otherwise}}
-    assert made.conditions.key == conditions.key
+@pytest.mark.parametrize("record", [None, "{", "[]", '{"settings": {}, "result": {}}'])
+def test_what_was_not_trained_here_is_compared_alone(record: str | None, tmp_path: Path) -> None:
+    model = a_run(tmp_path / "run", 0)
+    (tmp_path / "run" / "run.json").unlink() if record is None else (tmp_path / "run" / "run.json").write_text(record)
+    assert training_note(model) == training_note("org/model") == {}
+    assert mean_over_seeds([result(model)]) == [result(model)] and one_seed([result(model)]) is None
 
 
 def test_results_of_seeds_become_one_with_their_mean_and_deviation(tmp_path: Path) -> None:
@@ -192,27 +124,20 @@ def test_a_task_that_one_seed_lacks_is_left_out_and_named(tmp_path: Path) -> Non
 
 
 def test_one_training_given_twice_is_refused(tmp_path: Path) -> None:
-    models = [a_run(tmp_path / name, 0) for name in ("one", "copy")]
+    models = [a_run(tmp_path / name, 0) for name in ("run", "copy")]
     with pytest.raises(UnmaskError, match="the same training with seed 0"):
         mean_over_seeds([result(model) for model in models])
 
 
-def test_of_a_folder_only_runs_that_were_scored_alike_are_joined(tmp_path: Path) -> None:
+def test_of_a_folder_only_runs_that_were_scored_on_the_same_tasks_are_joined(tmp_path: Path) -> None:
     """Several commands may have filled it, with one run in two spellings or each run on tasks of its own."""
     models = some_runs(tmp_path / "runs", MEAN, [0, 1])
     whole, part = scored(models[0]), scored(models[1])[:-1]
-    assert mean_over_seeds([*whole, *part], kept=True) == [*whole, *part]
-    assert len(mean_over_seeds([*whole[:-1], *part], kept=True)) == len(part)
+    assert mean_over_seeds([*whole, *part], saved=True) == [*whole, *part]
+    assert len(mean_over_seeds([*whole[:-1], *part], saved=True)) == len(part)
     twice = [*whole, *scored(models[1]), *scored(f"{models[1]}/")]
-    assert mean_over_seeds(twice, kept=True) == twice
-    assert one_seed(twice) is None
-
-
-def test_a_single_seed_is_told(tmp_path: Path) -> None:
-    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
-    assert one_seed([result(model) for model in models]) is None
-    said = one_seed([*(result(model) for model in models), result(a_run(tmp_path / "alone", 0, LAST))])
-    assert said is not None and said.startswith(f"One seed of {tmp_path / 'alone'}: tests are about these embedders")
+    assert mean_over_seeds(twice, saved=True) == twice
+    assert (one_seed(whole) or "").startswith(f"One seed of {Path(models[0]).parent}: tests are about these embedders")
 
 
 def two_designs(folder: Path) -> tuple[list[Result], list[str], list[str]]:
@@ -236,16 +161,6 @@ def test_a_comparison_of_seeds_is_the_seed_test(tmp_path: Path) -> None:
     assert any("ahead of causal-plain-last (2 seeds) label" in reason for reason in leader.reasons)
 
 
-def test_a_trained_design_is_compared_with_one_that_is_not(tmp_path: Path) -> None:
-    models = some_runs(tmp_path / "mean", MEAN, [0, 1])
-    plain = scored("smollm2")
-    joined = mean_over_seeds([*plain, *(one for model in models for one in scored(model, 0.05))])
-    [found] = comparisons(joined, ResultStore(tmp_path / "store"))
-    expected = seed_test(scores_of("smollm2"), np.array([scores_of(model, 0.05) for model in models])).test
-    assert found.outcome.p == pytest.approx(expected.p)
-    assert found.outcome.test == expected.test
-
-
 def test_two_readings_of_the_same_trainings_are_paired_by_their_seeds(tmp_path: Path) -> None:
     """A training that went badly is worse under both, and says nothing of their difference."""
     models = some_runs(tmp_path / "mean", MEAN, [0, 1, 2])
@@ -261,15 +176,3 @@ def test_two_readings_of_the_same_trainings_are_paired_by_their_seeds(tmp_path: 
     table = np.array([scores_of(model, off[model]) for model in models])
     gained = 0.02 + 0.001 * np.arange(len(TASKS))
     assert seed_test(table + gained, table).test.p > 0.5, "as two designs that were trained apart"
-
-
-def test_seeds_that_score_the_same_are_tested_over_tasks_alone(tmp_path: Path) -> None:
-    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
-    values = scores_of("a")
-    same = [result(model, task, value) for model in models for task, value in zip(TASKS, values, strict=True)]
-    plain = [result("smollm2", task, value - 0.1) for task, value in zip(TASKS, values, strict=True)]
-    [test] = comparisons(mean_over_seeds([*same, *plain]), ResultStore(tmp_path / "store"))
-    assert test.outcome.test.endswith("of means over seeds that score the same")
-    expected = wilcoxon(values, values - 0.1)
-    assert test.outcome.p == expected.p
-    assert test.outcome.difference == pytest.approx(expected.difference)

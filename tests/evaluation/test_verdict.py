@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -40,16 +39,6 @@ def test_a_baseline_is_compared_with_all_others_and_these_are_the_family(tasks: 
     for test in found:
         [same] = [other for other in comparisons(results, store) if {other.a, other.b} == {test.a, test.b}]
         assert abs(same.outcome.difference) == pytest.approx(test.outcome.difference)
-
-
-@pytest.mark.parametrize("tasks", [4, 7])
-def test_all_pairs_are_corrected_as_one_family(tasks: int, tmp_path: Path) -> None:
-    results, store = grid(tmp_path, list(DESIGNS), TASKS[:tasks])
-    assert {test.family for test in comparisons(results, store)} == {"3 pairs"}
-    found = comparisons(results, store)
-    assert [(test.a[1], test.b[1]) for test in found] == list(combinations(DESIGNS, 2))
-    assert [test.outcome.p_holm for test in found] == holm([test.outcome.p for test in found])
-    assert any(test.outcome.p_holm != test.outcome.p for test in found)
 
 
 @pytest.mark.parametrize("tasks", [1, 4, 6])

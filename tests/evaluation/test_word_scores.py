@@ -18,12 +18,9 @@ from unmask.evaluation import word_scores as module
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.verdict import ranked
-from unmask.evaluation.word_level import labels_by_layer, split_word_level
+from unmask.evaluation.verdict import labels_by_layer
 from unmask.models.loading import Source
 from unmask.probing.word_probe import entities, probe_words, probe_words_at_layers
-from unmask.reporting.grid import read_grid
-from unmask.reporting.report_folder import write_report
 from unmask.saving.load_model import load_encoder
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import score
@@ -80,10 +77,6 @@ def run(folder: Path, designs: str, tasks: list[Any], store: ResultStore) -> dic
     return {(result.label, result.task): result for result in compare(plan, store)}
 
 
-def bare(result: Result) -> dict[str, Any]:
-    return result.model_dump(exclude={"provenance"}) | {"probe": result.provenance["probe"]}
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("layer", [None, 1])
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
@@ -133,33 +126,6 @@ def test_designs_of_one_attention_share_passes_and_those_of_one_layer_the_probe(
     }
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_scores(
-    folder: Path, words: LocalTask, texts: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probes: list[Any]
-) -> None:
-    whole = run(folder, READ, [words, texts], ResultStore(tmp_path / "whole"))
-    original, added = ResultStore.add, [0]
-
-    def killed(self: ResultStore, *given: Any) -> None:
-        if added[0] == 1:
-            raise KeyboardInterrupt
-        added[0] += 1
-        original(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ResultStore, "add", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(folder, READ, [words, texts], ResultStore(tmp_path / "torn"))
-    store = ResultStore(tmp_path / "torn")
-    assert [result.task for result in store.results] == ["words"]
-    again = run(folder, READ, [words, texts], store)
-    assert {cell: bare(one) for cell, one in again.items() if cell[1] == "words"} == {
-        cell: bare(one) for cell, one in whole.items() if cell[1] == "words"
-    }
-    probes.clear()
-    run(folder, READ, [words, texts], ResultStore(tmp_path / "torn"))
-    assert not probes
-
-
 @pytest.mark.parametrize(
     ("design", "reason"),
     [
@@ -182,18 +148,6 @@ def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, t
     assert set(found) == {("mean", "sts"), ("last", "sts")}
     assert {(one.label, one.applies) for one in store.failures} == {("mean", True), ("last", True)}
     assert "positions of the model. Leave it out" in store.failures[0].error
-
-
-def test_words_do_not_change_the_ranking_of_texts(folder: Path, words: LocalTask, texts: Task, tmp_path: Path) -> None:
-    designs = ",".join([READ, *NOT_READ])
-    alone = list(run(folder, designs, [texts], ResultStore(tmp_path / "a")).values())
-    both = list(run(folder, designs, [words, texts], ResultStore(tmp_path / "b")).values())
-    of_texts, of_words = split_word_level(both)
-    assert ranked(of_texts) == ranked(alone)
-    depth = of_words[0].provenance["probe"]["layer"]
-    assert {result.design for result in of_words} == {"causal@1", f"causal@{depth}", f"bidirectional@{depth}"}
-    assert len(of_words) == 3 and {result.task for result in of_words} == {"words"}
-    assert ranked(of_words)[0][1] == max(result.main_score for result in of_words)
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
@@ -235,22 +189,3 @@ def test_the_command_shows_words_in_a_table_of_their_own(
     for test in content["comparisons"]:
         systems[tuple(test["tasks"])] |= {test["a"]["design"], test["b"]["design"]}
     assert {tasks: len(found) for tasks, found in systems.items()} == {("sts",): 5, ("words",): 3}
-
-
-def test_a_report_ranks_designs_on_texts_and_shows_words_beside_them(
-    folder: Path, words: LocalTask, texts: Task, tmp_path: Path
-) -> None:
-    designs = ",".join([READ, *NOT_READ])
-    run(folder, designs, [words, texts], ResultStore(tmp_path / "both"))
-    run(folder, designs, [texts], ResultStore(tmp_path / "texts"))
-    both, alone = read_grid(tmp_path / "both"), read_grid(tmp_path / "texts")
-    assert [(one.system, one.main_score) for one in both.results] == [(one.system, one.main_score) for one in alone.results]
-    assert not both.failures  # what does not apply has not failed
-    assert len(both.words) == 3 and not alone.words
-    page = write_report(tmp_path / "both", tmp_path / "report").read_text()
-    best = max(both.words, key=lambda one: one.main_score)
-    section = page.split('<section id="words"')[1].partition("</section>")[0]
-    assert section.index(best.design) < min(section.index(one.design) for one in both.words if one.main_score < best.main_score)
-    assert f"{100 * best.main_score:.1f} [" in section
-    rows = (tmp_path / "report" / "data" / "words.csv").read_text().splitlines()
-    assert len(rows) == 4 and "causal@1" in rows[1] + rows[2] + rows[3]

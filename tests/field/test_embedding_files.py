@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +16,10 @@ from tests.in_process import run_program
 from tests.tiny import write_rows
 from unmask.bulk.folder import embed_folder
 from unmask.bulk.job import Job
-from unmask.bulk.single_file import embed_file
 from unmask.bulk.team import ThisProcess
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.io.sources import find_files
 from unmask.search.documents import Corpus, read_documents
 
 TEXTS = ["A man plays a guitar.", "Grüße aus Köln", '"quoted", and more']
@@ -92,7 +91,7 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
         ("corpus/notes.txt:1", None),
         ("k1", "1999"),
     ]
-    corpus = Corpus.found([Path("corpus")], Path("index"), "body", None, "key")
+    corpus = Corpus(tuple(find_files([Path("corpus")])), "body", None, "key")
     assert [(document.id, document.text) for document in read_documents(corpus)] == [
         ("corpus/notes.txt:1", "a note"),
         ("corpus/notes.txt:2", "another"),
@@ -102,19 +101,4 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
     with pytest.raises(UnmaskError, match=r"notes.txt: none of its first rows has a column 'body'"):
         embed_folder(job, lambda: ThisProcess(job, PICO))
     with pytest.raises(UnmaskError, match="column 'key'"):
-        list(read_documents(Corpus.found([Path("corpus")], Path("index"), "text", None, "key")))
-
-
-def test_whole_numbers_are_written_as_such_and_bits_are_dimensions(embedder: Embedder, tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("\n".join(TEXTS), encoding="utf-8")
-    kinds: tuple[Any, ...] = ("int8", "binary")
-    for precision in kinds:
-        output = tmp_path / f"{precision}.jsonl"
-        assert embed_file(embedder, Job((file,), output, precision=precision)).dim == 32
-        expected = embedder.encode(TEXTS, precision=precision).tolist()
-        rows = [json.loads(line)["vector"] for line in output.read_text().splitlines()]
-        assert repr(rows) == repr(expected), "-8, not -8.0"
-        assert json.loads(Path(f"{output}.manifest.json").read_text())["dim"] == 32
-    job = Job((file,), tmp_path / "folder", precision="binary")
-    assert "3 vectors of 32 dimensions" in embed_folder(job, lambda: ThisProcess(job, PICO)).told(job.output)
+        list(read_documents(Corpus(tuple(find_files([Path("corpus")])), "text", None, "key")))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +58,7 @@ def test_a_quoted_tsv_is_told_what_to_do(tmp_path: Path, content: str) -> None:
     assert [row["label"] for row in rows_of(file.rename(tmp_path / "rows.csv"))] == ["1"]
 
 
-def test_quotes_that_may_have_been_meant_otherwise_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In a .csv, an open quote takes the following rows into its field, as the format has it. In a .tsv, doubled quotes stay."""
-    (tmp_path / "a.csv").write_text('text,label\n"Hello she said,1\nb,1\nc",1\nd,1\n')
-    (tmp_path / "a.tsv").write_text('text\tlabel\n"a ""b"" c"\t1\n"a quotation"\t1\n')
-    with caplog.at_level(logging.INFO, "unmask"):
-        assert len(rows_of(tmp_path / "a.csv")) == len(rows_of(tmp_path / "a.tsv")) == 2
-    first, second = (record.message for record in caplog.records)
-    assert "a.csv: 1 record with line breaks inside quotes, the first in line 2." in first
-    assert 'a.tsv: 1 row with fields such as "a ""b"" c", the first in line 2, whose quotes are kept.' in second
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-32"])
 @pytest.mark.parametrize(("name", "delimiter"), [("rows.csv", ";"), ("rows.csv", "\t"), ("rows.tsv", "\t"), ("sep.csv", "|")])
 def test_spreadsheets_export_many_encodings_and_separators(tmp_path: Path, name: str, delimiter: str, encoding: str) -> None:
     rows = labelled(["Grüße", "a, b", "日本語 🙂"])
@@ -84,25 +71,16 @@ def test_spreadsheets_export_many_encodings_and_separators(tmp_path: Path, name:
     assert rows_of(file) == rows
 
 
-def test_lines_of_text_and_of_json_may_be_utf16(tmp_path: Path) -> None:
-    for name, content in (("a.txt", "\n".join(TEXTS)), ("a.jsonl", "".join(json.dumps(row) + "\n" for row in labelled()))):
-        (tmp_path / name).write_text(content, encoding="utf-16")
-        assert [row["text"] for row in rows_of(tmp_path / name)] == TEXTS
-
-
 @pytest.mark.parametrize(
     ("name", "content", "remedy"),
     [
         ("a.csv", "text\nGrüße\n".encode("cp1252"), "iconv -f WINDOWS-1252 -t UTF-8"),
-        ("a.txt", "plain text".encode("utf-16-le"), "iconv -f UTF-16LE -t UTF-8"),
         ("a.jsonl", '{"text": 1}'.encode("utf-16-be"), "UTF-16BE"),
         ("a.txt", "Grüße".encode("utf-16")[:-1], "it is not UTF-16 text"),
-        ("a.csv", b"PK\x03\x04" + bytes(40), "save the sheet as 'CSV UTF-8'"),
         ("a.xlsx", b"PK\x03\x04" + bytes(40), "Save the sheet as 'CSV UTF-8'"),
         ("a.jsonl", b"\x1f\x8b\x08", "Add .gz to its name"),
         ("a.csv", b"PAR1PAR1", "Rename it to .parquet"),
         ("a.parquet", b"ARROW1\0\0", "Rename it to .feather"),
-        ("a.parquet", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("a.txt", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("a.json", b'{\n "data": [{"text": "a"}]\n}', "jq -c '.KEY[]'"),
     ],
@@ -134,7 +112,6 @@ def test_a_json_file_is_an_array_or_json_lines(tmp_path: Path, lines: int | None
     [
         ('[\n{"text": "a"},\n{"text": }]', "line 3: no JSON"),
         ('[\n{"text": "a"}\n{"text": "b"}]', "line 3: no JSON: expected ',' or ']'"),
-        ('[\n{"text": "a"},\n', "line 3: no JSON"),
         ('[\n{"text": "a"}\n]\nrest', "line 3: more text follows the end of the array"),
         ('[\n"a"]', "line 2: expected a JSON object, found str"),
         ("[" * 100_000, "lie too deep"),
@@ -145,37 +122,11 @@ def test_a_broken_array_names_the_line(tmp_path: Path, content: str, told: str) 
     assert told in refusal(tmp_path / "a.json")
 
 
-def test_a_key_that_is_there_twice_is_refused_and_spares_the_other_rows(tmp_path: Path) -> None:
-    rows = ['{"text": "a"}', '{"text": "b", "text": "c"}', '{"text": "d", "more": {"x": 1, "x": 2}}', '{"text": "e"}']
-    for name, content in (("a.jsonl", "\n".join(rows)), ("a.json", "[" + ",\n".join(rows) + "]")):
-        file = tmp_path / name
-        file.write_text(content)
-        assert "line 2: a JSON object has the key 'text' twice" in refusal(file)
-        items = [item for _, item in read_items(file)]
-        assert [isinstance(item, Fault) for item in items] == [False, True, True, False]
-        assert isinstance(items[2], Fault) and "the key 'x' twice" in items[2].told
-
-
 @pytest.mark.parametrize("write", [pq.write_table, feather.write_feather])
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, write: Any) -> None:
     file = tmp_path / ("a.parquet" if write is pq.write_table else "a.feather")
     write(pa.table([pa.array(["a"]), pa.array([1]), pa.array(["b"])], names=["text", "id", "text"]), file)
     assert "two columns are called 'text'. Rename one of them." in refusal(file)
-
-
-@pytest.mark.parametrize("write", [pq.write_table, feather.write_feather])
-def test_times_of_zones_that_python_does_not_know_are_read_in_utc(tmp_path: Path, write: Any) -> None:
-    file = tmp_path / ("a.parquet" if write is pq.write_table else "a.feather")
-    instant = datetime.datetime(2024, 3, 1, 12, tzinfo=datetime.UTC)
-    zones = ["GMT+2", "Local", "Europe/Berlin", "+02:00", "UTC"]
-    times = [pa.array([instant], pa.timestamp("us", zone)) for zone in zones]
-    write(pa.table([pa.array(["a"]), *times], names=["text", *zones]), file)
-    [row] = rows_of(file)
-    assert all(row[zone] == instant for zone in zones)
-    nested = pa.array([{"at": instant}], pa.struct([("at", pa.timestamp("us", "GMT+2"))]))
-    write(pa.table({"text": ["a"], "nested": nested}), file)
-    assert "line 1: a value cannot be read" in refusal(file)
-    assert next(read_rows(file, columns=["text"]))[1] == {"text": "a"}
 
 
 def test_a_saved_data_set_is_a_stream_of_arrow(tmp_path: Path) -> None:

@@ -15,11 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.families import FAMILIES
-from tests.in_process import run_program
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.models.identity import identity_of
-from unmask.models.loading import Source
 from unmask.saving.folder import read_settings
 
 TEXTS = ["A man plays a guitar.", "x"]
@@ -114,11 +111,6 @@ def test_an_adapter_whose_base_is_an_adapter_brings_it_along(
         vectors(name_base(second, second))
 
 
-def test_the_order_of_adapters_is_part_of_the_models_identity(stack: tuple[Path, Path, Any], model: Path) -> None:
-    chains = [(), *[(str(a),) for a in stack[:2]], tuple(map(str, stack[:2])), tuple(map(str, stack[1::-1]))]
-    assert len({identity_of(Source(str(model), adapters=chain)).revision for chain in chains}) == len(chains)
-
-
 def test_an_adapter_of_llm2vec_without_the_one_below_it_is_told(
     stack: tuple[Path, Path, Any], model: Path, tmp_path: Path
 ) -> None:
@@ -143,10 +135,6 @@ def test_every_kind_of_adapter_that_changes_layers_is_read_merged_and_saved(
     kinds = {
         "vera": peft.VeraConfig(r=4, **query),
         "ia3": peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
-        "loha": peft.LoHaConfig(r=4, **query),
-        "lokr": peft.LoKrConfig(r=4, **query),
-        "oft": peft.OFTConfig(r=0, oft_block_size=8, **query),
-        "vblora": peft.VBLoRAConfig(r=4, num_vectors=16, vector_length=16, topk=2, **query),
         "norms": peft.LNTuningConfig(target_modules=["input_layernorm"]),
         "tokens": peft.TrainableTokensConfig(token_indices=list(range(300)), target_modules=["embed_tokens"]),
     }
@@ -160,7 +148,7 @@ def test_every_kind_of_adapter_that_changes_layers_is_read_merged_and_saved(
         assert np.array_equal(found, expected.encode(TEXTS)) and abs(found - plain).max() > 0.01, kind
         merged = Embedder.from_pretrained(folder, merge=True, **HERE)
         np.testing.assert_allclose(merged.encode(TEXTS), found, atol=1e-5, err_msg=kind)
-        if kind in ("vera", "vblora"):  # what their layers share is not of the decoder
+        if kind == "vera":  # what their layers share is not of the decoder
             with pytest.raises(UnmaskError, match="Load it merged"):
                 apart.save_pretrained(tmp_path / f"{kind} saved")
         else:
@@ -225,14 +213,11 @@ def test_weights_that_a_config_has_no_place_for_are_refused(edit: Callable[..., 
             {"vocab_size": 500},
             r"embed_tokens\.weight has shape \(512, 64\) in .* and \(500, 64\) by .*Set vocab_size in config\.json to 512",
         ),
-        ({"intermediate_size": 100}, r"\(64, 96\) in the file and \(64, 100\) by the config \(9 such weights in all\)"),
         (
             {"rope_parameters": {"rope_type": "su", "rope_theta": 1e4}},
             r'rope_parameters\.rope_type = "su", which transformers',
         ),
-        ({"hidden_act": "swoosh"}, 'hidden_act = "swoosh", which transformers'),
         ({"dtype": "float17"}, r"copy' could not be loaded: its config\.json says dtype = \"float17\""),
-        ({"vocab_size": "512"}, "Field 'vocab_size' expected int, got str"),
         ({"num_attention_heads": 0}, "ZeroDivisionError"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -270,23 +255,7 @@ def test_what_is_missing_from_a_folder_is_told_with_the_way_out(edit: Callable[.
     assert np.array_equal(vectors(inner), expected)
 
 
-def test_a_tokenizer_model_asks_for_the_package_that_reads_it(
-    edit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import unmask.models.loading
-
-    folder = edit()
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
-    (folder / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
-    monkeypatch.setattr(unmask.models.loading, "find_spec", lambda name: None)
-    with pytest.raises(UnmaskError, match=r"tokenizer\.model needs the package sentencepiece: pip install sentencepiece"):
-        vectors(folder)
-
-
-@pytest.mark.parametrize(
-    "address", ["https://hub.example/org/model", "hub.example.co/org/model/tree/main", "http://hub.example/org/model?x=1"]
-)
+@pytest.mark.parametrize("address", ["https://hub.example/org/model", "hub.example.co/org/model/tree/main"])
 def test_the_address_of_a_model_on_the_hub_names_its_id(address: str) -> None:
     with pytest.raises(UnmaskError, match=r"is a web address\. Give the id of the model on the hub instead: 'org/model'"):
         vectors(address)
@@ -295,33 +264,11 @@ def test_the_address_of_a_model_on_the_hub_names_its_id(address: str) -> None:
 # ---- code of the model's own ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stock_class_in_place_of_the_models_own_is_told(edit: Callable[..., Path], tmp_path: Path) -> None:
-    folder = edit(auto_map=OWN_CODE)
-    with pytest.warns(
-        UserWarning, match=r"own\.OwnModel\), which was not run: LlamaModel of transformers .*--trust-remote-code"
-    ):
-        loaded = Embedder.from_pretrained(folder, **HERE)
-    loaded.save_pretrained(tmp_path / "saved")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*Python code")
-        assert np.array_equal(vectors(tmp_path / "saved"), loaded.encode(TEXTS)), "what is saved is of the stock class"
-
-
-def test_compare_refuses_a_reference_with_code_before_it_computes(
-    edit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = edit(auto_map=OWN_CODE)
-    words: list[str | Path] = ["compare", "-m", "pico", "-d", "mean", "-t", "starter", "-r", folder, "-o", tmp_path / "report"]
-    code, _, told = run_program(words, monkeypatch, capfd)
-    assert code == 2 and "Python code" in told and "--trust-remote-code" in told
-    assert not (tmp_path / "report").exists()
-
-
 def test_a_reference_and_a_teacher_run_their_own_code_or_are_refused(
     edit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unmask.evaluation.reference_rows import load_reference
-    from unmask.training.teacher import load_sentence_transformer
+    from unmask.training.stages.distill import load_sentence_transformer
 
     folder = edit(auto_map=OWN_CODE)
     (folder / "own.py").write_text(
@@ -380,21 +327,10 @@ def test_a_special_token_without_an_embedding_spoils_its_text_only(edit: Callabl
     done = DocumentEncoder(embedder, Job((tmp_path / "a.txt",), tmp_path / "a.npy")).encode(
         [Document(row, row + 1, str(row), text) for row, text in enumerate(texts)]
     )
-    assert done.counts.vectors == 1 and [dead.row for dead in done.dead] == [1] and "'<two>'" in done.dead[0].told
+    assert done.counts.vectors == 1 and [dead.row for dead in done.dead] == [1] and "'<two>'" in done.dead[0].reason
     with running(ServedModels({"mean": embedder})) as client:
         answer = client.embed(texts)
         assert answer.status == 400 and "'<two>'" in answer.error["message"]
         assert client.embed(texts[:1]).status == 200
     exported = token_vectors(embedder)
     assert len(exported) == 514 and not exported[512:].any() and exported[:512].any(axis=1).sum() > 400
-
-
-def test_a_probe_that_meets_a_token_without_an_embedding_is_stopped_in_time(edit: Callable[..., Path]) -> None:
-    """On a GPU the model itself would fail in a way that no later call survives."""
-    from unmask.encoding.backbone import HiddenRead, TokenBatch
-    from unmask.encoding.pooling import mean
-
-    backbone = Embedder.from_pretrained(edit(), **HERE).backbone
-    ids, real = torch.tensor([[5, 600], [512, 0]]), torch.tensor([[True, True], [False, True]])
-    with pytest.raises(UnmaskError, match="token 600, and the model has embeddings of tokens 0 to 511"):
-        backbone.read(TokenBatch(ids, real, real), [HiddenRead(1, mean)])

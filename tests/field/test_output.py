@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import write_rows, write_task
+from tests.tiny import write_task
 from unmask.cli import main
 
 Run = Callable[..., bytes]
@@ -44,12 +44,3 @@ def test_tables_and_json_are_written_in_any_encoding(run: Run) -> None:
         table = run(encoding, "tasks", NAME).decode(encoding)
         assert (NAME if encoding.startswith("utf") else r"-\u65e5\u672c-\U0001f642") in table
     assert "größe" in run("latin-1", "tasks", NAME).decode("latin-1"), "what the encoding has stays"
-
-
-def test_passages_of_a_search_are_written_in_any_encoding(run: Run) -> None:
-    write_rows(Path("texts.jsonl"), [{"text": f"a guitar {NAME}"}, {"text": "a dog"}])
-    run("utf-8", "index", "texts.jsonl", "-m", "pico", "-d", "mean", "-o", "index", "--device", "cpu", "--dtype", "float32")
-    for encoding in ("ascii", "latin-1"):
-        assert rb"\u65e5" in run(encoding, "search", "index", "guitar", "--mode", "bm25")
-        [hit] = json.loads(run(encoding, "search", "index", "guitar", "--mode", "bm25", "--json").decode(encoding))[:1]
-        assert NAME in json.dumps(hit, ensure_ascii=False)

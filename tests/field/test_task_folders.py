@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.tiny import write_rows
 from unmask.errors import UnmaskError
-from unmask.tasks.find import find_task, resolve_tasks, specs_below
+from unmask.tasks.find import find_task
 from unmask.tasks.kinds import KINDS
 from unmask.tasks.task import LocalTask
 from unmask.training.data import DataSource, read_pairs
@@ -79,15 +78,3 @@ def test_training_reads_the_layout_of_beir(beir: Path, caplog: pytest.LogCapture
     [message] = caplog.messages
     assert "nothing has the id 'gone'; 2 judgements of documents that are not in the corpus left out" in message
     assert len(read_pairs("set", DataSource(path="arguana", split="dev"), beir.parent, 0).examples) == 1
-
-
-def test_a_limit_for_all_starter_tasks(tmp_path: Path) -> None:
-    tasks: Any = resolve_tasks(["starter#8"])
-    assert len(tasks) == len(resolve_tasks(["starter"])) and all(task.size <= 8 for task in tasks)
-    assert len(specs_below(tmp_path, ["starter#8"])) == len(tasks)
-    with pytest.raises(UnmaskError, match="A limit is at least 2 items, not 1"):
-        resolve_tasks(["starter#1"])
-    with pytest.raises(UnmaskError, match="Unknown starter task 'stss'"):
-        resolve_tasks(["starter:stss#8"])
-    [sts] = resolve_tasks(["starter:sts#8"])
-    assert isinstance(sts, LocalTask) and sts.size == 8

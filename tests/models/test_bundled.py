@@ -11,8 +11,9 @@ import pytest
 
 from tests.training.running import ended, forked
 from unmask.errors import UnmaskError
+from unmask.io.paths import cache_folder
 from unmask.models import bundled as models
-from unmask.models.bundled import BUNDLED, Bundled, cache_folder, resolve
+from unmask.models.bundled import BUNDLED, Bundled, resolve
 
 CONVERTED = [name for name, model in BUNDLED.items() if model.gguf]
 every_bundled = pytest.mark.parametrize("name", [name for name, model in BUNDLED.items() if model.packages])

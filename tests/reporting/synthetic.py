@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.results import Conditions, Failure, Result, ResultStore
+from unmask.evaluation.seed_means import training_note
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.intervals import score_interval
-from unmask.statistics.ranks import Omnibus, Ranks
+from unmask.statistics.ranks import Ranks
 
 SCRIPT, SPECIAL = "<script>alert(1)</script>", 'a&b_%$#{}~^\\"'
 GRID_KINDS = {
@@ -84,6 +85,7 @@ class Folder:
                 "attention": f"{design.split('/')[0]}, proven in 30 layers with and without padding",
                 "hardware": "cpu (x86_64, 2 cores)",
                 "versions": {"unmask": "0.1.0", "torch": "2.13.0"},
+                **training_note(self.model),
             },
         )
         return result, items
@@ -101,8 +103,7 @@ def write_exact(folder: Path, designs: Mapping[str, str], scores: Mapping[str, M
 
 def made_ranks(mean_ranks: dict[str, float], cliques: tuple[tuple[str, ...], ...]) -> Ranks:
     """Ranks as a critical-difference diagram needs them."""
-    omnibus = Omnibus(1.0, 0.01)
-    return Ranks(mean_ranks, omnibus, omnibus, tests={}, cliques=cliques, nemenyi=1.0, n=14, fewest=6, level=0.05)
+    return Ranks(mean_ranks, friedman_p=0.01, tests={}, cliques=cliques, n=14, fewest=6)
 
 
 def ranked_by(scores: Mapping[str, Sequence[float]]) -> Ranks:
@@ -158,6 +159,10 @@ def add_costs(folder: Path, of: Folder) -> None:
             "seconds": 8.0 if prompt == "echo" else 4.0 if prompt == "eol" else 2.5,
             "peak_memory": (3 if prompt == "echo" else 2) * 2**29,
             "hardware": "cpu (x86_64, 2 cores)",
+            "task_revision": "b33d91930bd3ad5a",
+            "max_length": 512,
+            "dtype": "bfloat16",
+            **dict.fromkeys(("adapter", "attn_implementation", "trust_remote_code")),
         }
         for attention, prompt in passes
         for task in of.tasks

@@ -344,12 +344,12 @@ def test_a_model_that_sentence_transformers_saved_is_the_same_again(pico: Make, 
 
 
 def test_a_model_that_sentence_transformers_saved_has_to_be_given_its_design(pico: Make, tmp_path: Path) -> None:
-    """Its modules say it, and they are not read: the default design would be another one, without a word."""
+    """It applies a chat template that we wrote for texts without tokens, which no design has."""
     model = theirs(saved(pico("bidirectional/plain/mean"), tmp_path / "ours"), trust=False)
     model.save_pretrained(str(tmp_path / "tuned"))
     assert not (tmp_path / "tuned" / SETTINGS).exists()
     loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
-    with pytest.raises(UnmaskError, match=r"'.*tuned' is a sentence-transformers model.* -d bidirectional/plain/mean"):
+    with pytest.raises(UnmaskError, match=r"'.*tuned' is a sentence-transformers model that no design reads"):
         Embedder.from_pretrained(tmp_path / "tuned", **loading)
     named = Embedder.from_pretrained(tmp_path / "tuned", "bidirectional/plain/mean", **loading)
     assert_equal(vectors(named, TEXTS), model.encode(TEXTS))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.search.made import indexed, opened
+from tests.search.cases import indexed, opened
 from unmask.embedder import Embedder
 from unmask.search.index import Index
 

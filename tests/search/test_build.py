@@ -1,37 +1,32 @@
-"""Building: an updated index is the one that is built anew, only new texts are embedded, and no kill harms it."""
+"""Building: an updated index equals a new one, only new texts are embedded, no kill harms it, and damage is noticed."""
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from tests.search.made import ROWS, contents, indexed, job, opened
+from tests.messages import heard
+from tests.search.cases import ROWS, counts, indexed, opened, require_same_documents
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
 from unmask.encoding.heads import build_head
 from unmask.encoding.vector_store import StoredRows
 from unmask.errors import UnmaskError
-from unmask.io.files import only_run_in, remove
+from unmask.io.files import only_run_in
 from unmask.io.seals import Damaged
 from unmask.search import build as building
-from unmask.search import job as jobs
-from unmask.search import keywords
-from unmask.search.build import build
+from unmask.search.build import Job, build
 from unmask.search.documents import Corpus, joined
-from unmask.search.embedding import difference, document_vectors, note
+from unmask.search.embedding import document_vectors
 from unmask.search.index import Index
-from unmask.search.job import Job
-from unmask.search.keywords import Keywords
-from unmask.search.record import IndexRecord
-from unmask.search.stores import STORES
+from unmask.search.record import IndexRecord, read_index
 
 CHANGED = [
     {**ROWS[3], "year": 1999},
@@ -42,226 +37,179 @@ CHANGED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def embedder(pico: Callable[..., Embedder]) -> Embedder:
-    return pico()
-
-
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The documents that are embedded, as they come."""
+    """The documents that are embedded, one at a time."""
     texts: list[str] = []
 
-    def counting(embedder: Embedder, given: Sequence[str], *options: Any) -> Any:
-        texts.extend(given)
-        return document_vectors(embedder, given, *options)
+    def counting(embedder: Embedder, batch: Sequence[str], *options: Any) -> Any:
+        texts.extend(batch)
+        return document_vectors(embedder, batch, *options)
 
+    monkeypatch.setattr("unmask.search.build._SAVED", 1)
     monkeypatch.setattr("unmask.search.build.document_vectors", counting)
     return texts
 
 
-def told(done: building.Done) -> tuple[int, ...]:
-    return done.documents, done.added, done.changed, done.removed, done.embedded
-
-
-def left_in(folder: Path) -> list[str]:
+def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in (".lock", ".unmask-made"))
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_an_index_holds_the_documents_and_their_vectors(store: str, embedder: Embedder, tmp_path: Path) -> None:
-    assert told(indexed(embedder, tmp_path, store=store)) == (4, 4, 0, 0, 4)
-    index = opened(embedder, tmp_path)
+def test_an_index_holds_the_documents_and_their_vectors(embedder: Embedder, tmp_path: Path) -> None:
+    assert counts(indexed(embedder, tmp_path)) == (4, 4, 0, 0, 4)
     expected = embedder.encode([joined(row["title"], row["text"]) for row in ROWS], normalize=True)
-    for row, kept, vector in zip(ROWS, contents(index), expected, strict=True):
-        assert (kept["id"], kept["title"], kept["text"]) == (row["_id"], row["title"], row["text"])
-        assert (kept["c0"], kept["c1"]) == (row["year"], row["tag"])
-        assert kept["vector"] == vector.tobytes()
-    assert left_in(tmp_path / "index") == ["data-1", "index.json"]
+    for row, stored, vector in zip(ROWS, opened(embedder, tmp_path)._table.to_arrow().to_pylist(), expected, strict=True):
+        assert (stored["_id"], stored["_title"], stored["_text"]) == (row["_id"], row["title"], row["text"])
+        assert (stored["year"], stored["tag"]) == (row["year"], row["tag"])
+        assert stored["_vector"] == pytest.approx(vector.tolist(), abs=1e-6)
+    assert files_in(tmp_path / "index") == ["data-1", "index.json"]
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_an_updated_index_is_the_one_that_is_built_anew(
-    store: str, embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(building, "_ROWS", 1)  # every text is computed alone, so that vectors are equal to the last bit
-    indexed(embedder, tmp_path, store=store)
+def test_an_updated_index_equals_a_new_one(embedder: Embedder, computed: list[str], tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
     computed.clear()
-    assert told(indexed(embedder, tmp_path, CHANGED, store=store)) == (5, 2, 2, 1, 2)
+    assert counts(indexed(embedder, tmp_path, CHANGED)) == (5, 2, 2, 1, 2)
     assert computed == ["Guitars A man plays the drums.", "New Rain."]  # d5 has the text that d2 had
-    (tmp_path / "anew").mkdir()
-    indexed(embedder, tmp_path / "anew", CHANGED, store=store)
-    assert contents(opened(embedder, tmp_path)) == contents(opened(embedder, tmp_path / "anew"))
-    assert left_in(tmp_path / "index") == ["data-2", "index.json"]
-    found = [opened(embedder, place).search("market", mode="bm25") for place in (tmp_path, tmp_path / "anew")]
-    assert found[0] == found[1] and len(found[0]) == 2
+    (tmp_path / "new").mkdir()
+    indexed(embedder, tmp_path / "new", CHANGED)
+    updated, new = (opened(embedder, folder) for folder in (tmp_path, tmp_path / "new"))
+    require_same_documents(updated, new)
+    assert updated.search("market", mode="bm25") == new.search("market", mode="bm25")
+    assert files_in(tmp_path / "index") == ["data-2", "index.json"]
 
 
-def test_nothing_is_written_when_nothing_changed(embedder: Embedder, tmp_path: Path) -> None:
+def test_an_open_index_takes_changes(embedder: Embedder, tmp_path: Path) -> None:
     indexed(embedder, tmp_path)
-    record = (tmp_path / "index" / "index.json").read_bytes()
-    assert told(indexed(embedder, tmp_path)) == (4, 0, 0, 0, 0)
-    assert (tmp_path / "index" / "index.json").read_bytes() == record
-    assert left_in(tmp_path / "index") == ["data-1", "index.json"]
-
-
-def test_an_update_gives_an_index_of_an_earlier_version_the_words_of_this_one(
-    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [{"_id": "d1", "text": "我住在北京市"}]
-    with monkeypatch.context() as patch:
-        patch.setattr(keywords, "_words", lambda text: iter(text.split()))
-        patch.setattr(building, "WORDS", 1)
-        indexed(embedder, tmp_path, rows)
-    assert opened(embedder, tmp_path).search("北京", mode="bm25") == []
-    assert told(indexed(embedder, tmp_path, rows)) == (1, 0, 0, 0, 0)
-    assert [hit.id for hit in opened(embedder, tmp_path).search("北京", mode="bm25")] == ["d1"]
-    assert left_in(tmp_path / "index") == ["data-2", "index.json"]
-    indexed(embedder, tmp_path, rows)
-    assert left_in(tmp_path / "index") == ["data-2", "index.json"], "once is enough"
-
-
-def test_another_order_is_a_change_without_embedding(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    assert told(indexed(embedder, tmp_path, ROWS[::-1])) == (4, 0, 0, 0, 0)
-    assert [row["id"] for row in contents(opened(embedder, tmp_path))] == ["d4", "d3", "d2", "d1"]
-
-
-def test_a_column_without_a_value_in_the_new_files_stays_what_it_was(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    before = opened(embedder, tmp_path).record.types
-    new = [{"_id": "d9", "title": "", "text": "New.", "year": None, "tag": None, "other": None}]
-    indexed(embedder, tmp_path, new, keep_missing=True)
     index = opened(embedder, tmp_path)
-    assert index.record.types == before | {"other": "text"} and before["year"] == "integer"
-    assert {hit.id for hit in index.search("x", 10, where="year >= 2020")} == {
-        row["_id"] for row in ROWS if (row["year"] or 0) >= 2020
-    }
+    new = {"_id": "d5", "title": "Rain", "text": "It rains in the mountains.", "year": 2023, "tag": "c"}
+    assert counts(index.add([new, CHANGED[1]])) == (5, 1, 1, 0, 2)
+    assert index.search("mountains", mode="bm25")[0].id == "d5" and len(index) == 5
+    assert counts(index.delete(["d2", "d3"])) == (3, 0, 0, 2, 0)
+    (tmp_path / "new").mkdir()
+    indexed(embedder, tmp_path / "new", [CHANGED[1], ROWS[3], new])
+    require_same_documents(index, opened(embedder, tmp_path / "new"))
+    changes: list[tuple[Callable[..., Any], Any, str]] = [
+        (index.add, [{"text": "no id"}], "line 1: column 'id'"),
+        (index.add, [new, new], "comes twice"),
+        (index.delete, ["d1", "d9"], "no document 'd9'"),
+        (index.delete, "d1", r"delete\(\[id\]\)"),
+        (index.delete, ["d1", "d4", "d5"], "remove the folder"),
+    ]
+    for change, argument, cause in changes:
+        with pytest.raises(UnmaskError, match=cause):
+            change(argument)
+    require_same_documents(index, opened(embedder, tmp_path))
 
 
-def test_no_number_is_rounded_beside_documents_that_are_kept(embedder: Embedder, tmp_path: Path) -> None:
-    large, decimal = ([{"_id": name, "text": name, "n": value}] for name, value in (("a", 2**53 + 1), ("b", 1.5)))
-    for folder in ("one", "other"):
-        (tmp_path / folder).mkdir()
-    indexed(embedder, tmp_path / "one", decimal)
-    indexed(embedder, tmp_path / "one", large, keep_missing=True)
-    assert {row["id"]: row["c0"] for row in contents(opened(embedder, tmp_path / "one"))} == {"a": str(2**53 + 1), "b": "1.5"}
-    indexed(embedder, tmp_path / "other", large)
-    with pytest.raises(UnmaskError, match=f"a document that is kept has {2**53 + 1} there, which decimals would round"):
-        indexed(embedder, tmp_path / "other", decimal, keep_missing=True)
-    assert [row["c0"] for row in contents(opened(embedder, tmp_path / "other"))] == [2**53 + 1]
+def test_nothing_is_written_when_nothing_changed(embedder: Embedder, computed: list[str], tmp_path: Path) -> None:
+    rows = [*ROWS, *({"_id": str(n), "text": ROWS[1]["text"]} for n in range(5))]
+    assert counts(indexed(embedder, tmp_path, rows)) == (9, 9, 0, 0, 4)
+    assert len(computed) == 4, "equal texts are embedded once"
+    record = (tmp_path / "index" / "index.json").read_bytes()
+    for again in (rows, rows[::-1]):
+        assert counts(indexed(embedder, tmp_path, again)) == (9, 0, 0, 0, 0)
+    assert counts(opened(embedder, tmp_path).add([])) == (9, 0, 0, 0, 0)
+    assert (tmp_path / "index" / "index.json").read_bytes() == record
 
 
-def test_documents_of_other_files_are_kept_if_asked(embedder: Embedder, tmp_path: Path) -> None:
+def test_documents_of_other_files_are_kept_if_requested(embedder: Embedder, tmp_path: Path) -> None:
     indexed(embedder, tmp_path)
     new = [{"_id": "d2", "title": "", "text": "Changed.", "year": "n/a", "new": 1.5}]
-    assert told(indexed(embedder, tmp_path, new, keep_missing=True)) == (4, 0, 1, 0, 1)
+    assert counts(indexed(embedder, tmp_path, new, keep_missing=True)) == (4, 0, 1, 0, 1)
     index = opened(embedder, tmp_path)
-    assert index.record.types == {"year": "text", "new": "number", "tag": "text"}
-    found = {hit.id: hit.columns for hit in index.search("x", 10)}
-    assert found["d2"] == {"year": "n/a", "new": 1.5, "tag": None}
-    assert found["d1"] == {"year": "2019", "new": None, "tag": "a"}
-    assert told(indexed(embedder, tmp_path, new, keep_missing=True)) == (4, 0, 0, 0, 0)
-    assert told(indexed(embedder, tmp_path, new)) == (1, 0, 0, 3, 0)
-
-
-def test_equal_texts_are_embedded_once(embedder: Embedder, computed: list[str], tmp_path: Path) -> None:
-    assert told(indexed(embedder, tmp_path, [{"_id": str(n), "text": "same"} for n in range(5)])) == (5, 5, 0, 0, 1)
-    assert computed == ["same"]
-    assert len({row["vector"] for row in contents(opened(embedder, tmp_path))}) == 1
-
-
-def test_blocks_do_not_change_the_index(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "small").mkdir()
-    indexed(embedder, tmp_path, store="usearch")
-    monkeypatch.setattr(building, "_ROWS", 2)
-    indexed(embedder, tmp_path / "small", store="usearch")
-    whole, parts = contents(opened(embedder, tmp_path)), contents(opened(embedder, tmp_path / "small"))
-    for one, other in zip(whole, parts, strict=True):
-        near = np.frombuffer(one.pop("vector"), np.float32), np.frombuffer(other.pop("vector"), np.float32)
-        assert one == other and np.allclose(*near, atol=1e-6)
+    assert index.record.columns == {"year": "text", "new": "number", "tag": "text"}
+    columns = {hit.id: hit.columns for hit in index.search("x", 10)}
+    assert columns["d2"] == {"year": "n/a", "new": 1.5, "tag": None}
+    assert columns["d1"] == {"year": "2019", "new": None, "tag": "a"}
+    assert counts(indexed(embedder, tmp_path, new, keep_missing=True)) == (4, 0, 0, 0, 0)
+    with heard() as messages:
+        indexed(embedder, tmp_path, [{"text": "no id"}], keep_missing=True)
+    assert any("--keep-missing" in message for message in messages)
+    assert counts(indexed(embedder, tmp_path, new)) == (1, 0, 0, 4, 0)
 
 
 class Killed(BaseException):
     """Stands for a signal."""
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("at", ["embedding", "writing", "words", "record", "old data"])
+def die(*_: Any, **__: Any) -> None:
+    raise Killed
+
+
+def kill_after_one_text(self: Any, *block: Any) -> None:
+    add(self, *block)
+    raise Killed
+
+
+add = StoredRows.add
+MOMENTS: dict[str, tuple[Any, str, Any]] = {
+    "embedding": (StoredRows, "add", kill_after_one_text),
+    "writing": (building, "add_rows", die),
+    "words": (building, "index_words", die),
+    "record": (IndexRecord, "write", die),
+    "old data": (building, "remove_own", lambda path: die() if path.name == "data-1" else None),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_kill_leaves_the_old_index_or_the_new_one(
-    at: str, store: str, embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "_ROWS", 1)  # every text is computed alone, so that vectors are equal to the last bit
-    indexed(embedder, tmp_path, store=store)
-    before = contents(opened(embedder, tmp_path))
+    (tmp_path / "new").mkdir()
+    indexed(embedder, tmp_path / "new", CHANGED)
+    indexed(embedder, tmp_path)
     with monkeypatch.context() as patch:
-        kill(patch, at)
+        patch.setattr(*MOMENTS[moment])
         with pytest.raises(Killed):
-            indexed(embedder, tmp_path, CHANGED, store=store)
-    if at != "old data":
-        assert contents(opened(embedder, tmp_path)) == before
-    computed_before = len(computed)
-    done = indexed(embedder, tmp_path, CHANGED, store=store)
-    assert len(computed) - computed_before == (1 if at == "embedding" else 0), "vectors of the killed run are used"
-    assert told(done)[:4] == ((5, 2, 2, 1) if at != "old data" else (5, 0, 0, 0))
-    (tmp_path / "anew").mkdir()
-    indexed(embedder, tmp_path / "anew", CHANGED, store=store)
-    assert contents(opened(embedder, tmp_path)) == contents(opened(embedder, tmp_path / "anew"))
-    assert left_in(tmp_path / "index") == ["data-2", "index.json"]
-
-
-def kill(patch: pytest.MonkeyPatch, at: str) -> None:
-    """Let the next run be killed at a moment."""
-
-    def die(*_: Any, **__: Any) -> None:
-        raise Killed
-
-    if at == "embedding":
-        add = StoredRows.add
-
-        def once(self: Any, *given: Any) -> None:
-            add(self, *given)
-            raise Killed
-
-        patch.setattr(StoredRows, "add", once)
-    elif at == "writing":
-        patch.setattr(building, "_rows_of", die)
-    elif at == "words":
-        patch.setattr(Keywords, "save", die)
-    elif at == "record":
-        patch.setattr(IndexRecord, "write", die)
-    else:
-        patch.setattr(building, "remove", lambda path: die() if path.name == "data-1" else remove(path))
+            indexed(embedder, tmp_path, CHANGED)
+    assert len(opened(embedder, tmp_path)) == (5 if moment == "old data" else 4)
+    computed.clear()
+    indexed(embedder, tmp_path, CHANGED)
+    assert len(computed) == (1 if moment == "embedding" else 0), "vectors of the killed run are used"
+    require_same_documents(opened(embedder, tmp_path), opened(embedder, tmp_path / "new"))
+    assert files_in(tmp_path / "index") == ["data-2", "index.json"]
 
 
 def test_a_second_run_is_refused(embedder: Embedder, tmp_path: Path) -> None:
-    planned = job(tmp_path).check()
-    with only_run_in(tmp_path / "index"), pytest.raises(UnmaskError, match="Another run is writing"):
-        build(embedder, planned)
-
-
-def test_another_embedder_is_refused_by_name(embedder: Embedder, pico: Callable[..., Embedder], tmp_path: Path) -> None:
     indexed(embedder, tmp_path)
-    for other, words in (
-        (pico("causal/plain/last"), "the design: 'causal/plain/mean' then, 'causal/plain/last' now"),
-        (pico(max_length=16), "the most tokens of a text: 512 then, 16 now"),
-        (pico(family="olmoe"), "the weights of the model"),
-    ):
-        with pytest.raises(UnmaskError, match=words):
-            indexed(other, tmp_path, CHANGED)
+    with only_run_in(tmp_path / "index"), pytest.raises(UnmaskError, match="Another run is writing"):
+        indexed(embedder, tmp_path, CHANGED)
+
+
+@pytest.mark.parametrize("change", ["vanished", "doubled", "changed"])
+def test_a_corpus_that_changes_while_it_is_read_is_refused(change: str, embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    later = {"vanished": CHANGED[:4], "doubled": [*CHANGED, CHANGED[0]], "changed": [*CHANGED[:4], ROWS[0]]}[change]
+    file = write_rows(tmp_path / "corpus.jsonl", CHANGED)
+
+    def load() -> Embedder:
+        write_rows(file, later)
+        return embedder
+
+    with pytest.raises(UnmaskError, match=r"was (changed|removed) while .* read"):
+        build(Job(Corpus((file,)), tmp_path / "index", "in memory"), load)
     assert len(opened(embedder, tmp_path)) == 4
 
 
-def test_other_tokens_over_the_same_weights_are_refused(embedder: Embedder, tmp_path: Path) -> None:
+# --- the embedder ----------------------------------------------------------------------------------------------------
+
+
+def test_another_embedder_is_refused_by_name(embedder: Embedder, pico: Callable[..., Embedder], tmp_path: Path) -> None:
     from tokenizers import normalizers
 
     indexed(embedder, tmp_path)
     tokenizer = deepcopy(embedder.tokenizer)
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-    other = Embedder(replace(embedder.encoder, tokenizer=tokenizer, _tokenizers={}), embedder.design)
-    with pytest.raises(UnmaskError, match="what differs is the tokens of a text"):
-        opened(other, tmp_path).search("x")
+    for other, difference in (
+        (pico("causal/plain/last"), "the design: 'causal/plain/mean' then, 'causal/plain/last' now"),
+        (pico(max_length=16), "the most tokens of a text: 512 then, 16 now"),
+        (pico(family="olmoe"), "the weights of the model"),
+        (Embedder(replace(embedder.encoder, tokenizer=tokenizer, _tokenizers={}), embedder.design), "the tokens of a text"),
+    ):
+        for use in (lambda: indexed(other, tmp_path, CHANGED), lambda: opened(other, tmp_path).search("x")):  # noqa: B023
+            with pytest.raises(UnmaskError, match=difference):
+                use()
+    assert len(opened(embedder, tmp_path).search("x")) == 4
 
 
 def test_another_head_on_the_same_weights_is_refused(pico: Callable[..., Embedder], tmp_path: Path) -> None:
@@ -270,265 +218,108 @@ def test_another_head_on_the_same_weights_is_refused(pico: Callable[..., Embedde
     torch.manual_seed(1)
     other = build_head("cross-attention", 64, 2)
     changed = Embedder.from_model(first.backbone.model, first.tokenizer, first.design, head=other, source=first.source)
-    with pytest.raises(UnmaskError, match="what differs is the trained head"):
+    with pytest.raises(UnmaskError, match="the trained head"):
         opened(changed, tmp_path).search("x")
 
 
-def test_what_an_older_index_does_not_say_of_its_embedder_is_not_asked(embedder: Embedder) -> None:
-    now = note(embedder, "pico")
-    assert now.tokens is not None
-    older = now.model_copy(update={"tokens": None})
-    assert difference(older, now) is None and difference(now, now.model_copy(update={"tokens": "other"})) is not None
-
-
-def test_instructions_travel_along(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+def test_instructions_are_part_of_the_index(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     design = "causal/instruction/last"
-    asked = {"query": "Find an answer", "document": "A document"}
-    told_what = pico(design, instructions=asked)
-    indexed(told_what, tmp_path)
-    index = opened(told_what, tmp_path)
-    assert index.record.embedder.instructions == asked
-    (kept, *_) = contents(index)
-    text = joined(ROWS[0]["title"], ROWS[0]["text"])
-    assert kept["vector"] == told_what.encode([text], instruction="A document", normalize=True)[0].tobytes()
-    expected = told_what.encode(["x"], instruction="Find an answer", normalize=True)[0] @ np.frombuffer(
-        kept["vector"], np.float32
-    )
-    assert {hit.id: hit.score for hit in index.search("x")}["d1"] == pytest.approx(float(expected), abs=1e-6)
+    embedder = pico(design, instructions={"query": "Find an answer", "document": "A document"})
+    indexed(embedder, tmp_path)
+    (document,) = embedder.encode([joined(ROWS[0]["title"], ROWS[0]["text"])], instruction="A document", normalize=True)
+    (query,) = embedder.encode(["x"], instruction="Find an answer", normalize=True)
+    scores = {hit.id: hit.score for hit in opened(embedder, tmp_path).search("x")}
+    assert scores["d1"] == pytest.approx(float(document @ query), abs=1e-6)
     with pytest.raises(UnmaskError, match="the instructions"):
         indexed(pico(design), tmp_path, CHANGED)
 
 
-def test_a_file_that_changes_while_it_is_read_is_named(embedder: Embedder, tmp_path: Path) -> None:
-    planned = job(tmp_path).check()
-    write_rows(tmp_path / "corpus.jsonl", CHANGED)
-    with pytest.raises(UnmaskError, match="was changed while it was read"):
-        build(embedder, planned)
-    assert left_in(tmp_path / "index") == [".unmask-vectors"]
+def test_a_fit_is_part_of_the_index(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
+    model, texts = str(pico_folder("llama")), [f"sentence {n}" for n in range(40)]
+
+    def loaded() -> Embedder:
+        return Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu")
+
+    indexed(loaded().fit(texts), tmp_path, model=model, fitted=True)
+    expected = opened(loaded().fit(texts), tmp_path).search("guitar")
+    assert Index.open(tmp_path / "index", device="cpu").search("guitar") == expected
+    with pytest.raises(UnmaskError, match="what differs is the fit"):
+        indexed(loaded().fit(texts[:20]), tmp_path, CHANGED, model=model, fitted=True)
+    assert indexed(loaded(), tmp_path, CHANGED, model=model).documents == 5, "an update takes the fit of the index"
 
 
-def test_damage_to_unfinished_vectors_is_computed_again(
-    embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        kill(patch, "words")
-        with pytest.raises(Killed):
-            indexed(embedder, tmp_path)
-    (block,) = (tmp_path / "index").rglob("*.npz")
-    block.write_bytes(block.read_bytes()[:-10])
-    computed.clear()
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_damage_is_noticed(embedder: Embedder, tmp_path: Path) -> None:
     indexed(embedder, tmp_path)
-    assert len(computed) == 4
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("precision", ["float32", "float16", "binary"])
-def test_an_approximate_index_tells_its_recall(store: str, precision: Any, embedder: Embedder, tmp_path: Path) -> None:
-    rows = [{"_id": str(n), "text": f"text {n} of {n % 7}"} for n in range(300)]
-    done = indexed(embedder, tmp_path, rows, store=store, precision=precision, approximate=True)
-    assert done.recall is not None and 0.6 < done.recall <= 1
-    index = opened(embedder, tmp_path)
-    assert index.record.recall == done.recall
-    assert {hit.id for hit in index.search("text 5", 5)} & {hit.id for hit in index.search("text 5", 5, exact=True)}
-    assert told(indexed(embedder, tmp_path, rows)) == (300, 0, 0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("documents", "said"),
-    [
-        (1, None),
-        (2, "finds 100.0% of the 1 nearest document (2 documents as queries)."),
-        (4, "finds 100.0% of the 3 nearest documents (4 documents as queries)."),
-        (120, " of the 10 nearest documents (100 documents as queries)."),
-    ],
-)
-def test_a_recall_is_told_with_its_numbers(documents: int, said: str | None, embedder: Embedder, tmp_path: Path) -> None:
-    rows = [{"_id": str(n), "text": f"text {n} of {n % 7}"} for n in range(documents)]
-    done = indexed(embedder, tmp_path, rows, store="usearch", approximate=True)
-    assert (done.recall is None) == (said is None)
-    assert done.recall_told is None if said is None else said in (done.recall_told or "")
-
-
-def test_an_index_may_become_approximate(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    assert told(indexed(embedder, tmp_path, approximate=True)) == (4, 0, 0, 0, 0)
-    assert opened(embedder, tmp_path).record.approximate
-
-
-def test_a_fit_travels_along(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
-    model = str(pico_folder("llama"))
-    embedder = Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu")
-    embedder.fit([f"sentence {n}" for n in range(40)])
-    indexed(embedder, tmp_path, model=model)
-    expected = opened(embedder, tmp_path).search("guitar")
-    alone = Index.open(tmp_path / "index", device="cpu").search("guitar")
-    assert [(hit.id, hit.score) for hit in alone] == [(hit.id, hit.score) for hit in expected]
-    again = Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu")
-    assert told(indexed(again, tmp_path, CHANGED, model=model))[0] == 5, "an update takes the fit of the index"
-
-
-def test_hostile_documents_are_kept_as_they_are(embedder: Embedder, tmp_path: Path) -> None:
-    texts = [
-        "[bold]x[/bold]",
-        "<script>alert(1)</script>",
-        "'; DROP TABLE x; --",
-        "nul\0 \x1b[31m",
-        "‮abc",
-        "",
-        "   ",
-        "word " * 200_000,
-    ]
-    rows = [{"_id": f"{text[:40]}\n{n}", "title": text[:40], "text": text, "c'\0\"": text[:40]} for n, text in enumerate(texts)]
-    for store in STORES:
-        (tmp_path / store).mkdir()
-        indexed(embedder, tmp_path / store, rows, store=store)
-        index = opened(embedder, tmp_path / store)
-        assert [row["text"] for row in contents(index)] == texts
-        hits = index.search("DROP TABLE", 10, where="\"c'\0\"\"\" = '''; DROP TABLE x; --'")
-        assert [(hit.id, hit.text) for hit in hits] == [("'; DROP TABLE x; --\n2", texts[2])]
-        assert all(len(hit.snippet) <= 160 for hit in index.search("x", 10))
-
-
-def test_the_record_says_how_the_index_was_made(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path, precision="int8", store="usearch")
-    record = json.loads((tmp_path / "index" / "index.json").read_text())
-    assert (record["precision"], record["store"], record["documents"], record["dim"]) == ("int8", "usearch", 4, 64)
-    assert record["embedder"]["design"] == "causal/plain/mean" and record["versions"]["usearch"]
-
-
-def test_a_corpus_may_be_many_files(embedder: Embedder, tmp_path: Path) -> None:
-    for place, row in enumerate(ROWS):
-        write_rows(tmp_path / f"{place}.jsonl", [row])
-    done = build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check())
-    assert done.documents == 4
-    assert (
-        build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check()).added == 0
-    )
-
-
-def test_an_update_that_was_planned_before_another_one_is_refused(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    late = job(tmp_path, CHANGED).check()
-    build(embedder, job(tmp_path, CHANGED[:4]).check())
-    newest = contents(opened(embedder, tmp_path))
-    job(tmp_path, CHANGED)
-    with pytest.raises(UnmaskError, match="has changed since this run began"):
-        build(embedder, late)
-    assert contents(opened(embedder, tmp_path)) == newest
-    assert told(indexed(embedder, tmp_path, CHANGED))[0] == 5
-
-
-def test_a_first_build_that_was_planned_before_another_one_is_refused(embedder: Embedder, tmp_path: Path) -> None:
-    late = job(tmp_path, CHANGED).check()
-    indexed(embedder, tmp_path)
-    newest = contents(opened(embedder, tmp_path))
-    with pytest.raises(UnmaskError, match="has changed since this run began"):
-        build(embedder, late)
-    assert contents(opened(embedder, tmp_path)) == newest
-
-
-def test_an_index_that_was_removed_after_planning_is_made_by_the_next_run(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    late = job(tmp_path, CHANGED).check()
-    remove(tmp_path / "index")
-    with pytest.raises(UnmaskError, match="has changed since this run began"):
-        build(embedder, late)
-    assert told(indexed(embedder, tmp_path, CHANGED))[0] == 5
-
-
-@pytest.mark.parametrize("when", ["before planning", "after planning"])
-def test_a_damaged_record_removes_nothing(when: str, embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    record = tmp_path / "index" / "index.json"
-    whole = record.read_bytes()
-    planned = job(tmp_path, CHANGED).check()
-    record.write_bytes(whole.replace(b'"documents": 4', b'"documents": 5'))
-    with pytest.raises(Damaged, match="Make the index again in another folder"):
-        build(embedder, planned if when == "after planning" else job(tmp_path, CHANGED).check())
-    record.write_bytes(whole)
-    assert len(opened(embedder, tmp_path)) == 4
-
-
-def test_a_store_of_a_later_version_is_told(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    record = opened(embedder, tmp_path).record
-    record.model_copy(update={"store": "tape"}).write(tmp_path / "index" / "index.json")
-    with pytest.raises(UnmaskError, match=r"'.*index\.json' is not what this version of unmask wrote: .*Unknown store 'tape'"):
+    data = tmp_path / "index" / "data-1"
+    for file in sorted(path for path in (tmp_path / "index").rglob("*") if path.is_file() and path.stat().st_size):
+        before = file.read_bytes()
+        file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        for use in (lambda: opened(embedder, tmp_path), lambda: indexed(embedder, tmp_path, CHANGED)):
+            with pytest.raises(Damaged, match=rf"{file.name}'.* damaged.*Make the index again in another folder"):
+                use()
+        file.write_bytes(before)
+    assert len(opened(embedder, tmp_path).search("x")) == 4
+    shutil.rmtree(data)
+    with pytest.raises(Damaged, match="'data-1' is missing"):
         opened(embedder, tmp_path)
 
 
-@pytest.mark.parametrize("moment", ["_embed", "_write"])
-@pytest.mark.parametrize("change", ["vanished", "doubled", "one for another"])
-def test_documents_that_vanish_or_double_while_they_are_read_are_noticed(
-    change: str, moment: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_damaged_vectors_of_a_killed_run_are_computed_again(
+    embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    indexed(embedder, tmp_path)
-    before = contents(opened(embedder, tmp_path))
-    changed = {"vanished": CHANGED[:4], "doubled": [*CHANGED, CHANGED[0]], "one for another": [*CHANGED[:4], CHANGED[0]]}
-    work = getattr(building, moment)
-
-    def after_a_change(*given: Any) -> Any:
-        write_rows(tmp_path / "corpus.jsonl", changed[change])
-        return work(*given)
-
-    monkeypatch.setattr(building, moment, after_a_change)
-    with pytest.raises(UnmaskError, match=r"changed while .* read"):
-        indexed(embedder, tmp_path, CHANGED)
-    assert contents(opened(embedder, tmp_path)) == before
-    assert left_in(tmp_path / "index") == [".unmask-vectors", "data-1", "index.json"]
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize(
-    ("given", "rows"), [(ROWS, ROWS), (CHANGED, CHANGED), (ROWS[:1], ROWS)], ids=["same rows", "other rows", "kept rows"]
-)
-def test_an_index_with_doubled_rows_is_put_right(
-    given: list[dict[str, Any]],
-    rows: list[dict[str, Any]],
-    store: str,
-    embedder: Embedder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(building, "_ROWS", 1)
-    documents = building._documents
     with monkeypatch.context() as patch:
-        patch.setattr(building, "_documents", lambda planned: (one for one in documents(planned) for _ in range(2)))
-        indexed(embedder, tmp_path, store=store)
-    assert len(opened(embedder, tmp_path)) == 2 * len(ROWS)
-    indexed(embedder, tmp_path, given, keep_missing=rows is ROWS)
-    (tmp_path / "anew").mkdir()
-    indexed(embedder, tmp_path / "anew", rows, store=store)
-    assert contents(opened(embedder, tmp_path)) == contents(opened(embedder, tmp_path / "anew"))
+        patch.setattr(*MOMENTS["words"])
+        with pytest.raises(Killed):
+            indexed(embedder, tmp_path)
+    block = next((tmp_path / "index").rglob("*.npz"))
+    block.write_bytes(block.read_bytes()[:-10])
+    computed.clear()
+    indexed(embedder, tmp_path)
+    assert len(computed) == 1
 
 
-def test_another_fit_is_refused(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
-    model, texts = str(pico_folder("llama")), [f"sentence {n}" for n in range(40)]
+def test_only_files_of_an_index_are_removed(embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "note.txt").write_text("mine")
+    with pytest.raises(UnmaskError, match="files that do not belong to an index"):
+        indexed(embedder, tmp_path)
+    (tmp_path / "index" / "note.txt").unlink()
+    indexed(embedder, tmp_path)
+    notes = [tmp_path / "index" / name for name in ("data-2024/note.txt", "data-notes/note.txt", "data-1.txt")]
+    for note in notes:
+        note.parent.mkdir(exist_ok=True)
+        note.write_text("mine")
+    indexed(embedder, tmp_path, CHANGED)
+    assert all(note.read_text() == "mine" for note in notes)
+    record = read_index(tmp_path / "index").model_copy(update={"data": "data-1/../../elsewhere"})
+    record.write(tmp_path / "index" / "index.json")
+    for use in (lambda: opened(embedder, tmp_path), lambda: indexed(embedder, tmp_path, ROWS)):
+        with pytest.raises(UnmaskError, match=r"index\.json' is not what this version of unmask wrote: data"):
+            use()
 
-    def fitted(texts: list[str]) -> Embedder:
-        return Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu").fit(texts)
 
-    indexed(fitted(texts), tmp_path, model=model)
-    before = contents(opened(fitted(texts), tmp_path))
-    with pytest.raises(UnmaskError, match="Leave --fit-on out to update the index"):
-        indexed(fitted(texts[:20]), tmp_path, CHANGED, model=model, fitted=True)
-    assert contents(opened(fitted(texts), tmp_path)) == before
-    assert told(indexed(fitted(texts), tmp_path, CHANGED, model=model, fitted=True))[0] == 5, "the same fit is no other fit"
+def test_an_approximate_index_reports_its_recall(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"_id": str(n), "text": f"text {n} of {n % 7}"} for n in range(300)]
+    indexed(embedder, tmp_path, rows[:-1])
+    assert opened(embedder, tmp_path).record.recall is None
+    monkeypatch.setattr(building, "EXACT_UP_TO", 299)
+    done = indexed(embedder, tmp_path, rows)
+    assert done.recall is not None and 0.6 < done.recall <= 1
+    monkeypatch.undo()
+    assert indexed(embedder, tmp_path, rows[:10]).recall, "an approximate index stays one"
+    index = opened(embedder, tmp_path)
+    assert {hit.id for hit in index.search("text 5", 5)} & {hit.id for hit in index.search("text 5", 5, exact=True)}
 
 
-def test_documents_that_are_kept_count_for_an_approximate_index(
-    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "EXACT_UP_TO", len(ROWS))
-    new = [{"_id": "d5", "text": "Rain."}]
-    indexed(embedder, tmp_path, precision="int8", store="lance")
-    with pytest.raises(UnmaskError, match="has no approximate index of int8 vectors"):
-        indexed(embedder, tmp_path, new, keep_missing=True)
-    (tmp_path / "float32").mkdir()
-    indexed(embedder, tmp_path / "float32", store="lance")
-    assert indexed(embedder, tmp_path / "float32", ROWS[:1], keep_missing=True).documents == 4
-    assert not opened(embedder, tmp_path / "float32").record.approximate
-    assert indexed(embedder, tmp_path / "float32", new, keep_missing=True).recall is not None
-    assert opened(embedder, tmp_path / "float32").record.approximate
+def test_hostile_documents_are_stored_as_they_are(embedder: Embedder, tmp_path: Path) -> None:
+    texts = ["[bold]x[/bold]", "'; DROP TABLE x; --", "nul\0 \x1b[31m", "‮abc", "", "   ", "word " * 200_000]
+    rows = [{"_id": f"{text[:40]}\n{n}", "title": text[:40], "text": text, "c'\"": text[:40]} for n, text in enumerate(texts)]
+    indexed(embedder, tmp_path, rows)
+    index = opened(embedder, tmp_path)
+    assert index._table.to_arrow()["_text"].to_pylist() == texts
+    hits = index.search("DROP TABLE", 10, where="`c'\"` = '''; DROP TABLE x; --'")
+    assert [(hit.id, hit.text) for hit in hits] == [("'; DROP TABLE x; --\n1", texts[1])]
+    assert all(len(hit.snippet) <= 160 for hit in index.search("x", 10))

@@ -10,17 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.proofs import ALL
 from tests.statistics.made_items import items_of, random_items
 from unmask.statistics import paired
-from unmask.statistics.bootstrap import METRICS, Items, score
+from unmask.statistics.bootstrap import METRICS, Items
 from unmask.statistics.intervals import unseen
 from unmask.statistics.paired import (
-    PairedTest,
     SampledScores,
-    bootstrap_tasks,
     compare_on_items,
-    difference_test,
     holm,
     paired_bootstrap,
     seed_test,
@@ -28,7 +24,6 @@ from unmask.statistics.paired import (
     t_test,
     task_changes,
     wilcoxon,
-    with_holm,
 )
 
 # Depression scores of nine patients, first and second visit: Hollander and Wolfe (1973), as in R's ?wilcox.test.
@@ -48,71 +43,62 @@ def test_wilcoxon_of_the_depression_data_is_rs() -> None:
     assert test.test == "Wilcoxon signed-rank (two-sided, exact)"
 
 
-def test_wilcoxon_drops_ties_between_designs_and_shares_ranks_between_tasks() -> None:
-    # Differences 1 1 1 1 1 -1, 0 0: ranks all 3.5, W+ = 17.5, W- = 3.5, r = 14/21. Five pluses or six: 7 of 64 ways.
-    a, b = np.array([3, 3, 3, 3, 3, 1, 2, 2]) / 10, np.full(8, 0.2)  # 0.3 - 0.2 is not 0.2 - 0.1 in floating point
-    test = wilcoxon(a, b)
-    assert test.p == pytest.approx(2 * 7 / 64)
-    assert test.effect == pytest.approx(14 / 21)
-    assert test.difference == pytest.approx(0.05)  # 0.4 over all 8 tasks
-    assert (test.n, test.test) == (8, "Wilcoxon signed-rank (two-sided, exact, 2 zero differences dropped)")
-
-
-@settings(deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(6, 60))
-def test_wilcoxon_is_scipys_exact_test_where_nothing_ties(seed: int, n: int) -> None:
-    a, b = np.random.default_rng(seed).normal(size=(2, n))
-    assert wilcoxon(a, b, resamples=2).p == pytest.approx(stats.wilcoxon(a, b, method="exact").pvalue, rel=1e-9)
-
-
-@pytest.mark.sample(0)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(-3, 3), min_size=6, max_size=8).filter(any))
-def test_wilcoxon_is_scipys_permutation_test_where_something_does(differences: list[int]) -> None:
+def test_wilcoxon_is_scipys_permutation_test_with_ties(differences: list[int]) -> None:
     expected = stats.wilcoxon(differences, method=stats.PermutationMethod(n_resamples=2**8)).pvalue
     assert wilcoxon(differences, np.zeros(len(differences)), resamples=2).p == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        (np.arange(5), np.zeros(5), "at least 6 tasks, not 5: .* 0.0625"),
-        (np.arange(6), np.zeros(7), "one score for each task"),
-        (np.append(np.arange(6.0), np.nan), np.zeros(7), "nan or infinite"),
-    ],
-)
-def test_wilcoxon_refuses(a: np.ndarray, b: np.ndarray, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        wilcoxon(a, b)
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 2**32 - 1), st.integers(6, 60))
+def test_wilcoxon_is_scipys_exact_test_without_ties(seed: int, n: int) -> None:
+    a, b = np.random.default_rng(seed).normal(size=(2, n))
+    assert wilcoxon(a, b, resamples=2).p == pytest.approx(stats.wilcoxon(a, b, method="exact").pvalue, rel=1e-9)
 
 
-def design(number: int, n: int = 40) -> list[Items]:
-    return [random_items(metric, n, seed, number) for seed, metric in enumerate(METRICS)]
+def design(number: int) -> list[Items]:
+    return [random_items(metric, 40, seed, number) for seed, metric in enumerate(METRICS)]
 
 
-@pytest.mark.parametrize("compare", ["wilcoxon", "paired bootstrap"])
-def test_swapping_the_designs_swaps_the_signs_and_nothing_else(compare: str) -> None:
-    if compare == "wilcoxon":
-        there, back = wilcoxon(FIRST, SECOND), wilcoxon(SECOND, FIRST)
-    else:
-        there, back = paired_bootstrap(design(1), design(2), 300), paired_bootstrap(design(2), design(1), 300)
-    assert 0 < there.p == back.p < 1
-    assert there.difference == -back.difference != 0
-    assert there.effect == pytest.approx(-back.effect)
-    assert there.interval == pytest.approx((-back.interval[1], -back.interval[0]))
+def test_swapping_the_designs_swaps_the_signs_and_nothing_else() -> None:
+    tests = [(wilcoxon, FIRST, SECOND), (paired_bootstrap, design(1), design(2))]
+    for test, a, b in tests:
+        there, back = test(a, b), test(b, a)  # type: ignore[operator]
+        assert 0 < there.p == back.p < 1
+        assert (there.difference, there.effect) == pytest.approx((-back.difference, -back.effect))
+        assert there.interval == pytest.approx(back.mirrored().interval)
 
 
-def test_difference_test_by_hand() -> None:
+def sampled(points: Sequence[float], samples: np.ndarray) -> SampledScores:
+    items = [[Items("mean", {"value": np.zeros(15)})] for _ in points]
+    return SampledScores(items, np.array([points], float), samples)
+
+
+def test_the_bootstrap_test_by_hand() -> None:
     # Two tasks; differences averaged over them: -1 0 1 2 3, of mean 1, the one observed. 2 are <= 0, 4 are >= 0:
     # p = 2 (2 + 1) / (5 + 1) = 1. Standard deviation sqrt(10 / 4); the last resample has no score on the second task.
-    samples = np.array([[-2.0, 0, 2, 4, 6, 1], [0, 0, 0, 0, 0, np.nan]])
-    test = difference_test(samples, np.zeros((2, 6)), [1.5, 0.5], [0, 0], n=30)
+    a, b = sampled([1.5, 0.5], np.array([[-2.0, 0, 2, 4, 6, 1], [0, 0, 0, 0, 0, np.nan]])), sampled([0, 0], np.zeros((2, 6)))
+    test = compare_on_items(a, b, interaction=True)
     assert (test.n, test.unit, test.difference, test.p) == (30, "items", 1.0, 1.0)
     assert test.effect == pytest.approx(1 / np.sqrt(2.5))
     assert test.interval == pytest.approx((-0.9, 2.9))
     assert test.test == "paired bootstrap over items (two-sided, 5 resamples, 1 more undefined)"
     # 1 2 3 ... 99: none is <= 0, and p = 2 (0 + 1) / (99 + 1), never zero.
-    assert difference_test(np.arange(1.0, 100)[None], np.zeros((1, 99)), [50], [0], n=2).p == pytest.approx(0.02)
+    a, b = sampled([50], np.arange(1.0, 100)[None]), sampled([0], np.zeros((1, 99)))
+    assert compare_on_items(a, b, interaction=True).p == pytest.approx(0.02)
+
+
+def test_the_normal_p_is_that_of_counting() -> None:
+    random = np.random.default_rng(3)
+    shared = random.normal(size=400)
+    a, b = (
+        SampledScores.draw([[Items("mean", {"value": shared + random.normal(shift, 0.2, 400)})]], 20_000) for shift in (0.03, 0)
+    )
+    counted, normal = (compare_on_items(a, b, normal=normal, interaction=True) for normal in (False, True))
+    assert normal.p == pytest.approx(counted.p, rel=0.12, abs=0.003)
+    assert (normal.effect, normal.difference) == (counted.effect, counted.difference)
+    assert normal.interval == pytest.approx(counted.interval, abs=0.001)
 
 
 def test_the_same_difference_on_every_item_is_infinitely_many_standard_errors() -> None:
@@ -124,34 +110,21 @@ def test_the_same_difference_on_every_item_is_infinitely_many_standard_errors() 
     assert test.winner == "a"
 
 
-def test_paired_bootstrap_finds_as_many_false_differences_as_it_says() -> None:
-    random = np.random.default_rng(0)
-    found = []
-    for seed in range(200):
-        shared = random.normal(size=50)  # items are hard or easy for both: what the pairing takes out
-        a, b = (Items("mean", {"value": shared + random.normal(0, 0.2, 50)}) for _ in range(2))
-        found.append(paired_bootstrap([a], [b], 400, seed).p <= 0.05)
-    assert 0.01 <= np.mean(found) <= 0.10
-    better = Items("mean", {"value": shared + random.normal(0.2, 0.2, 50)})
-    assert paired_bootstrap([better], [b], 400).p < 0.05  # unpaired, 0.2 would be one standard error
-
-
 @pytest.mark.parametrize(
-    ("a", "b", "message"),
+    ("a", "b"),
     [
-        ([], [], "at least 1"),
-        (design(1), design(2)[:3], "One has 5, the other 3"),
-        (design(1), design(2)[::-1], "Task 0 .* mean of 40 items, and ratio of 40"),
-        (design(1), design(2, n=41), "mean of 40 items, and mean of 41"),
-        ([random_items("spearman", seed=1)], [random_items("spearman", seed=2)], "their columns gold differ"),
+        ([], []),
+        (design(1), design(2)[:3]),
+        (design(1), design(2)[::-1]),
+        ([random_items("spearman", seed=1)], [random_items("spearman", seed=2)]),
     ],
 )
-def test_paired_bootstrap_refuses_what_is_not_paired(a: list[Items], b: list[Items], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_paired_bootstrap_refuses_other_tasks_items_or_gold(a: list[Items], b: list[Items]) -> None:
+    with pytest.raises(ValueError, match=r"the same (tasks|items)"):
         paired_bootstrap(a, b, 10)
 
 
-@pytest.mark.parametrize(("better", "worse"), [(4, 0), (10, 3), (1, 1), (300, 260)])
+@pytest.mark.parametrize(("better", "worse"), [(4, 0), (300, 260)])
 def test_the_sign_flip_test_of_items_that_are_right_or_wrong_is_mcnemars(better: int, worse: int) -> None:
     a, b = np.ones(600), np.ones(600)
     b[:better], a[better : better + worse] = 0, 0
@@ -196,14 +169,6 @@ def test_scores_that_are_no_sum_over_items_keep_the_p_of_the_bootstrap() -> None
     assert sign_flip_p(np.random.default_rng(0).random(21)) is None, "too many sums to count"
 
 
-def test_holm_by_hand() -> None:
-    # p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm"). Sorted: .005 * 4 = .02, .01 * 3 = .03, .03 * 2 = .06,
-    # .04 * 1 = .04, lifted to the .06 before it.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.6]) == [1.0, 1.0]
-    assert holm([]) == []
-
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_keeps_the_order_and_lies_between_nothing_and_bonferroni(p_values: list[float]) -> None:
     p, corrected = np.array(p_values), np.array(holm(p_values))
@@ -215,35 +180,12 @@ def test_holm_keeps_the_order_and_lies_between_nothing_and_bonferroni(p_values: 
     assert (corrected <= 0.05).sum() == np.cumprod(steps).sum()
 
 
-def test_with_holm_corrects_all_the_tests_as_one_family_and_changes_nothing_else() -> None:
-    tests = [wilcoxon(FIRST, SECOND), wilcoxon(FIRST, FIRST)]
-    corrected = with_holm(tests)
-    assert [test.p_holm for test in corrected] == pytest.approx([2 * 20 / 512, 1.0])
-    assert [test.p for test in corrected] == [test.p for test in tests]
-
-
-@pytest.mark.parametrize("lead", [0.0, 0.02, 0.03])
-def test_the_normal_p_is_that_of_counting_where_both_can_be_had(lead: float) -> None:
-    random = np.random.default_rng(3)
-    shared = random.normal(size=(400, 1))
-    a, b = (Items("mean", {"value": (shared[:, 0] + random.normal(0, 0.2, 400) + shift)}) for shift in (lead, 0.0))
-    drawn_a, drawn_b = (bootstrap_tasks([one], 20_000) for one in (a, b))
-    counted, normal = (
-        difference_test(drawn_a, drawn_b, [score(a)], [score(b)], 400, normal=normal) for normal in (False, True)
-    )
-    assert normal.p == pytest.approx(counted.p, rel=0.12, abs=0.003)
-    assert "normal with the error of 20000 resamples" in normal.test and "normal" not in counted.test
-    assert (normal.effect, normal.difference) == (counted.effect, counted.difference)
-    assert normal.interval == pytest.approx(counted.interval, abs=0.001)
-    assert np.mean(normal.interval) == pytest.approx(normal.difference)
-
-
 @pytest.mark.parametrize("shift", [0.0, 0.05, 0.12])
 def test_many_differences_have_nearly_the_exact_p(shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above 500 differences p is from the normal distribution. Ties are among them."""
     differences = np.round(np.random.default_rng(3).normal(shift, 1, 400), 1)
     exact = wilcoxon(differences, np.zeros(400))
-    monkeypatch.setattr(paired, "_COUNTED", 100)
+    monkeypatch.setattr(paired, "_MOST_COUNTED", 100)
     quick = wilcoxon(differences, np.zeros(400))
     assert quick.p == pytest.approx(exact.p, rel=0.03)
     assert quick.effect == exact.effect
@@ -274,31 +216,24 @@ def test_the_error_is_that_of_tasks_and_of_the_runs_of_each_design() -> None:
     assert found.p_both == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / np.sqrt(variance), freedom))
 
 
-VARYING = [
-    (seeds, *deviations)
-    for one, seeds in enumerate(((2, 2), (3, 3), (5, 5)))
-    for other, deviations in enumerate((((1, 1), 0.1, 0.1), ((1, 1), 1, 0.5), ((0, 0), 1, 0.3), ((0, 0), 0, 1)))
-    if ALL or (one + other) % 2 == 0
-] + [((3, 5), (1, 0.2), 0.3, 0.3), ((5, 3), (0.2, 1), 0.3, 0.3), ((5, 5), (1, 0.2), 1, 0.3)]
-
-"""Seeds of both designs, the deviations of their runs, of designs by task, and of the rest. `make test` tries every second pair of the
-first three, and so each of both. A test with one variance for the runs of both designs finds 17 % of the last but two and of the last
-but one."""
+SIMULATIONS = [((2, 2), (1, 1), 0.1, 0.1), ((5, 5), (0, 0), 1, 0.3), ((3, 5), (1, 0.2), 0.3, 0.3), ((5, 3), (0.2, 1), 0.3, 0.3)]
+"""Seeds of both designs, the deviations of their runs, of designs by task, and of the rest. A test with one variance for the runs of both
+designs finds 17 % of the last two."""
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("seeds", "runs", "task", "rest"), VARYING)
-def test_false_findings_and_intervals_are_as_told_whatever_varies(
+@pytest.mark.parametrize(("seeds", "runs", "task", "rest"), SIMULATIONS)
+def test_false_findings_and_intervals_are_as_stated_whatever_varies(
     seeds: tuple[int, int], runs: tuple[float, float], task: float, rest: float
 ) -> None:
     random = np.random.default_rng(seeds[0])
     found = [seed_test(*simulated(random, seeds, 12, runs, task, rest)) for _ in range(300)]
-    assert np.mean([one.test.p < 0.05 for one in found]) <= 0.095  # 0.05 and 3.5 standard errors
-    assert np.mean([one.p_both < 0.05 for one in found]) >= 0.003
-    held = np.mean([one.test.interval[0] <= 0 <= one.test.interval[1] for one in found])
+    assert np.mean([test.test.p < 0.05 for test in found]) <= 0.095  # 0.05 and 3.5 standard errors
+    assert np.mean([test.p_both < 0.05 for test in found]) >= 0.003
+    held = np.mean([test.test.interval[0] <= 0 <= test.test.interval[1] for test in found])
     assert 0.905 <= held <= 0.997
     if min(runs):  # why p_tasks does not do
-        assert np.mean([one.p_tasks < 0.05 for one in found]) > 0.2
+        assert np.mean([test.p_tasks < 0.05 for test in found]) > 0.2
 
 
 def test_p_tasks_is_wilcoxons_of_the_means_and_the_larger_p_counts() -> None:
@@ -309,30 +244,20 @@ def test_p_tasks_is_wilcoxons_of_the_means_and_the_larger_p_counts() -> None:
     assert found.test.test == (
         "Wilcoxon signed-rank (two-sided, exact) of means over 3 seeds and 4 seeds, and t over tasks and seeds: the larger p"
     )
-    # either of them may be the larger: runs that jump as one, and tasks of which one has all the difference
-    jump = np.array([[0.0], [4], [8]])
-    shifted = seed_test(np.linspace(1, 2, 8) + jump, np.zeros(8))
-    assert shifted.test.p == shifted.p_both > shifted.p_tasks
-    steady = np.outer([1, 1.01], [1, 1, 1, 1, 1, 1, -1e-3, -2e-3])
-    assert (
-        seed_test(steady, np.zeros(8)).test.p == seed_test(steady, np.zeros(8)).p_tasks > seed_test(steady, np.zeros(8)).p_both
-    )
 
 
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        (np.ones((1, 8)), np.ones((3, 8)), "One seed: .* cannot be separated .* ask wilcoxon or paired_bootstrap"),
-        (example()[0], np.ones((1, 8)), "One seed"),
+        (np.ones((1, 8)), np.ones((3, 8)), "With one seed"),
+        (np.tile(np.arange(8.0), (3, 1)), np.ones(8), "seeds that all score the same"),
         (np.ones(8), np.ones(8), "compare them with wilcoxon"),
-        (np.tile(np.arange(8.0), (3, 1)), np.ones(8), "3 seeds score the same on every task"),
-        (example()[0], np.ones((3, 7)), r"same tasks, not shapes \(3, 8\) and \(3, 7\)"),
-        (np.ones((2, 2, 8)), np.ones(8), r"\(seed, task\)"),
+        (example()[0], np.ones(7), "one score for each task"),
         (np.where(np.eye(3, 8), np.nan, 1.0), np.ones(8), "nan or infinite"),
         (example()[0][:, :5], np.ones(5), "at least 6 tasks, not 5"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(a: Scores, b: Scores, message: str) -> None:
+def test_what_a_seed_test_cannot_answer_is_refused(a: Scores, b: Scores, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         seed_test(a, b)
 
@@ -356,43 +281,19 @@ def test_two_readings_of_the_same_trainings_are_paired() -> None:
     assert "of means over the same 4 seeds" in paired.test.test
 
 
-def test_one_source_is_the_t_test() -> None:
-    values = np.random.default_rng(0).normal(0.3, 1, 20)
-    wanted = stats.ttest_1samp(values, 0)
-    found = t_test(float(values.mean()), [(float(values.var(ddof=1)) / 20, 19)], 20, "items")
-    assert found.p == pytest.approx(wanted.pvalue)
-    assert found.interval == pytest.approx(tuple(wanted.confidence_interval(0.95)))
-
-
-def test_two_sources_are_welchs_test() -> None:
-    """The difference of two means has the variance of both, with Satterthwaite's degrees of freedom. That is Welch's t-test."""
+def test_t_of_two_variances_is_welchs_test() -> None:
     random = np.random.default_rng(1)
     a, b = random.normal(0.5, 1, 8), random.normal(0, 3, 5)
-    found = t_test(a.mean() - b.mean(), [(a.var(ddof=1) / 8, 7), (b.var(ddof=1) / 5, 4)], 13, "items")
-    assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    test, welch = (
+        t_test(a.mean() - b.mean(), [(a.var(ddof=1) / 8, 7), (b.var(ddof=1) / 5, 4)], 13, "items"),
+        stats.ttest_ind(a, b, equal_var=False),
+    )
+    assert (test.p, *test.interval) == pytest.approx((welch.pvalue, *welch.confidence_interval(0.95)))
 
 
 def items_of_runs(runs: np.ndarray) -> SampledScores:
     """Scores (run, item) on one task."""
     return SampledScores.draw([[Items("mean", {"value": run}) for run in runs]], 400)
-
-
-def simulated_items(random: np.random.Generator, seeds: int, of_seeds: float, difference: float = 0.0) -> PairedTest:
-    """Two designs on 60 items. Items are hard for both, and each training has its own error on all items."""
-    hard = random.normal(0, 1, 60)
-    a, b = (
-        items_of_runs(hard + random.normal(0, of_seeds, (seeds, 1)) + random.normal(0, 0.5, (seeds, 60)) + shift)
-        for shift in (difference, 0.0)
-    )
-    return compare_on_items(a, b)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("of_seeds", [0.0, 0.3, 2.0])
-def test_equal_designs_are_rarely_told_apart_however_much_trainings_differ(of_seeds: float) -> None:
-    random = np.random.default_rng(2)
-    found = np.mean([simulated_items(random, 3, of_seeds).p < 0.05 for _ in range(300)])
-    assert found < 0.09
 
 
 def test_two_readings_of_the_same_trainings_are_paired_over_items() -> None:

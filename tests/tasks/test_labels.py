@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score
 
 from tests.tiny import encode_words, labelled, write_rows
 from unmask.tasks.find import find_task
 from unmask.tasks.kinds.classification import Classification
 from unmask.tasks.mteb import labels
-from unmask.tasks.mteb.building import build
 from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.task import LocalTask
 
@@ -70,37 +69,8 @@ def test_a_test_part_that_lacks_a_class_is_scored(kept: tuple[str, ...], tmp_pat
     assert outcome.main_score > 0.5
 
 
-@pytest.mark.parametrize("names", [{0: 0, 1: 2, 2: 3}, {0: "a", 1: "b", 2: "c"}])
-def test_other_numbers_for_the_same_labels_change_no_score(names: dict[int, Any]) -> None:
-    from mteb.abstasks import AbsTaskClassification
-
-    def scores(gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
-        found = labels._scoring(lambda *given: AbsTaskClassification._calculate_scores(None, *given))  # type: ignore[arg-type]
-        return dict(found(gold, np.array(predicted)))
-
-    gold, predicted = [0, 1, 0, 1, 1, 0], [0, 1, 1, 1, 2, 2]
-    renamed = scores([names[one] for one in gold], [names[one] for one in predicted])
-    assert renamed == scores(gold, predicted)
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1), st.sampled_from([int, str]))
-def test_accuracy_and_f1_are_those_of_mteb_to_the_bit(pairs: list[tuple[int, int]], kind: type) -> None:
-    from mteb.abstasks import AbsTaskClassification
-
-    gold, predicted = [kind(one) for one, _ in pairs], np.array([kind(other) for _, other in pairs])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        of_mteb = labels._scoring(lambda *given: AbsTaskClassification._calculate_scores(None, *given))  # type: ignore[arg-type]
-        expected = of_mteb(gold, predicted)
-    found = labels._accuracy_and_f1(gold, predicted)
-    assert found == {name: expected[name] for name in found} and set(found) == {"accuracy", "f1"}
-
-
-def test_a_task_with_another_main_score_has_all_scores_of_mteb(task: LocalTask) -> None:
-    built = build(task)
-    labels.read_labels_once(built)
-    assert set(built._calculate_scores([0, 1], np.array([0, 0]))) == {"accuracy", "f1"}
-    other = build(task)
-    other.metadata = other.metadata.model_copy(update={"main_score": "f1_weighted"})
-    labels.read_labels_once(other)
-    assert "f1_weighted" in other._calculate_scores([0, 1], np.array([0, 0]))
+def test_accuracy_and_f1_are_those_of_scikit_learn_to_the_bit(pairs: list[tuple[int, int]], kind: type) -> None:
+    gold, predicted = [kind(label) for label, _ in pairs], np.array([kind(label) for _, label in pairs])
+    expected = {"accuracy": accuracy_score(gold, predicted), "f1": f1_score(gold, predicted, average="macro")}
+    assert labels.accuracy_and_f1(gold, predicted) == expected

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.tiny import encode_words, labelled, overlapping, write_rows
+from tests.tiny import encode_words, labelled, overlapping
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import Items, score
-from unmask.tasks.find import find_task, resolve_tasks
+from unmask.tasks.find import resolve_tasks
 from unmask.tasks.mteb import catalogue, evaluator
 from unmask.tasks.mteb.evaluator import Outcome, evaluate
 from unmask.tasks.task import MtebTask
@@ -75,15 +73,12 @@ def clustered(part: int) -> Any:
     return Dataset.from_dict({"sentences": [row["text"] for row in rows], "labels": [row["label"] for row in rows]})
 
 
-def clustered_on_two_levels(part: int, numbers: bool = False) -> Any:
+def clustered_on_two_levels(part: int) -> Any:
     from datasets import Dataset
 
     rows = labelled(0, 60)
     # some texts have no second label
     labels = [[row["label"], row["text"].split()[0]][: 2 - (number % 7 == 0)] for number, row in enumerate(rows)]
-    if numbers:
-        codes = {label: code for code, label in enumerate(sorted({one for label in labels for one in label}))}
-        labels = [[codes[one] for one in label] for label in labels]
     return Dataset.from_dict({"sentences": [row["text"] for row in rows], "labels": labels})
 
 
@@ -151,7 +146,6 @@ TASKS: dict[str, Data] = {
     "MedrxivClusteringS2S": one_set_of_texts,
     "StackExchangeClustering.v2": clustered,
     "ArXivHierarchicalClusteringP2P": clustered_on_two_levels,
-    "ArXivHierarchicalClusteringS2S": lambda part: clustered_on_two_levels(part, numbers=True),
     "SciFact": search,
     "IFIRNFCorpus": search_with_instructions,
     "FiQA2018": search_with_the_queries_among_the_documents,
@@ -161,7 +155,10 @@ TASKS: dict[str, Data] = {
     "MindSmallReranking": lambda part: search(part, ranked=True),
     "SummEvalSummarization.v2": summarized,
 }
-WITHOUT_ITEMS = {"SciRepEvalFoSClassification", "AmazonCounterfactualClassification", "MTOPDomainClassification"}
+WITHOUT_ITEMS = {
+    *("SciRepEvalFoSClassification", "AmazonCounterfactualClassification", "MTOPDomainClassification", "MindSmallReranking"),
+    "ArXivHierarchicalClusteringP2P",
+}
 """Their score is no score of one set of items."""
 
 
@@ -263,20 +260,6 @@ def test_the_main_score_is_that_of_mteb_and_of_the_items(name: str, offline: Cal
         assert score(found.items) == pytest.approx(found.main_score, abs=2e-5)
 
 
-def test_a_folder_whose_queries_are_documents_scores_as_such_a_task_of_mteb(
-    offline: Callable[[str], MtebTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(TASKS, "ArguAna", search_with_the_queries_among_the_documents)
-    data = search_with_the_queries_among_the_documents(1)
-    for name in ("corpus", "queries"):
-        write_rows(tmp_path / f"{name}.jsonl", [{"_id": row["id"], "text": row["text"]} for row in data[name]])
-    judged = [(query, document, gain) for query, gains in data["relevant_docs"].items() for document, gain in gains.items()]
-    columns = ("query-id", "corpus-id", "score")
-    write_rows(tmp_path / "qrels_test.tsv", [dict(zip(columns, row, strict=True)) for row in judged])
-    found, expected = (evaluate(task, "noisy", noisy) for task in (find_task(str(tmp_path)), offline("ArguAna")))
-    assert same(found, expected) and found.main_score == of_mteb(catalogue.english("ArguAna"))
-
-
 DRAWING = ["StackExchangeClustering.v2", "AmazonCounterfactualClassification", "FiQA2018", "SciRepEvalFoSClassification"]
 
 
@@ -297,72 +280,6 @@ def values(items: Items | None) -> dict[str, Any] | None:
     return None if items is None else {name: column.tolist() for name, column in items.columns.items()}
 
 
-def recorded_cells(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
-    """The outcomes of single subsets and splits, as they are scored from now on."""
-    cells: list[Outcome] = []
-    whole = evaluator._cell
-
-    def recorded(*given: Any) -> Outcome:
-        cells.append(whole(*given))
-        return cells[-1]
-
-    monkeypatch.setattr(evaluator, "_cell", recorded)
-    return cells
-
-
-def test_several_subsets_and_splits_are_averaged(offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch) -> None:
-    task = offline("AmazonCounterfactualClassification")
-    assert (set(task.subsets), task.splits) == ({"en", "en-ext"}, ("validation", "test"))
-    cells = recorded_cells(monkeypatch)
-    found = evaluate(task, "noisy", noisy)
-    assert len({cell.main_score for cell in cells}) == len(cells) == 4
-    assert found.main_score == pytest.approx(np.mean([cell.main_score for cell in cells]))
-    assert found.scores["f1"] == pytest.approx(np.mean([cell.scores["f1"] for cell in cells]))
-
-
-def test_pairs_are_ranked_by_the_nearness_that_scores_best(offline: Callable[[str], MtebTask]) -> None:
-    def on_a_line(texts: Sequence[str], _: str | None) -> NDArray[np.float32]:
-        """Vectors of one direction: cosine tells nothing apart, other nearness does."""
-        return np.abs(encode_words(texts)[:, :1]) + np.float32(0.1)
-
-    found = evaluate(offline("SprintDuplicateQuestions"), "on a line", on_a_line)
-    assert found.items is not None
-    assert score(found.items) == pytest.approx(found.main_score, abs=1e-9)
-    assert found.main_score > 0.55  # half of the pairs are positive
-    assert np.ptp(found.items.columns["predicted"]) > 1  # no cosine
-
-
-def test_items_of_equally_many_queries_in_each_split_or_task_are_joined(offline: Callable[[str], MtebTask]) -> None:
-    items = evaluate(offline("MLQARetrieval"), "noisy", noisy).items
-    assert items is not None and items.n == 14  # seven queries a split
-    of_tasks = evaluate(offline("CQADupstackRetrieval"), "noisy", noisy).items
-    assert of_tasks is not None and of_tasks.n == 12 * 7
-
-
-def test_the_items_of_an_older_clustering_are_its_sets_or_the_texts_of_its_only_one(offline: Callable[[str], MtebTask]) -> None:
-    several = evaluate(offline("BiorxivClusteringS2S"), "noisy", noisy).items
-    single = evaluate(offline("MedrxivClusteringS2S"), "noisy", noisy).items
-    assert several is not None and (several.metric, several.n) == ("mean", 3)
-    assert single is not None and (single.metric, single.n) == ("v-measure", 14)
-
-
-def test_chance_correction_is_over_the_draws_of_each_subset(
-    offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = replace(offline("StackExchangeClustering.v2"), splits=("test", "train"))
-    cells = recorded_cells(monkeypatch)
-    found = evaluate(task, "noisy", noisy)
-    assert [cell.items is not None for cell in cells] == [True, True]
-    assert found.items is None and found.scores["ami"] == pytest.approx(np.mean([cell.scores["ami"] for cell in cells]))
-
-
-def test_levels_of_labels_are_all_among_the_items(offline: Callable[[str], MtebTask]) -> None:
-    found = evaluate(offline("ArXivHierarchicalClusteringP2P"), "noisy", noisy)
-    assert found.items is not None and found.items.replicates == 20
-    assert found.items.n == 50 and "weight" in found.items.columns, "an embedded text is one item, on both levels"
-    assert -0.2 < found.scores["ami"] < found.main_score  # chance-corrected, over distinct texts
-
-
 def test_a_set_scores_the_subsets_and_splits_of_the_benchmark(offline: Callable[[str], MtebTask]) -> None:
     import mteb
 
@@ -375,11 +292,6 @@ def test_a_set_scores_the_subsets_and_splits_of_the_benchmark(offline: Callable[
     finally:  # a benchmark's tasks live as long as the process
         theirs.dataset, theirs.data_loaded = None, False
         theirs.rng_state, theirs.np_rng = type(theirs)().rng_state, type(theirs)().np_rng
-
-
-def test_data_that_cannot_be_had_are_said_so() -> None:
-    with pytest.raises(UnmaskError, match=r"The data of mteb's 'STS12' could not be loaded from the hub: .+"):
-        evaluate(catalogue.find("STS12"), "noisy", noisy)
 
 
 def test_data_that_mteb_cannot_score_are_said_so(offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,11 +311,3 @@ def test_a_full_disk_is_not_put_on_the_task(
     monkeypatch.setattr(type(catalogue.english("STSBenchmark")), place, full)
     with pytest.raises(OSError, match="No space left"):
         evaluate(task, "noisy", noisy)
-
-
-def test_a_fault_of_the_model_is_not_put_on_mteb(offline: Callable[[str], MtebTask]) -> None:
-    def broken(texts: Sequence[str], _: str | None) -> NDArray[np.float32]:
-        raise KeyError("of our own")
-
-    with pytest.raises(KeyError, match="of our own"):
-        evaluate(offline("STSBenchmark"), "broken", broken)

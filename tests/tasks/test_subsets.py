@@ -12,7 +12,6 @@ from unmask.tasks.find import find_task
 from unmask.tasks.kinds import TEXT_KINDS as KINDS
 from unmask.tasks.kinds import retrieval
 from unmask.tasks.sampling import drawn_halves, drawn_order
-from unmask.tasks.subsets import halves, subset
 from unmask.tasks.task import LocalTask
 
 
@@ -27,25 +26,21 @@ def test_subsets_are_nested_and_of_their_size(kind: str, tmp_path: Path) -> None
     task = task_of(tmp_path, kind)
     sizes = [size for size in (2, 3, 5) if size < task.size]
     assert sizes, "the task is large enough to be cut"
-    parts = [subset(task, size) for size in sizes]
+    parts = [task.subset(size) for size in sizes]
     assert [part.size for part in parts] == sizes
     texts = [set(part.texts_and_pairs[0]) for part in [*parts, task]]
     assert all(small <= large for small, large in pairwise(texts))
     assert texts[0] < texts[-1]
     assert len({part.name for part in [*parts, task]}) == len({part.revision for part in [*parts, task]}) == len(sizes) + 1
-    assert subset(task, sizes[0]) == parts[0]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_task_that_is_no_larger_stays_as_it_is(kind: str, tmp_path: Path) -> None:
-    task = task_of(tmp_path, kind)
-    assert subset(task, task.size) is task is subset(task, 10_000)
+    assert task.subset(sizes[0]) == parts[0] and task.subset(task.size) is task
+    classes = {row.get("label") for row in task.data[KINDS[kind].item_part]}
+    assert all({row.get("label") for row in part.data[KINDS[kind].item_part]} == classes for part in parts)
 
 
 def test_the_documents_of_a_query_stay_with_it_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "DOCUMENTS_PER_QUERY", 2)
     task = task_of(tmp_path, "retrieval")
-    part = subset(task, 2)
+    part = task.subset(2)
     relevant = {row["corpus-id"] for row in part.data["qrels"]}
     others = [row for row in part.data["corpus"] if row["_id"] not in relevant]
     assert 0 < len(others) <= 4 and len(part.data["corpus"]) < len(task.data["corpus"])
@@ -71,31 +66,19 @@ def test_every_beginning_holds_every_class_and_then_they_come_in_proportion(size
     assert order == drawn_order(len(classes), 3, classes) != drawn_order(len(classes), 4, classes) or len(order) < 4
 
 
-@pytest.mark.parametrize("kind", ["classification", "clustering", "pair-classification"])
-def test_no_subset_lacks_a_class(kind: str, tmp_path: Path) -> None:
-    task = task_of(tmp_path, kind)
-    whole = {row["label"] for row in task.data["test"]}
-    for size in range(1, task.size):
-        assert {row["label"] for row in subset(task, size).data["test"]} == whole
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_halves_share_no_item_and_lose_none(kind: str, tmp_path: Path) -> None:
     task = task_of(tmp_path, kind)
-    parts = halves(task)
+    parts = task.halves()
     items = [[str(row) for row in part.data[KINDS[kind].item_part]] for part in (task, *parts)]
     assert sorted(items[1] + items[2]) == sorted(items[0])
     assert abs(parts[0].size - parts[1].size) <= KINDS[kind].number_of_classes(task.data)
     assert not set(items[1]) & set(items[2]), "rows of these tasks are all different"
+    if kind == "retrieval":
+        assert all(part.data["corpus"] == task.data["corpus"] for part in parts)
+        assert {row["query-id"] for row in parts[0].data["qrels"]} == {row["_id"] for row in parts[0].data["queries"]}
     assert len({part.name for part in (task, *parts)}) == len({part.revision for part in (task, *parts)}) == 3
-    assert halves(task) == parts
-
-
-def test_both_halves_of_a_search_have_all_documents_and_their_own_judgements(tmp_path: Path) -> None:
-    task = task_of(tmp_path, "retrieval")
-    for part in halves(task):
-        assert part.data["corpus"] == task.data["corpus"]
-        assert {row["query-id"] for row in part.data["qrels"]} == {row["_id"] for row in part.data["queries"]}
+    assert task.halves() == parts
 
 
 @pytest.mark.parametrize("sizes", [(96, 4, 2), (1, 1, 1), (51, 49, 0)])

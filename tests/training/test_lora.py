@@ -12,7 +12,7 @@ from tests.families import FAMILIES
 from unmask.errors import UnmaskError
 from unmask.models.decoder import find_layers
 from unmask.models.routers import find_routers
-from unmask.training.lora import Coverage, LoraOptions, add_lora, coverage, require_asked, weight_kinds
+from unmask.training.lora import Coverage, LoraOptions, add_lora, coverage, require_coverage, weight_kinds
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 DENSE = ATTENTION | {"gate_proj", "up_proj", "down_proj"}
@@ -106,40 +106,7 @@ def test_all_reaches_what_the_table_says_learns_and_merges_without_a_trace(famil
     assert {name: tuple(weight.shape) for name, weight in model.named_parameters()} == names
 
 
-@pytest.mark.parametrize("family", ["mixtral", "olmoe"])
-def test_only_the_experts_that_were_used_learn(family: str) -> None:
-    """Rank r of each of the experts, one behind the other."""
-    model, layers = loaded(family)
-    adapter = add_lora(model, layers, LoraOptions(r=4, alpha=8, targets=("experts.down_proj",)))
-    router, chosen = find_routers(model)[0], set()
-    hook = router.module.register_forward_hook(lambda _, __, output: chosen.update(_used(router, output)))
-    model(input_ids=IDS[:1, :1], use_cache=False).last_hidden_state.square().sum().backward()
-    hook.remove()
-    (up,) = (weight for name, weight in trainable(adapter).items() if ".0." in name and "lora_B" in name)
-    assert up.grad is not None and up.shape[1] == 8 * 4
-    touched = {column % 8 for column in up.grad.abs().sum(dim=0).nonzero().flatten().tolist()}
-    touched_in_blocks = {column // 4 for column in up.grad.abs().sum(dim=0).nonzero().flatten().tolist()}
-    assert chosen in (touched, touched_in_blocks) and len(chosen) == 2
-
-
-def _used(router: Any, output: Any) -> list[int]:
-    return router.scores(output)[0].topk(2).indices.tolist()  # type: ignore[no-any-return]
-
-
-def test_targets_are_what_trains() -> None:
-    model, layers = loaded("mixtral")
-    kinds = weight_kinds(model, layers)
-    options = LoraOptions(r=4, alpha=8, targets=("v_proj", "experts.down_proj"))
-    add_lora(model, layers, options)
-    table = coverage(model, kinds)
-    assert {one.kind for one in table if one.trainable} == {"v_proj", "experts.down_proj"}
-    by_kind = {one.kind: one for one in table}
-    assert by_kind["v_proj"] == Coverage("v_proj", 3, 3, 3 * 64 * 32, 3 * 4 * (64 + 32))
-    assert by_kind["experts.down_proj"] == Coverage("experts.down_proj", 3, 3, 3 * 8 * 64 * 96, 3 * 8 * 4 * (64 + 96))
-    require_asked(table, options)
-
-
-@pytest.mark.parametrize("family", ["llama", "mixtral", "deepseek-v3"])
+@pytest.mark.parametrize("family", ["mixtral", "deepseek-v3"])
 def test_depth_keeps_to_the_layers_that_are_read(family: str) -> None:
     """Experts too; and a kind that was named is not missed in the layers that nobody reads."""
     model, layers = loaded(family)
@@ -151,25 +118,13 @@ def test_depth_keeps_to_the_layers_that_are_read(family: str) -> None:
     add_lora(model, layers, options, depth=2)
     table = coverage(model, kinds)
     assert [one for one in table if one.trainable] == [Coverage("o_proj", 2, 2, 2 * 64 * 64, 2 * 4 * 128)]
-    require_asked(table, options)
-
-
-@pytest.mark.parametrize("family", ["deepseek-v3", "glm4-moe", "qwen3-moe-first-dense", "mixtral"])
-def test_the_rank_is_the_one_that_was_asked_for(family: str) -> None:
-    """peft doubles it for experts when a dense `gate_proj` stands beside them."""
-    model, layers = loaded(family)
-    adapter = add_lora(model, layers, OPTIONS)
-    for name, weight in trainable(adapter).items():
-        rank = weight.shape[0] if "lora_A" in name else weight.shape[1]
-        assert rank in (4, 8 * 4) and (rank == 4) == ("experts" not in name), name
+    require_coverage(table, options)
 
 
 @pytest.mark.parametrize(
     ("family", "target"),
     [
         ("deepseek-v3", "gate_proj"),
-        ("deepseek-v3", "down_proj"),
-        ("glm4-moe", "shared_experts.down_proj"),
         ("dbrx", "experts.w1"),
     ],
 )
@@ -184,8 +139,6 @@ def test_what_peft_does_not_reach_is_refused_when_it_is_named(family: str, targe
     ("family", "targets", "said"),
     [
         ("mixtral", ("q_proj", "gate_proj"), "Unknown LoRA target 'gate_proj'. Did you mean 'v_proj'? Allowed: experts.d"),
-        ("mixtral", ("experts.dwon_proj",), "Did you mean 'experts.down_proj'? Allowed: experts.down_proj, "),
-        ("llama", ("q_porj",), "Unknown LoRA target 'q_porj'. Did you mean 'q_proj'?"),
         ("olmoe", ("mlp.gate",), "Unknown LoRA target 'mlp.gate'."),  # a router
     ],
 )
@@ -204,36 +157,3 @@ def test_dropout_on_experts_is_refused() -> None:
         add_lora(model, layers, LoraOptions(dropout=0.1))
     adapter = add_lora(model, layers, LoraOptions(dropout=0.1, targets=("q_proj",)))
     assert any(isinstance(module, nn.Dropout) and module.p == 0.1 for module in adapter.modules())
-
-
-def test_what_peft_cannot_adapt_at_all_is_said_in_a_sentence() -> None:
-    model, layers = loaded("mamba")
-    with pytest.raises(UnmaskError, match="peft does not adapt MambaModel"):
-        add_lora(model, layers, OPTIONS)
-
-
-def test_a_second_adapter_begins_where_the_first_was_merged() -> None:
-    """As from one stage to the next; the state of the adapters is drawn from the seed."""
-    model, layers = loaded("mixtral")
-    kinds = weight_kinds(model, layers)
-    for _ in range(2):
-        torch.manual_seed(7)
-        adapter = add_lora(model, layers, OPTIONS)
-        first = {name: weight.clone() for name, weight in trainable(adapter).items()}
-        assert sum(one.trainable for one in coverage(model, kinds)) == sum(weight.numel() for weight in first.values())
-        adapter.merge_and_unload()
-        assert weight_kinds(model, layers) == kinds
-    torch.manual_seed(7)
-    again = trainable(add_lora(model, layers, OPTIONS))
-    assert first.keys() == again.keys() and all(torch.equal(first[name], again[name]) for name in first)
-
-
-def test_nothing_and_less_than_asked_are_refused() -> None:
-    nothing = [Coverage("q_proj", 3, 0, 100, 0)]
-    with pytest.raises(UnmaskError, match="nothing would train"):
-        require_asked(nothing, OPTIONS)
-    partly = [Coverage("q_proj", 3, 3, 100, 10), Coverage("up_proj", 3, 2, 100, 10)]
-    require_asked(partly, OPTIONS)
-    require_asked(partly, LoraOptions(targets=("q_proj",)))
-    with pytest.raises(UnmaskError, match=r"lora\.targets names 'up_proj', but only 2 of 3 would train"):
-        require_asked(partly, LoraOptions(targets=("q_proj", "up_proj")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from tests.training.test_collate import LENGTHS, rows_of, text_of
-from unmask.embedder import Embedder
 from unmask.encoding.batching import collate
 from unmask.encoding.tokenization import PromptTokenizer
-from unmask.errors import UnmaskError
-from unmask.sentence_transformers_module import UnmaskModule
 from unmask.training.collate import PairCollator
-from unmask.training.dropout import layer_dropout
 from unmask.training.losses import NeighbourLoss, RankingLoss, info_nce, neighbour_divergence
 from unmask.training.text_keys import several_positives
 
-BUDGETS = [1, 40, 150, 1 << 20]
+BUDGETS = [1, 150]
 
 
 class Toy(nn.Module):
@@ -69,7 +65,7 @@ def assert_same(one: tuple[float, Sequence[Tensor]], other: tuple[float, Sequenc
 
 @pytest.mark.parametrize("cached", [False, True], ids=["plain", "cached"])
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("columns", [2, 3, 5], ids=["pairs", "triples", "three-negatives"])
+@pytest.mark.parametrize("columns", [2, 5], ids=["pairs", "three-negatives"])
 def test_it_is_sentence_transformers_loss(tokenizer: Any, columns: int, budget: int, cached: bool) -> None:
     model, texts = Toy(), texts_of(columns)
     prompt = PromptTokenizer(tokenizer, "plain", 64)
@@ -79,43 +75,23 @@ def test_it_is_sentence_transformers_loss(tokenizer: Any, columns: int, budget: 
         features.append({"input_ids": one.ids, "attention_mask": one.real.long(), "embed_mask": one.embed})
     theirs = result(model, MultipleNegativesRankingLoss(model, scale=20.0)(features, torch.empty(0)))
     batch = batch_of(tokenizer, texts, budget)
-    ours = result(model, RankingLoss(model, 0.05, 0 if cached else 1 << 20)(batch["chunks"], batch["order"]))
+    ours = result(model, RankingLoss(model, 0.05, 0 if cached else 1 << 20)(batch["chunks"], (batch["order"], None, None)))
     assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("options", [{}, {"false_negative_margin": 0.0}, {"matryoshka": (4, 8)}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"false_negative_margin": 0.0, "matryoshka": (4, 8)}], ids=str)
 def test_cached_is_plain_under_dropout(tokenizer: Any, budget: int, options: dict[str, Any]) -> None:
     model = Toy(rate=0.3).train()
     batch = batch_of(tokenizer, texts_of(3), budget)
     results = []
     for cache_tokens, seed in ((1 << 20, 0), (0, 0), (0, 1)):
         torch.manual_seed(seed)
-        results.append(result(model, RankingLoss(model, 0.05, cache_tokens, **options)(batch["chunks"], batch["order"])))
+        results.append(
+            result(model, RankingLoss(model, 0.05, cache_tokens, **options)(batch["chunks"], (batch["order"], None, None)))
+        )
     assert_same(results[0], results[1])
     assert abs(results[1][0] - results[2][0]) > 1e-3, "another seed has to draw another dropout"
-
-
-def test_cached_is_plain_on_a_decoder_under_dropout(pico: Callable[..., Embedder]) -> None:
-    embedder = pico("bidirectional/plain/mean")
-    model = UnmaskModule(embedder).train()
-    batch = batch_of(embedder.tokenizer, texts_of(2), 60)
-    assert len(batch["chunks"]) > 2
-    results = []
-    with layer_dropout(embedder.backbone.model, embedder.backbone.layers, 0.2):
-        for cache_tokens in (1 << 20, 0):
-            torch.manual_seed(0)
-            results.append(result(model, RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], batch["order"])))
-    assert_same(results[0], results[1], 1e-5)
-
-
-def test_the_gradient_follows_what_the_loss_is_multiplied_by(tokenizer: Any) -> None:
-    """Accumulation divides the loss, before its backward pass, by the number of parts."""
-    model, batch = Toy(), batch_of(tokenizer, texts_of(2), 60)
-    whole = result(model, RankingLoss(model, 0.05, 0)(batch["chunks"], batch["order"]))
-    half = result(model, RankingLoss(model, 0.05, 0)(batch["chunks"], batch["order"]) / 2)
-    for one, other in zip(whole[1], half[1], strict=True):
-        torch.testing.assert_close(one / 2, other)
 
 
 def test_grad_cache_begins_above_cache_tokens(tokenizer: Any) -> None:
@@ -125,34 +101,15 @@ def test_grad_cache_begins_above_cache_tokens(tokenizer: Any) -> None:
     assert tokens > sum(int(chunk["attention_mask"].sum()) for chunk in batch["chunks"])
     for cache_tokens, passes in ((tokens, 1), (tokens - 1, 2)):
         model = Toy()
-        RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], batch["order"]).backward()
+        RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], (batch["order"], None, None)).backward()
         assert model.passes == passes * len(batch["chunks"])
         with torch.no_grad():
-            assert not RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], batch["order"]).requires_grad
-
-
-@pytest.mark.parametrize("options", [{}, {"false_negative_margin": 0.0}, {"matryoshka": (4,)}], ids=str)
-def test_the_cut_of_a_batch_does_not_change_the_loss(tokenizer: Any, options: dict[str, Any]) -> None:
-    model, texts = Toy(), texts_of(4)
-    batches = [batch_of(tokenizer, texts, budget) for budget in BUDGETS]
-    assert len({len(batch["chunks"]) for batch in batches}) > 2
-    results = [result(model, RankingLoss(model, 0.05, 1 << 20, **options)(one["chunks"], one["order"])) for one in batches]
-    for other in results[1:]:
-        assert_same(results[0], other)
+            assert not RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], (batch["order"], None, None)).requires_grad
 
 
 def angles(*degrees: float) -> Tensor:
     radians = torch.tensor(degrees) * torch.pi / 180
     return torch.stack([radians.cos(), radians.sin()], dim=1)
-
-
-def test_info_nce_by_hand() -> None:
-    """Two anchors at 0 and 90 degrees, their positives at 60 and 90, a negative at 0; lengths do not matter."""
-    loss = info_nce(angles(0, 90) * 7, angles(60, 90, 0) * 0.1, 0, 0.5)
-    first = torch.tensor([0.5, 0.0, 1.0]) / 0.5  # cosines of 60, 90 and 0 degrees
-    second = torch.tensor([3**0.5 / 2, 1.0, 0.0]) / 0.5
-    expected = (-first.log_softmax(0)[0] - second.log_softmax(0)[1]) / 2
-    assert float(loss) == pytest.approx(float(expected), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -175,71 +132,45 @@ def test_false_negatives_are_left_out(margin: float | None, kept: list[list[int]
     assert float(loss) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_candidates_of_the_class_of_an_anchor_are_left_out(tokenizer: Any, budget: int, cache_tokens: int) -> None:
-    """Against the sum written out, anchor by anchor; a triple whose classes all differ has the loss of one without classes."""
-    texts, classes = texts_of(3, rows=4), torch.tensor([[0, 1, 0, 2], [0, 1, 0, 2], [1, 0, 3, 0]])
-    model, batch = Toy(), batch_of(tokenizer, texts, budget)
-    loss = RankingLoss(model, 0.5, cache_tokens)
-    found = result(model, loss(batch["chunks"], batch["order"], classes[1:], classes[:1].T))
-    one = batch_of(tokenizer, texts, 1 << 20)
-    vectors = torch.cat([model(dict(chunk))["sentence_embedding"] for chunk in one["chunks"]])[one["order"]]
-    candidates, of_class = torch.cat([vectors[1], vectors[2]]), classes[1:].flatten()
-    losses = []
-    for row in range(4):
-        others = [place for place in range(8) if place != row and of_class[place] != classes[0, row]]
-        cosines = cosine_similarity(vectors[0][row].unsqueeze(0), candidates[[row, *others]]) / 0.5
+def written_out(model: Toy, tokenizer: Any, texts: list[list[str]], left_out: list[set[int]]) -> tuple[float, list[Tensor]]:
+    """The loss summed anchor by anchor, without these candidates."""
+    batch = batch_of(tokenizer, texts, 1 << 20)
+    anchors, *columns = torch.cat([model(dict(chunk))["sentence_embedding"] for chunk in batch["chunks"]])[batch["order"]]
+    candidates, losses = torch.cat(columns), []
+    for row, excluded in enumerate(left_out):
+        others = [index for index in range(len(candidates)) if index != row and index not in excluded]
+        cosines = cosine_similarity(anchors[row].unsqueeze(0), candidates[[row, *others]]) / 0.5
         losses.append(-cosines.log_softmax(0)[0])
-    assert_same(found, result(model, torch.stack(losses).mean()))
-    plain = result(model, loss(batch["chunks"], batch["order"]))
+    return result(model, torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
+def test_candidates_of_the_class_of_an_anchor_are_left_out(tokenizer: Any, cache_tokens: int) -> None:
+    """A triple whose classes all differ has the loss of one without classes."""
+    texts, classes = texts_of(3, rows=4), torch.tensor([[0, 1, 0, 2], [0, 1, 0, 2], [1, 0, 3, 0]])
+    model, batch = Toy(), batch_of(tokenizer, texts, 40)
+    loss = RankingLoss(model, 0.5, cache_tokens)
+    found = result(model, loss(batch["chunks"], (batch["order"], classes[1:], classes[:1].T)))
+    of_candidates = classes[1:].flatten().tolist()
+    left_out = [{index for index, label in enumerate(of_candidates) if label == own} for own in classes[0].tolist()]
+    assert_same(found, written_out(model, tokenizer, texts, left_out))
+    plain = result(model, loss(batch["chunks"], (batch["order"], None, None)))
     assert abs(found[0] - plain[0]) > 1e-3, "classes of one batch are not those of the next"
     differing = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]])
-    assert_same(result(model, loss(batch["chunks"], batch["order"], differing[1:], differing[:1].T)), plain)
+    assert_same(result(model, loss(batch["chunks"], (batch["order"], differing[1:], differing[:1].T))), plain)
 
 
 @pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_positives_of_an_anchor_in_other_rows_are_left_out(tokenizer: Any, budget: int, cache_tokens: int) -> None:
-    """Against the sum written out. Anchor 0 has the positives 0 and 1, anchor 2 the negative of row 3 as well, in another spelling."""
+def test_positives_of_an_anchor_in_other_rows_are_left_out(tokenizer: Any, cache_tokens: int) -> None:
+    """Anchor 0 has the positives 0 and 1, anchor 2 the negative of row 3 as well, in another spelling."""
     anchors, positives, negatives = texts_of(3, rows=4)
     named = [*zip(anchors, positives, strict=True), (anchors[0].upper(), positives[1] + "!"), (anchors[2], negatives[3])]
     model, rows = Toy(), rows_of(zip(anchors, positives, negatives, strict=True))
     data = replace(rows[0].data, positives=several_positives(named))
-    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 64), budget)([replace(row, data=data) for row in rows])
-    loss = RankingLoss(model, 0.5, cache_tokens)
-    found = result(model, loss(batch["chunks"], batch["order"], batch["candidate_ids"], batch["positive_ids"]))
-    one = batch_of(tokenizer, [anchors, positives, negatives], 1 << 20)
-    vectors = torch.cat([model(dict(chunk))["sentence_embedding"] for chunk in one["chunks"]])[one["order"]]
-    candidates, left_out = torch.cat([vectors[1], vectors[2]]), {0: {1}, 2: {7}}
-    losses = []
-    for row in range(4):
-        others = [place for place in range(8) if place not in {row, *left_out.get(row, ())}]
-        cosines = cosine_similarity(vectors[0][row].unsqueeze(0), candidates[[row, *others]]) / 0.5
-        losses.append(-cosines.log_softmax(0)[0])
-    assert_same(found, result(model, torch.stack(losses).mean()))
-
-
-@pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
-def test_without_such_rows_the_loss_is_the_same_bit_by_bit(tokenizer: Any, cache_tokens: int) -> None:
-    anchors, positives = texts_of(2)
-    model, rows = Toy(), rows_of(zip(anchors, positives, strict=True))
-    data = replace(rows[0].data, positives=several_positives([(anchors[0], positives[0]), (anchors[0], "a text of no row")]))
     batch = PairCollator(PromptTokenizer(tokenizer, "plain", 64), 40)([replace(row, data=data) for row in rows])
-    loss = RankingLoss(model, 0.05, cache_tokens)
-    plain = result(model, loss(batch["chunks"], batch["order"]))
-    found = result(model, loss(batch["chunks"], batch["order"], batch["candidate_ids"], batch["positive_ids"]))
-    assert found[0] == plain[0] and all(map(torch.equal, found[1], plain[1]))
-
-
-def test_an_anchor_without_negatives_learns_nothing() -> None:
-    everything = torch.ones(2, 2, dtype=torch.bool)
-    assert float(info_nce(angles(0, 90), angles(60, 80), 0, 0.5, None, everything)) == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_margin_that_leaves_all_others_out_leaves_the_positive() -> None:
-    loss = info_nce(angles(0, 90), angles(60, 80, 10, 20), 0, 0.5, -2.0)
-    assert float(loss) == pytest.approx(0.0, abs=1e-6)
+    labels = (batch["order"], batch["candidate_ids"], batch["positive_ids"])
+    found = result(model, RankingLoss(model, 0.5, cache_tokens)(batch["chunks"], labels))
+    assert_same(found, written_out(model, tokenizer, [anchors, positives, negatives], [{1}, set(), {7}, set()]))
 
 
 def test_the_positive_is_found_behind_those_of_other_processes() -> None:
@@ -251,18 +182,12 @@ def test_the_positive_is_found_behind_those_of_other_processes() -> None:
 
 def test_matryoshka_is_the_mean_over_dimensions(tokenizer: Any) -> None:
     model, batch = Toy(), batch_of(tokenizer, texts_of(3), 1 << 20)
-    loss = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8, 16))(batch["chunks"], batch["order"]).detach()
+    loss = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8, 16))(batch["chunks"], (batch["order"], None, None)).detach()
     vectors = torch.cat([model(dict(one))["sentence_embedding"].detach() for one in batch["chunks"]])[batch["order"]]
     by_hand = [info_nce(vectors[0][:, :size], torch.cat([*vectors[1:]])[:, :size], 0, 0.05) for size in (4, 8, 16)]
     assert float(loss) == pytest.approx(float(sum(by_hand)) / 3, abs=1e-5)
-    whole = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8))(batch["chunks"], batch["order"]).detach()
+    whole = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8))(batch["chunks"], (batch["order"], None, None)).detach()
     assert float(whole) == pytest.approx(float(loss), abs=1e-6), "the whole vector is always one of the sizes"
-
-
-def test_dimensions_that_a_vector_lacks_are_refused(tokenizer: Any) -> None:
-    batch = batch_of(tokenizer, texts_of(2), 1 << 20)
-    with pytest.raises(UnmaskError, match="matryoshka asks for 32 dimensions, and a vector has 16"):
-        RankingLoss(Toy(), 0.05, 1 << 20, matryoshka=(32,))(batch["chunks"], batch["order"])
 
 
 # neighbours
@@ -288,8 +213,7 @@ def neighbours_of(vectors: Tensor, row: int, temperature: float) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-@pytest.mark.parametrize("temperature", [0.05, 0.3, 2.0])
-@pytest.mark.parametrize("rows", [3, 9])
+@pytest.mark.parametrize(("rows", "temperature"), [(3, 2.0), (9, 0.05)])
 def test_the_divergence_of_neighbours_by_hand(rows: int, temperature: float) -> None:
     student, teacher = points(rows, 6, 1) * 5, points(rows, 11, 2) * 0.2
     expected = 0.0
@@ -310,20 +234,6 @@ def test_equal_cosines_have_no_divergence_and_no_gradient() -> None:
     assert student.grad is not None and float(student.grad.abs().max()) < 1e-5
     other = student.detach() + 0.1 * points(8, 9, 3)
     assert float(divergence(other, teacher)) > 1e-3, "any other cosines diverge"
-
-
-@pytest.mark.parametrize("side", ["student", "teacher"])
-def test_turning_or_stretching_either_side_changes_nothing(side: str) -> None:
-    student, teacher = points(7, 6, 1), points(7, 4, 2)
-    vectors = student if side == "student" else teacher
-    moved = 3 * vectors @ torch.linalg.qr(points(vectors.shape[1], vectors.shape[1], 3))[0]
-    other = divergence(moved, teacher) if side == "student" else divergence(student, moved)
-    assert float(other) == pytest.approx(float(divergence(student, teacher)), rel=1e-5)
-
-
-def test_the_order_of_texts_changes_nothing() -> None:
-    student, teacher, order = points(7, 6, 1), points(7, 4, 2), torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    assert float(divergence(student[order], teacher[order])) == pytest.approx(float(divergence(student, teacher)), rel=1e-5)
 
 
 def test_texts_of_other_processes_are_neighbours_too() -> None:

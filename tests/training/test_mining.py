@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,10 @@ from typer.testing import CliRunner
 
 from tests.tiny import write_rows
 from unmask.cli import app
-from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.training.data import DataSet, DataSource, Example, content_hash, read_pairs
-from unmask.training.mining import Mining, hardest, mine, read_corpus
+from unmask.training.data import DataSet, DataSource, Example, read_pairs
+from unmask.training.mining import hardest, mine, read_corpus
 from unmask.training.text_keys import several_positives
-
-FREE = Mining(ratio=None)
 
 
 def at(*degrees: float) -> NDArray[np.float32]:
@@ -30,33 +27,23 @@ def at(*degrees: float) -> NDArray[np.float32]:
     return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1).astype(np.float32)
 
 
-def chosen(how: Mining, right: set[int] = frozenset({0})) -> list[int]:  # type: ignore[assignment]
+def chosen(count: int, ratio: float | None, matches: set[int] = frozenset({0})) -> list[int]:  # type: ignore[assignment]
     """Negatives of an anchor at 0 whose positive is at 30, in a pool at 30 (the positive), 10, 40, 60, 89 and 170 degrees."""
-    return hardest(at(0), at(30), at(30, 10, 40, 60, 89, 170), [set(right)], how)[0]
+    return hardest(at(0), at(30), at(30, 10, 40, 60, 89, 170), [set(matches)], count, ratio)[0]
 
 
 def test_the_most_alike_come_first_and_what_is_right_never() -> None:
-    assert chosen(Mining(6, ratio=None)) == [1, 2, 3, 4, 5]
-    assert chosen(Mining(2, ratio=None), {0, 1}) == [2, 3]
+    assert chosen(6, None) == [1, 2, 3, 4, 5]
+    assert chosen(2, None, {0, 1}) == [2, 3]
 
 
-def test_a_ratio_and_a_margin_leave_out_what_is_nearly_as_alike_as_the_positive() -> None:
-    assert chosen(Mining(1, ratio=1)) == [2]  # cos 30 = .866: all above it go
-    assert chosen(Mining(1, ratio=0.8)) == [3]  # below .693: 40 degrees (.766) goes
-    assert chosen(Mining(1, ratio=None, margin=0.5)) == [4]  # below .366: 60 degrees (.5) goes
-    assert chosen(Mining(1, ratio=0.8, margin=0.5)) == [4], "the stricter of the two holds"
-
-
-def test_skip_counts_ranks_from_the_top_before_the_ratio() -> None:
-    assert chosen(Mining(1, skip=1, ratio=None)) == [2]
-    assert chosen(Mining(2, skip=3, ratio=None)) == [4, 5]
-    assert chosen(Mining(1, skip=1, ratio=1)) == [2], "the rank that was skipped lies above the ratio anyway"
-    assert chosen(Mining(1, skip=2, ratio=1)) == [3]
-    assert chosen(Mining(1, skip=9, ratio=None)) == []
+def test_a_ratio_leaves_out_what_is_nearly_as_alike_as_the_positive() -> None:
+    assert chosen(1, 1) == [2]  # cos 30 = .866: all above it go
+    assert chosen(1, 0.8) == [3]  # below .693: 40 degrees (.766) goes
 
 
 def test_a_positive_that_points_away_still_bounds_its_negatives() -> None:
-    found = hardest(at(0), at(120), at(120, 118, 121, 125, 170), [{0}], Mining(4, ratio=0.9))
+    found = hardest(at(0), at(120), at(120, 118, 121, 125, 170), [{0}], 4, 0.9)
     assert found == [[3, 4]], (
         "cos 120 = -.5, and a tenth of its size below it is -.55: a share of it would let 118 and 121 through"
     )
@@ -67,28 +54,13 @@ def test_equals_rank_by_their_place_in_blocks_of_any_size() -> None:
     pool = draw.integers(-1, 2, (40, 3)).astype(np.float32) + np.float32(0.1)
     pool /= np.linalg.norm(pool, axis=1, keepdims=True)
     right = [{place} for place in range(40)]
-    whole = hardest(pool, pool, pool, right, Mining(5, ratio=None))
+    whole = hardest(pool, pool, pool, right, 5, None)
     expected = []
     for place in range(40):
         scores = (pool @ pool.T)[place]
         expected.append(sorted((one for one in range(40) if one != place), key=lambda one: (-scores[one], one))[:5])
     assert whole == expected
-    assert whole == hardest(pool, pool, pool, right, Mining(5, ratio=None), block_bytes=1)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"negatives": 0}, "at least 1 negative"),
-        ({"skip": -1}, "skips at least 0"),
-        ({"ratio": 1.5}, "above 0 and at most 1, not 1.5"),
-        ({"ratio": 0.0}, "above 0"),
-        ({"margin": -0.1}, "from 0 to below 2"),
-    ],
-)
-def test_numbers_that_mean_nothing_are_refused(wrong: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UnmaskError, match=reason):
-        Mining(**wrong)
+    assert whole == hardest(pool, pool, pool, right, 5, None, block_bytes=1)
 
 
 class Angles:
@@ -109,11 +81,12 @@ class Angles:
 def pairs(*rows: tuple[str, ...], **source: Any) -> DataSet:
     examples = [Example(number, row) for number, row in enumerate(rows, start=1)]
     columns = ("anchor", "positive", "negative")[: len(rows[0])]
-    return DataSet("set", "pairs", columns, examples, DataSource(path="x", **source), "", {"repeated": 2})
+    return DataSet("set", columns, examples, DataSource(path="x", **source), {"repeated": 2})
 
 
-def mined(data: DataSet, how: Mining = FREE, corpus: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    return [example.texts for example in mine(Angles(), data, how, corpus).dataset.examples]  # type: ignore[arg-type]
+def mined(data: DataSet, corpus: Sequence[str] = (), negatives: int = 1) -> list[tuple[str, ...]]:
+    mined = mine(Angles(), data, negatives=negatives, ratio=None, corpus=corpus)  # type: ignore[arg-type]
+    return [example.texts for example in mined.dataset.examples]
 
 
 def test_negatives_come_from_the_other_positives_and_the_corpus() -> None:
@@ -150,82 +123,29 @@ def test_a_corpus_is_read_as_the_positives_of_a_folder(tmp_path: Path) -> None:
     write_rows(tmp_path / "qrels_train.tsv", judged)
     source = DataSource(path=str(tmp_path))
     found = read_corpus(corpus, source)
-    assert found.texts == ["Songs 20", "50", "100"]
-    negatives = mined(read_pairs("folder", source, Path(), 0), corpus=tuple(found.texts))
+    assert found == ["Songs 20", "50", "100"]
+    negatives = mined(read_pairs("folder", source, Path(), 0), corpus=found)
     assert negatives == [("0", "Songs 20", "50"), ("90", "100", "50")], "the positive alone would be nearer than 50"
     of_file = read_corpus(corpus, DataSource(path="pairs.jsonl"))
-    assert of_file.texts == ["20", "50", "100"], "a file of pairs says nothing of titles"
-
-
-@pytest.mark.parametrize("titled", [True, False], ids=["title in the corpus only", "title in the positive only"])
-def test_a_positive_of_a_corpus_with_titles_is_right_with_and_without_its_title(titled: bool, tmp_path: Path) -> None:
-    corpus = str(write_rows(tmp_path / "corpus.jsonl", [{"title": "Songs", "text": "20"}, {"title": "", "text": "50"}]))
-    source = DataSource(path=str(tmp_path) if titled else "pairs.jsonl")  # titles are joined for the pairs of a folder
-    found, data = read_corpus(corpus, source), pairs(("0", "20" if titled else "Songs 20"), ("90", "100"))
-    assert found.texts == ["Songs 20" if titled else "20", "50"]
-    negatives = mine(Angles(), data, FREE, found.texts, found.plain).dataset.examples  # type: ignore[arg-type]
-    assert negatives[0].texts[2] == "50", "the other form of the positive would be nearer"
-    assert negatives[1].texts[2] == "50"
-
-
-def test_the_command_knows_the_titles_of_its_corpus(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    file = write_rows(tmp_path / "pairs.jsonl", [{"query": "What do they sing?", "document": "Songs Old ones."}])
-    corpus = write_rows(
-        tmp_path / "corpus.jsonl", [{"title": "Songs", "text": "Old ones."}, {"title": "Sun", "text": "It is hot."}]
-    )
-    options = f"-m {pico_folder('llama')} -d causal/plain/mean --dtype float32 --ratio 0 --corpus {corpus}"
-    words = ["mine", str(file), *options.split(), "-o", str(tmp_path / "triples.jsonl")]
-    run = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert run.exit_code == 0
-    assert json.loads((tmp_path / "triples.jsonl").read_text())["negative_1"] == "It is hot."
-    assert isinstance(CliRunner().invoke(app, [*words, "--negatives", "2"]).exception, UnmaskError), "no other text is left"
-
-
-def test_the_titles_of_a_folder_of_pairs_are_known_for_any_corpus(tmp_path: Path) -> None:
-    """A text this short is not taken for the same without its title."""
-    write_rows(tmp_path / "corpus.jsonl", [{"_id": "d1", "title": "Songs", "text": "20"}, {"_id": "d2", "text": "100"}])
-    write_rows(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "0"}, {"_id": "q2", "text": "90"}])
-    judged = [{"query-id": query, "corpus-id": document, "score": 1} for query, document in (("q1", "d1"), ("q2", "d2"))]
-    write_rows(tmp_path / "qrels_train.tsv", judged)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("20\n50\n")
-    source = DataSource(path=str(tmp_path))
-    corpus = read_corpus(str(texts), source)
-    for limit in (None, 2):
-        data = read_pairs("folder", source.model_copy(update={"limit": limit}), Path(), 0)
-        found = mine(Angles(), data, FREE, corpus.texts, corpus.plain).dataset  # type: ignore[arg-type]
-        assert found.examples[0].texts == ("0", "Songs 20", "50"), "20 alone would be nearer"
-
-
-TEXT = "A song that everybody in the town knows, number 20"
-
-
-@pytest.mark.parametrize(("positive", "other"), [(TEXT, f"Old songs. {TEXT}"), (f"Old songs: {TEXT}", TEXT)])
-def test_a_positive_is_right_with_and_without_a_title_that_no_row_names(positive: str, other: str) -> None:
-    data = pairs(("0", positive), ("90", "100"))
-    assert mined(data, corpus=(other, "50")) == [("0", positive, "50"), ("90", "100", "50")]
-    drawn = replace(pairs(("0", "10"), ("90", "100")), positives=several_positives([("0", "10"), ("0", positive)]))
-    assert mined(drawn, corpus=(other, "50"))[0] == ("0", "10", "50"), "also that of a row that was not drawn"
-    assert mined(pairs(("0", "10"), ("90", positive)), corpus=(other,))[0][2] in (positive, other), "of its own anchor only"
+    assert of_file == ["20", "50", "100"], "a file of pairs says nothing of titles"
 
 
 @pytest.mark.filterwarnings("ignore:Any text")
 def test_pairs_with_too_few_negatives_are_left_out_and_counted() -> None:
     data = pairs(("0", "20"), ("90", "100"))
-    result = mine(Angles(), data, Mining(1, ratio=0.95), ["10"])  # type: ignore[arg-type]
+    result = mine(Angles(), data, corpus=["10"])  # type: ignore[arg-type]
     assert [example.texts for example in result.dataset.examples] == [("0", "20", "100"), ("90", "100", "20")]
-    far = mine(Angles(), pairs(("0", "80"), ("90", "100")), Mining(1, ratio=0.5), [])  # type: ignore[arg-type]
+    far = mine(Angles(), pairs(("0", "80"), ("90", "100")), ratio=0.5)  # type: ignore[arg-type]
     assert [example.row for example in far.dataset.examples] == [1]
     assert far.dataset.skipped == {"repeated": 2, "too few negatives": 1}
     with pytest.raises(UnmaskError, match="no pair has 5 texts"):
-        mined(data, Mining(5))
+        mined(data, negatives=5)
 
 
 def test_what_comes_out_is_a_data_set_with_its_cosines() -> None:
-    result = mine(Angles(), pairs(("0", "60"), ("90", "90!")), Mining(1, ratio=None))  # type: ignore[arg-type]
+    result = mine(Angles(), pairs(("0", "60"), ("90", "90!")), ratio=None)  # type: ignore[arg-type]
     found = result.dataset
     assert found.columns == ("anchor", "positive", "negative_1") and found.kind == "pairs"
-    assert found.revision == content_hash(found.columns, found.examples)
     assert [example.row for example in found.examples] == [1, 2]
     assert result.positive == pytest.approx((0.5 + 1) / 2, abs=1e-6)
     assert result.negative == pytest.approx((0 + np.cos(np.radians(30))) / 2, abs=1e-6)
@@ -235,17 +155,17 @@ def test_what_comes_out_is_a_data_set_with_its_cosines() -> None:
 def test_a_ratio_among_vectors_that_all_point_one_way_is_warned_about() -> None:
     near, wide = pairs(("0", "1"), ("20", "21")), pairs(("0", "1"), ("90", "91"))
     with pytest.warns(UserWarning, match=r"Any text has a cosine of 0.97 with an anchor, .* a ratio of 0.95"):
-        mine(Angles(), near, Mining(ratio=0.95))  # type: ignore[arg-type]
+        mine(Angles(), near)  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mine(Angles(), wide, Mining(ratio=0.95))  # type: ignore[arg-type]
-        mine(Angles(), near, FREE)  # type: ignore[arg-type]
+        mine(Angles(), wide)  # type: ignore[arg-type]
+        mine(Angles(), near, ratio=None)  # type: ignore[arg-type]
 
 
 def test_each_text_is_embedded_once_under_the_instruction_of_its_role() -> None:
     embedder = Angles()
     data = pairs(("0", "20"), ("0", "30"), ("90", "20!"), instruction="ask", document_instruction="answer")
-    mine(embedder, data, FREE, ["20", "50"])  # type: ignore[arg-type]
+    mine(embedder, data, ratio=None, corpus=["20", "50"])  # type: ignore[arg-type]
     assert embedder.asked == [("document", ["20", "30", "50"], "answer"), ("query", ["0", "90"], "ask")]
 
 
@@ -276,8 +196,8 @@ class AsTheirs:
 
 
 @pytest.mark.filterwarnings("ignore:Any text")
-@pytest.mark.parametrize(("skip", "ratio"), [(0, None), (3, None), (0, 0.9)])
-def test_negatives_are_those_of_sentence_transformers(skip: int, ratio: float | None) -> None:
+@pytest.mark.parametrize("ratio", [None, 0.9])
+def test_negatives_are_those_of_sentence_transformers(ratio: float | None) -> None:
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives
 
@@ -293,23 +213,14 @@ def test_negatives_are_those_of_sentence_transformers(skip: int, ratio: float | 
         table,
         AsTheirs(unit),  # type: ignore[arg-type]
         num_negatives=3,
-        range_min=skip,
         range_max=59,
         relative_margin=None if ratio is None else 1 - ratio,
         output_format="n-tuple",
         verbose=False,
     )
-    ours = mine(AsTheirs(unit), pairs(*rows), Mining(3, skip=skip, ratio=ratio)).dataset  # type: ignore[arg-type]
+    ours = mine(AsTheirs(unit), pairs(*rows), negatives=3, ratio=ratio).dataset  # type: ignore[arg-type]
     expected = {(row["anchor"], row["positive"]): tuple(row[f"negative_{number}"] for number in (1, 2, 3)) for row in theirs}
     assert {example.texts[:2]: example.texts[2:] for example in ours.examples} == expected and len(expected) > 20
-
-
-def test_a_model_mines_the_same_twice(pico: Callable[..., Embedder]) -> None:
-    data = read_pairs("starter", DataSource(path="starter:pairs"), Path(), 0)
-    one, two = (mine(pico(), data, Mining(2, ratio=None)) for _ in range(2))
-    assert one == two
-    for example in one.dataset.examples:
-        assert len(set(example.texts)) == 4
 
 
 def test_the_command_writes_triples_that_are_read_again(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError
-from unmask.training.recipe import Recipe, load_recipe, merged, parse_setting, recipe_file, scales, shipped, without_effect
+from unmask.training.recipe import Recipe, load_recipe, parse_setting, recipe_file, scales, shipped, without_effect
 from unmask.training.stages import STAGES
 
 SHIPPED = [(name, scale) for name in shipped() for scale in scales(name)]
@@ -69,13 +68,9 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
     for data in recipe.data.values():
         if data.instruction or data.document_instruction:
             assert all(find_prompt(prompt).takes_instruction for one in recipe.designs for prompt in Design.parse(one).prompts)
+    assert without_effect(recipe) == []
     again = Recipe.model_validate_json(recipe.model_dump_json(by_alias=True))
     assert again == recipe, "the run folder keeps the recipe as JSON"
-
-
-@pytest.mark.parametrize(("name", "scale"), SHIPPED)
-def test_no_setting_of_a_shipped_recipe_is_without_effect(name: str, scale: str) -> None:
-    assert without_effect(load_recipe(name, scale)) == []
 
 
 @pytest.mark.parametrize(
@@ -88,13 +83,9 @@ def test_no_setting_of_a_shipped_recipe_is_without_effect(name: str, scale: str)
             ["mntp.evaluate_every for causal/plain/mean has no effect, because the stage trains with bidirectional attention"],
         ),
         ([*WATCHED, 'designs=["bidirectional/plain/mean"]'], []),
-        ([*WATCHED, "mntp.evaluate_every=0"], []),
-        (["train=full", "lora.r=4"], ['[lora] has no effect, because train = "full" trains no adapter']),
         (['train=["q_proj"]', "lora.r=4"], ['[lora] has no effect, because train = ["q_proj"] trains no adapter']),
         (["lora.r=4"], []),
         (["head.latents=4"], ["[head] has no effect, because no design has a head"]),
-        (["head_parameters=4000"], ["head_parameters has no effect, because no design has a head"]),
-        (["head_parameters=4000", 'designs=["causal/plain/mean", "causal/plain/cross-attention"]'], []),
     ],
 )
 def test_settings_without_effect_are_named(file: Path, settings: list[str], said: list[str]) -> None:
@@ -136,11 +127,6 @@ def test_the_scale_of_the_paper_has_the_numbers_of_the_paper(name: str, table: s
     assert {key: found[key] for key in values} == values
 
 
-def test_there_are_recipes_and_each_has_a_scale_to_try_it_at() -> None:
-    assert {"llm2vec"} <= shipped().keys()
-    assert all("smoke" in scales(name) for name in shipped())
-
-
 def test_a_scale_changes_what_it_names_and_nothing_else(file: Path) -> None:
     plain, large = load_recipe(str(file)), load_recipe(str(file), "large")
     assert plain.simcse and large.simcse
@@ -151,48 +137,19 @@ def test_a_scale_changes_what_it_names_and_nothing_else(file: Path) -> None:
     assert scales(str(file)) == ["large"]
 
 
-def test_an_empty_table_clears_as_an_empty_list_does() -> None:
-    assert merged({"a": {"b": 1}, "c": [1]}, {"a": {}, "c": []}) == {"a": {}, "c": []}
-    assert merged({"a": {"b": 1}}, {}) == {"a": {"b": 1}}, "but no change is no change"
-
-
-def test_tables_are_merged_and_lists_replaced() -> None:
-    one = {"a": {"b": 1, "c": [1, 2]}, "d": 1}
-    assert merged(one, {"a": {"c": [3]}, "e": {"f": 2}}) == {"a": {"b": 1, "c": [3]}, "d": 1, "e": {"f": 2}}
-    assert one == {"a": {"b": 1, "c": [1, 2]}, "d": 1}
-
-
 @pytest.mark.parametrize(
     ("setting", "parsed"),
     [
         ("simcse.steps=100", {"simcse": {"steps": 100}}),
-        ("simcse.lr=1e-4", {"simcse": {"lr": 1e-4}}),
         ("simcse.checkpointing = true", {"simcse": {"checkpointing": True}}),
         ("model=smollm2", {"model": "smollm2"}),
-        ("model= smollm2 ", {"model": "smollm2"}),
-        ('model="smollm2"', {"model": "smollm2"}),
         ("model=./a=b/c", {"model": "./a=b/c"}),
-        ("model=", {"model": ""}),
-        ("seeds=[0, 1]", {"seeds": [0, 1]}),
         ('lora.targets=["q_proj", "v_proj"]', {"lora": {"targets": ["q_proj", "v_proj"]}}),
         ('data.text={path = "a.txt"}', {"data": {"text": {"path": "a.txt"}}}),
-        ("data.text.path=hub:a/b:c", {"data": {"text": {"path": "hub:a/b:c"}}}),
     ],
 )
 def test_settings_are_toml_and_bare_words_strings(setting: str, parsed: dict[str, Any]) -> None:
     assert parse_setting(setting) == parsed
-
-
-@pytest.mark.parametrize("setting", ["simcse.steps", "=3", " = 3"])
-def test_a_setting_without_key_and_value_is_refused(setting: str) -> None:
-    with pytest.raises(UnmaskError, match="is not key=value, such as"):
-        parse_setting(setting)
-
-
-def test_settings_stand_over_the_scale_and_the_last_one_counts(file: Path) -> None:
-    recipe = load_recipe(str(file), "large", ["simcse.steps=5", "simcse.steps=6", "data.text.limit=9", "model=other"])
-    assert recipe.simcse and recipe.simcse.steps == 6
-    assert (recipe.data["text"].limit, recipe.model) == (9, "other")
 
 
 def test_a_setting_of_what_is_not_run_or_read_is_refused(file: Path) -> None:
@@ -201,7 +158,7 @@ def test_a_setting_of_what_is_not_run_or_read_is_refused(file: Path) -> None:
     file.write_text(TEXT.replace("[scale.large]", f"{more}\n[scale.large]"), encoding="utf-8")
     assert load_recipe(str(file)).contrastive
     for setting in ("contrastive.steps=500", 'next-token={data=["text"], steps=1, lr=1.0}'):
-        assert f"'{setting}' would change nothing in recipe 'mine': its stages are simcse." in refused(file, setting)
+        assert f"'{setting}' would change nothing in recipe 'mine': its stages are simcse, not " in refused(file, setting)
     for setting in ("data.triples.limit=10", 'data.mine={path="a.txt"}'):
         assert f"'{setting}' would change nothing in recipe 'mine': its stages do not read " in refused(file, setting)
     own = ["contrastive.steps=500", "data.triples.limit=10", 'stages=["contrastive"]']
@@ -212,48 +169,36 @@ def test_a_setting_of_what_is_not_run_or_read_is_refused(file: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("modle=x", "unknown key 'modle'. Did you mean 'model'?"),
-        ("simcse.temprature=1", "unknown key 'simcse.temprature'. Did you mean 'temperature'?"),
-        ("lora.rank=1", "unknown key 'lora.rank'. Allowed here: alpha, dropout, r, targets."),
-        ("lora.target=all", "unknown key 'lora.target'. Did you mean 'targets'?"),
-        ("head.latent=1", "unknown key 'head.latent'. Did you mean 'latents'?"),
-        ("data.text.split_=x", "unknown key 'data.text.split_'. Did you mean 'split'?"),
-        ("evaluation.task=[]", "unknown key 'evaluation.task'. Did you mean 'tasks'?"),
-        ("next_token.steps=1", "unknown key 'next_token'. Did you mean 'next-token'?"),
-        ("simcse.mask=_", "unknown key 'simcse.mask'."),  # an option of another stage
-        ("scale.large.model=x", "unknown key 'scale'."),
+        ("modle=x", "Unknown key 'modle'. Did you mean 'model'? Allowed: "),
+        ("simcse.temprature=1", "Unknown key in [simcse] 'temprature'. Did you mean 'temperature'?"),
+        ("lora.target=all", "Unknown key in [lora] 'target'. Did you mean 'targets'? Allowed: alpha, dropout, r, targets."),
+        ("data.text.split_=x", "Unknown key in [data.text] 'split_'. Did you mean 'split'?"),
+        ("next_token.steps=1", "Unknown key 'next_token'. Did you mean 'next-token'?"),
+        ("simcse.mask=_", "Unknown key in [simcse] 'mask'."),  # an option of another stage
+        ("scale.large.model=x", "Unknown key 'scale'."),
     ],
 )
 def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: str) -> None:
     assert said in refused(file, setting)
-    assert "Allowed here: " in refused(file, setting)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (["simcse.steps=0"], "simcse.steps: Input should be greater than or equal to 1."),
-        (["simcse.steps=many"], "simcse.steps: Input should be a valid integer"),
-        (["simcse.where=embedding"], "simcse.where: Input should be 'layer' or 'attention'."),
-        (["simcse.dropout=1.0"], "simcse.dropout: Input should be less than 1."),
         (["simcse.matryoshka=[64, 0]"], "simcse.matryoshka.1: Input should be greater than or equal to 1."),
         (["simcse.batch=10", "simcse.accumulate=4"], "simcse: batch 10 cannot be split into 4 equal parts (accumulate)."),
         (["simcse.accumulate=4"], "simcse: a batch in parts compares fewer texts: leave accumulate out"),
-        (["simcse.data=[]"], "simcse.data: it needs at least 1 value, and has none"),
         (['simcse.data=["texts"]'], "Unknown data set of stage simcse 'texts'. Did you mean 'text'? Allowed: text."),
         (['stages=["mntp", "simcse"]'], "stage 'mntp' is to be run, but there is no [mntp]."),
         (['stages=["simsce"]'], "Unknown stage 'simsce'. Did you mean 'simcse'?"),
-        (["stages=[]"], "stages: it needs at least 1 value, and has none"),
-        (["designs=[]"], "designs: it needs at least 1 value, and has none"),
         (['designs=["causal/plain/maen"]'], "Did you mean 'mean'?"),
         (["seeds=[1, 1]"], "seeds holds one value twice."),
-        (["seeds=[]"], "seeds: it needs at least 1 value, and has none"),
-        (["lora.targets=q_proj"], "lora.targets: Input should be 'all', or Input should be a valid tuple."),
+        (["simcse.similar=3"], "a batch of 32 is not made of whole groups of 3 (similar)"),
+        (['stages=["simcse", "simcse"]', "merge=false"], "merge = false keeps one adapter, and 2 stages make as many"),
+        (["merge=false", 'train=["v_proj"]'], 'merge = false keeps an adapter, and train = ["v_proj"] trains none'),
         (["lora.targets=[]"], "lora.targets: Input should be 'all', or it needs at least 1 value, and has none"),
-        (["train=lorra"], "train: Input should be 'lora', 'full' or 'head', or Input should be a valid tuple."),
         (["train=[]"], "train: Input should be 'lora', 'full' or 'head', or it needs at least 1 value, and has none"),
-        (["model.x=1"], "model: Input should be a valid string."),
-        (["dtype=float16"], "dtype: Input should be 'auto', 'bfloat16' or 'float32'."),
         (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, anchor, positive"),
     ],
 )
@@ -267,7 +212,7 @@ def test_what_only_a_scale_says_is_asked_for(file: Path) -> None:
     file.write_text(TEXT.replace("steps = 4\n", ""), encoding="utf-8")
     assert "simcse.steps: it is missing. No scale was chosen; choose one with --scale: large." in refused(file)
     assert load_recipe(str(file), "large")
-    assert "at scale large: unknown key 'x'" in refused(file, "x=1", scale="large")
+    assert "at scale large: Unknown key 'x'" in refused(file, "x=1", scale="large")
 
 
 def test_an_unknown_scale_or_recipe_names_those_that_there_are(file: Path) -> None:
@@ -278,22 +223,3 @@ def test_an_unknown_scale_or_recipe_names_those_that_there_are(file: Path) -> No
         load_recipe("llm2vce")
     with pytest.raises(UnmaskError, match=r"There is no recipe 'nowhere\.toml'"):
         recipe_file("nowhere.toml")
-
-
-def test_a_file_that_is_no_toml_says_so(file: Path) -> None:
-    file.write_text("model = \n", encoding="utf-8")
-    assert "is not TOML" in refused(file)
-    file.write_bytes(b"\xff\xfe")
-    assert "is not TOML" in refused(file)
-
-
-def test_a_recipe_takes_the_name_of_its_file(file: Path) -> None:
-    assert load_recipe(str(file)).name == "mine"
-    assert "name" not in tomllib.loads(TEXT)
-
-
-def test_a_replaced_path_keeps_the_columns_of_its_set_unless_they_are_cleared() -> None:
-    path = "data.news.path=mine.jsonl"
-    news = load_recipe("llm2vec", "small", [path]).data["news"]
-    assert (news.path, news.columns) == ("mine.jsonl", {"text": "text"})
-    assert load_recipe("llm2vec", "small", [path, "data.news.columns={}"]).data["news"].columns == {}

@@ -9,21 +9,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from safetensors.torch import load_file, save_file
 
-from tests.evaluation.test_training_gain import failing
-from tests.tiny import write_task
-from unmask.cli import app, main
-from unmask.embedder import Embedder
+from unmask.cli import main
 from unmask.errors import UnmaskError
 from unmask.evaluation import training_gain
 from unmask.runs import runs
 from unmask.starter import starter_folders
-from unmask.tasks.task import MtebTask
-from unmask.training import recipe_run
 from unmask.training.recipe import load_recipe, shipped
 from unmask.training.records import TrainingResult
 from unmask.training.trainee import Trainee
@@ -77,7 +70,7 @@ def test_train_says_what_it_does_and_resumes(cli: Cli, file: Path, tmp_path: Pat
         assert line in said
     assert "Writing model shards" not in said and "Traceback" not in said
     card = (tmp_path / "run" / "model" / "README.md").read_text()
-    assert '"steps": 4' in card and "![loss](training.png)" in card
+    assert '"steps": 4' in card
     code, _, said = cli("train", file, "-o", "run", "--set", "contrastive.steps=4")
     assert code == 0 and "done before" in said and "step" not in said
     code, _, said = cli("train", file, "-o", "run")
@@ -106,23 +99,6 @@ def test_tasks_of_one_name_and_tasks_that_choose_are_refused(cli: Cli, file: Pat
     names = (f'evaluation.tasks=["{tmp_path / "dev" / "sts"}"]', f'evaluation.compared=["{tmp_path / "test" / "sts"}"]')
     code, _, said = cli("train", file, "-o", "run", "--set", names[0], "--set", names[1])
     assert code == 2 and "Two tasks are called 'sts', and hold other data." in said
-    one = MtebTask("STSBenchmark", "sts", "r")
-    with pytest.raises(UnmaskError, match=r"evaluation.compared names 'STSBenchmark', and evaluation.tasks chooses"):
-        recipe_run._require_other_tasks([one], [MtebTask("SICK-R", "sts", "r"), one])
-
-
-def test_an_instruction_that_the_prompt_has_no_place_for_is_not_saved(cli: Cli, file: Path, tmp_path: Path) -> None:
-    setting = ("--set", 'stages=["mntp"]', "--set", 'data.text.instruction="text: "')
-    assert cli("train", file, "-o", "run", *setting)[0] == 0
-    assert Embedder.from_pretrained(tmp_path / "run" / "model", device="cpu").instructions == {}
-
-
-def test_a_setting_without_effect_is_told_once(cli: Cli, file: Path) -> None:
-    code, _, said = cli(
-        "train", file, "-o", "run", "--set", "contrastive.evaluate_every=2", "--set", "data.text.path=nowhere.txt"
-    )
-    assert code == 2 and "nowhere.txt" in said
-    assert said.count("unmask: contrastive.evaluate_every has no effect, because evaluation.tasks names no task\n") == 1
 
 
 def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: Path) -> None:
@@ -168,96 +144,16 @@ def test_the_result_is_compared_with_its_untrained_base(
     assert code == 0 and "done before" in said and gain.sentence in said
 
 
-def test_the_cards_of_several_models_say_that_p_is_not_corrected_for_them(
-    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
-    code, _, said = cli("train", file, "-o", "run", *COMPARED, "--set", "seeds=[0, 1]")
-    cards = [card.read_text() for card in (tmp_path / "run").glob("*/model/README.md")]
-    assert code == 0 and len(cards) == 2
-    for text in (said, *cards):
-        assert "The recipe trained 2 models, and each is tested alone" in text
-
-
-@pytest.mark.sample(0)
-def test_a_comparison_that_was_stopped_goes_on_without_training(
-    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
-    cli("train", file, "-o", "whole", *COMPARED)
-    whole = runs.read_result(tmp_path / "whole", TrainingResult).gain  # type: ignore[union-attr]
-    with monkeypatch.context() as broken:
-        broken.setattr(training_gain, "_untrained", lambda *_: _stop())
-        assert cli("train", file, "-o", "run", *COMPARED)[0] == 2
-    assert runs.read_result(tmp_path / "run", TrainingResult).gain is None  # type: ignore[union-attr]
-    assert (tmp_path / "run" / "model" / "README.md").is_file()
-    code, _, said = cli("train", file, "-o", "run", *COMPARED)
-    assert code == 0 and "done before" in said and "step" not in said
-    assert runs.read_result(tmp_path / "run", TrainingResult).gain == whole  # type: ignore[union-attr]
-
-
-@pytest.mark.sample(0)
-def test_a_gain_with_failures_is_tried_again_and_shown_with_them(
-    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
-    tasks = ("--set", 'stages=["contrastive"]', "--set", 'evaluation.compared=["starter:retrieval", "starter:classification"]')
-    setting = (*tasks, "--keep-leaks")
-    with monkeypatch.context() as broken:
-        failing(broken, "prompteol-z", {"starter-retrieval"})
-        code, _, said = cli("train", file, "-o", "run", *setting)
-    card = (tmp_path / "run" / "model" / "README.md").read_text()
-    for text in (said, card):
-        assert code == 0 and "leaves out starter-retrieval: not scored for prompteol-z, RuntimeError: out of memory." in text
-        assert "Texts of these tasks stayed in the training data." in text and "The same command tries again" in text
-    assert "Texts of the recipe's tasks stayed in the training data." in card
-    code, _, said = cli("train", file, "-o", "run", *setting)
-    record = runs.read_result(tmp_path / "run", TrainingResult)
-    assert code == 0 and "leaves out" not in said and record is not None and record.kept_leaks
-    assert record.gain is not None and record.gain.complete and record.gain.kept_leaks and len(record.gain.kinds) == 2
-
-
-def test_a_base_that_changed_is_not_compared_with(
-    cli: Cli, file: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = Path(shutil.copytree(model, tmp_path / "base"))
-    file.write_text(file.read_text().replace(str(model), str(base)))
-    setting = ("--set", 'stages=["contrastive"]', "--set", 'evaluation.compared=["starter:retrieval"]')
-    with monkeypatch.context() as broken:
-        broken.setattr(training_gain, "_untrained", lambda *_: _stop())
-        assert cli("train", file, "-o", "run", *setting)[0] == 2
-    tensors = load_file(base / "model.safetensors")
-    save_file({name: one + 0.05 for name, one in tensors.items()}, base / "model.safetensors", {"format": "pt"})
-    code, _, said = cli("train", file, "-o", "run", *setting)
-    assert code == 2 and re.search(r"The base model '.*base' has changed since the run in '.*run': its weights were \w+", said)
-
-
-def test_a_task_of_mteb_is_not_held_out(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe_run, "resolve_tasks", lambda names: [SimpleNamespace(name=name) for name in names])
-    code, _, said = cli("train", file, "-o", "run", "--set", 'evaluation.held_out=["STS12"]')
-    assert code == 2 and "'STS12', which evaluation.held_out names, is a task of mteb" in " ".join(said.split())
-
-
-def _stop() -> None:
-    raise UnmaskError("Stopped.")
-
-
-@pytest.mark.parametrize("chosen", ["starter", "starter:sts#20", "{sts}/test.jsonl"])
-def test_tasks_that_choose_the_checkpoint_are_not_compared_on(
-    chosen: str, cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_choose_the_checkpoint_are_not_compared_on(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainee, "load", lambda *_: pytest.fail("a model was loaded"))
-    chosen = chosen.format(sts=next(folder for folder in starter_folders() if folder.name == "sts"))
-    setting = ("--set", f'evaluation.tasks=["{chosen}"]', "--set", 'evaluation.compared=["starter:retrieval", "starter:sts"]')
+    setting = (
+        "--set",
+        'evaluation.tasks=["starter:sts#20"]',
+        "--set",
+        'evaluation.compared=["starter:retrieval", "starter:sts"]',
+    )
     code, _, said = cli("train", file, "-o", "run", *setting)
-    named = "starter:retrieval" if chosen == "starter" else "starter:sts"
-    assert code == 2 and f"evaluation.compared names '{named}', and evaluation.tasks chooses the checkpoint" in said
-
-
-def test_a_word_level_task_is_not_compared_on(cli: Cli, file: Path, tmp_path: Path) -> None:
-    words = write_task(tmp_path / "words", "word-level")
-    code, _, said = cli("train", file, "-o", "run", "--set", f'evaluation.compared=["{words}"]')
-    assert code == 2 and "'words' is a word-level task" in said
+    assert code == 2 and "evaluation.compared names 'starter:sts', and evaluation.tasks chooses the checkpoint" in said
 
 
 def test_a_bar_on_a_terminal_goes_even_if_the_run_fails(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +165,7 @@ def test_a_bar_on_a_terminal_goes_even_if_the_run_fails(cli: Cli, file: Path, mo
         drawn.append(any("Refresh" in type(thread).__name__ for thread in threading.enumerate()))
         raise UnmaskError("Step 1: the loss is not finite.")
 
-    monkeypatch.setattr(Loop, "_require_sane", fail)
+    monkeypatch.setattr(Loop, "_check_loss", fail)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     code, _, said = cli("train", file, "-o", "run")
     assert code == 2 and "unmask: Step 1: the loss is not finite." in said and drawn == [True]
@@ -279,37 +175,15 @@ def test_a_bar_on_a_terminal_goes_even_if_the_run_fails(cli: Cli, file: Path, mo
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ('{"anchor": "a"}', "column 'positive'"),
-        ('{"anchor": "a", "positive": ""}', "column 'positive'"),
-        ('{"anchor": "a", "positive": 7}', "column 'positive'"),
-        ("{", "line 2"),
-    ],
-)
 def test_a_wrong_row_is_told_by_file_line_and_reason(
-    row: str, reason: str, cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Trainee, "load", lambda *_: pytest.fail("a model was loaded"))
-    (tmp_path / "rows.jsonl").write_text('{"anchor": "a", "positive": "b"}\n' + row + "\n")
-    for command in (("train", file, "-o", "run"), ("recipes", "check", file)):
-        code, _, said = cli(*command, "--set", "data.pairs.path=rows.jsonl")
-        assert code == 2 and "rows.jsonl, line 2" in said and reason in said, said
-        assert len(said.strip().splitlines()[-1].split("unmask: ")) == 2 and "Traceback" not in said
-
-
-def test_fewer_rows_than_one_batch_are_refused_by_the_check_as_by_training(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainee, "load", lambda *_: pytest.fail("a model was loaded"))
-    (tmp_path / "rows.jsonl").write_text('{"anchor": "a", "positive": "b"}\n{"anchor": "c", "positive": "d"}\n')
-    told = []
-    for command in (("recipes", "check", file), ("train", file, "-o", "run")):
-        code, out, said = cli(*command, "--set", "data.pairs.path=rows.jsonl", "--set", "contrastive.batch=3")
-        told.append(said.strip().splitlines()[-1])
-        assert code == 2 and out == "", said
-    assert told[0] == told[1] and "has 2 examples, fewer than one batch of 3: lower the batch." in told[0]
+    (tmp_path / "rows.jsonl").write_text('{"anchor": "a", "positive": "b"}\n{"anchor": "a"}\n')
+    for command in (("train", file, "-o", "run"), ("recipes", "check", file)):
+        code, _, said = cli(*command, "--set", "data.pairs.path=rows.jsonl")
+        assert code == 2 and "rows.jsonl, line 2" in said and "column 'positive'" in said, said
+        assert len(said.strip().splitlines()[-1].split("unmask: ")) == 2 and "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -317,16 +191,9 @@ def test_fewer_rows_than_one_batch_are_refused_by_the_check_as_by_training(
     [
         (["train", "llm2vec", "-o", "run"], "Recipe 'llm2vec' needs --scale: smoke, small, paper."),
         (["train", "llm2vce", "-o", "run"], "Did you mean 'llm2vec'?"),
-        (["train", "none.toml", "-o", "run"], "There is no recipe 'none.toml'."),
         (["train", "llm2vec", "--scale", "smal", "-o", "run"], "Did you mean 'small'?"),
-        (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--set", "simcse.stepz=1"], "Did you mean 'steps'?"),
-        (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--set", "simcse.steps"], "is not key=value"),
-        (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--set", "simcse.steps=none"], "simcse.steps"),
         (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--data", "nowhere"], "There is no data folder 'nowhere'."),
-        (["recipes", "show", "llm2vce"], "Did you mean 'llm2vec'?"),
         (["recipes", "copy", "llm2vec", "taken.toml"], "'taken.toml' exists: give a new file."),
-        (["recipes", "copy", "llm2vec", "mine"], "'mine' is not a valid name of a recipe: name it mine.toml."),
-        (["recipes", "check", "llm2vec", "--scale", "smal"], "Did you mean 'small'?"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(words: list[str], said: str, cli: Cli, tmp_path: Path) -> None:
@@ -354,12 +221,3 @@ def test_recipes_can_be_listed_shown_copied_and_checked(cli: Cli, file: Path, tm
     )
     code, out, _ = cli("recipes", "check", "mine.toml", "--scale", "smoke")
     assert code == 0 and re.fullmatch(r"mntp: .*\nsimcse: .*\nok\n", out)
-
-
-@pytest.mark.parametrize("words", [["train"], ["recipes", "show"], ["recipes", "check"]])
-def test_help_has_every_option(words: list[str], cli: Cli) -> None:
-    code, out, _ = cli(*words, "--help")
-    assert code == 0 and "--scale" in out and "--set" in out
-    if words == ["train"]:
-        assert "Example: unmask train llm2vec --scale smoke" in out and "--keep-leaks" in out and "--data" in out
-    assert app.info.name == "unmask"

@@ -1,8 +1,8 @@
-"""Document encoder: documents in, a block of a vector file out. This is the one place where a document becomes its vectors."""
+"""Document encoder: documents in, a block of a vector file out. This is the one module where a document becomes its vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,8 @@ from unmask.bulk.job import Job
 from unmask.bulk.vector_writers import Block, Layout
 from unmask.encoding.chunking import ChunkedDocument, check_chunking, chunk_document
 from unmask.encoding.encoder import Tally
-from unmask.encoding.forward_pass import not_finite, remedy_for
+from unmask.encoding.forward_pass import remedy_for
 from unmask.encoding.quantization import PrecisionLoss, finish, measure_loss, normalized, sample_rows
-from unmask.encoding.tokenization import Span
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
@@ -43,14 +42,10 @@ class Counts:
         """The difference to other counts."""
         return Counts(**{name: value - getattr(counts, name) for name, value in vars(self).items()})
 
-    def negative(self) -> Counts:
-        """What takes these counts away again."""
-        return Counts().minus(self)
-
 
 @dataclass(frozen=True)
 class Encoded:
-    """What came of documents: rows for a file of vectors, and dead letters. cut: rows whose texts were cut; loss: of the precision."""
+    """Rows for a file of vectors, and dead letters. cut: rows whose texts were truncated; loss: of the precision."""
 
     block: Block
     dead: list[DeadLetter]
@@ -60,7 +55,7 @@ class Encoded:
 
 
 class DocumentEncoder:
-    """Encodes documents with the options of a job. dim: dimensions of a vector; layout: what a file of vectors holds.
+    """Encodes documents with the options of a job. dim: dimensions of a vector; layout: of a file of its vectors.
 
     Raises UnmaskError for options that the embedder cannot serve. In a folder of vectors, the bits of a vector do not depend on the number
     of cores, so that any machine can do any shard.
@@ -68,22 +63,27 @@ class DocumentEncoder:
 
     def __init__(self, embedder: Embedder, job: Job) -> None:
         self.embedder, self.job = embedder, job
-        width, dtype = _sparse_shape(embedder, job) if embedder.design.is_sparse else _dense_shape(embedder, job)
+        if embedder.design.is_sparse:
+            self.layout = Layout(
+                _sparse_shape(embedder, job), np.dtype(np.float32), job.keep, chunked=bool(job.chunk), sparse=True
+            )
+        else:
+            options: dict[str, Any] = {"dim": job.dim, "normalize": job.normalize, "precision": job.precision}
+            empty = embedder.encode([], instruction=job.instruction, **options)  # refuses options that do not fit the vectors
+            self.layout = Layout(empty.shape[1], empty.dtype, job.keep, chunked=bool(job.chunk))
         list(embedder.prompts.tokenize(["a " * embedder.max_length], job.instruction))  # is there room for a text?
         if job.chunking:
             check_chunking(embedder.encoder, [embedder.design], job.chunking, job.instruction)
-        self.dim = width * 8 if job.precision == "binary" else width  # a byte holds eight
-        self.layout = Layout(width, dtype, job.keep, chunked=job.chunking is not None, sparse=embedder.design.is_sparse)
+        self.dim = self.layout.dim * (8 if job.precision == "binary" else 1)  # a byte holds eight
 
     def encode(self, documents: Sequence[Document], progress: Callable[[Counts], None] | None = None) -> Encoded:
         """The vectors of documents, in their order. Equal texts are computed once.
 
         progress: called after every batch with the counts since its last call; they add up to the counts of the result.
         """
-        chunked, reasons = self._tokenize([document.text for document in documents])
-        tally = Tally()
-        texts = [text for document in chunked if document is not None for text in document.texts]
-        reported, texts_done = Counts(), 0
+        parts = self._tokenize([document.text for document in documents])
+        texts = [text for part in parts if isinstance(part, ChunkedDocument) for text in part.texts]
+        tally, reported, texts_done = Tally(), Counts(), 0
 
         def advance(more_texts: int) -> None:
             nonlocal texts_done
@@ -102,97 +102,74 @@ class DocumentEncoder:
             fixed_batches=self.job.to_folder,
             allow_nan=True,
         )[self.embedder.design]
-        encoded = self._finish(documents, chunked, reasons, vectors, tally)
+        encoded = self._select(documents, parts, vectors, tally)
         if progress:
             progress(encoded.counts.minus(reported))
         return encoded
 
-    def _tokenize(self, texts: Sequence[str]) -> tuple[list[ChunkedDocument | None], dict[int, str]]:
-        """The tokens of each text, or None and the reason if the tokenizer cannot take it."""
+    def _tokenize(self, texts: Sequence[str]) -> list[ChunkedDocument | str]:
+        """The tokens of each text, or the reason why the tokenizer cannot take it."""
         try:
-            return [*self._chunked(texts)], {}
-        except Exception:  # one text spoils it for all, so each is tried alone
-            chunked: list[ChunkedDocument | None] = []
-            refused = {}
-            for index, text in enumerate(texts):
-                try:
-                    chunked += self._chunked([text])
-                except Exception as error:
-                    chunked.append(None)
-                    refused[index] = str(error) if isinstance(error, UnmaskError) else f"the tokenizer fails: {error}"
-            return chunked, refused
+            return [*self._chunked(texts)]
+        except Exception as error:
+            if len(texts) > 1:  # one text spoils it for all, so each is tried alone
+                return [part for text in texts for part in self._tokenize([text])]
+            return [str(error) if isinstance(error, UnmaskError) else f"the tokenizer fails: {error}"]
 
-    def _chunked(self, texts: Sequence[str]) -> Iterator[ChunkedDocument]:
+    def _chunked(self, texts: Sequence[str]) -> list[ChunkedDocument]:
         """What the model reads of each text. A text that is not split is one chunk."""
-        prompt, chunking = self.embedder.prompts, self.job.chunking
+        prompt, chunking, instruction = self.embedder.prompts, self.job.chunking, self.job.instruction
         if chunking is None:
-            for text, tokens in zip(texts, prompt.tokenize(texts, self.job.instruction), strict=True):
-                yield ChunkedDocument([(0, len(text))], [tokens])
-            return
+            tokenized = prompt.tokenize(texts, instruction)
+            return [ChunkedDocument([(0, len(text))], [tokens]) for text, tokens in zip(texts, tokenized, strict=True)]
         causal = self.embedder.backbone.attention == "causal"
-        for text in texts:
-            yield chunk_document(prompt, text, chunking, causal, self.job.instruction)
+        return [chunk_document(prompt, text, chunking, causal, instruction) for text in texts]
 
-    def _finish(
+    def _select(
         self,
         documents: Sequence[Document],
-        chunked: Sequence[ChunkedDocument | None],
-        reasons: dict[int, str],
+        parts: Sequence[ChunkedDocument | str],
         vectors: NDArray[np.float32],
         tally: Tally,
     ) -> Encoded:
-        rows = _rows(chunked)
-        bad_rows = set(not_finite(vectors))
-        for index, own_rows in rows.items():
-            if not bad_rows.isdisjoint(own_rows):
-                reasons[index] = f"its vector is not finite (NaN or infinity). {remedy_for(self.embedder.backbone.dtype)}"
-            elif self._too_large(vectors[own_rows.start : own_rows.stop]):
-                reasons[index] = "its vector does not fit float16; use --normalize, or --precision float32."
-        dead = [
-            dead_letter(document.row, document.line, f", line {document.line}: {reasons[index]}", document.text)
-            for index, document in enumerate(documents)
-            if index in reasons
-        ]
-        embedded = [index for index in range(len(documents)) if index not in reasons]
-        parts = [part for index in embedded if (part := chunked[index])]
-        cut = [
-            documents[index].row
-            for index, part in zip(embedded, parts, strict=True)
-            if any(text.truncated for text in part.texts)
-        ]
-        selected = vectors[[row for index in embedded for row in rows[index]]]
-        block = self._block([documents[index] for index in embedded], [part.spans for part in parts], selected)
-        counts = Counts(len(documents), len(selected), len(dead), len(cut), tally.tokens, tally.padded)
-        sample = selected[sample_rows(len(selected)), : self.job.dim]
-        loss = measure_loss(normalized(sample) if self.job.normalize else sample, self.job.precision)
+        """The rows of the documents that have vectors, and dead letters for the others."""
+        job = self.job
+        finite = np.asarray(np.isfinite(vectors).all(axis=1))
+        fits = np.ones(len(vectors), bool)
+        if job.precision == "float16" and not job.normalize:
+            fits = np.asarray(np.abs(vectors[:, : job.dim]).max(axis=1, initial=0) <= np.finfo(np.float16).max)
+        dead, good, first = [], list[tuple[Document, ChunkedDocument]](), 0
+        selected = np.zeros(len(vectors), bool)
+        for document, part in zip(documents, parts, strict=True):
+            if isinstance(part, str):
+                reason = part
+            else:
+                rows = slice(first, first := first + len(part.spans))
+                if finite[rows].all() and fits[rows].all():
+                    good.append((document, part))
+                    selected[rows] = True
+                    continue
+                reason = "its vector does not fit float16; use --normalize, or --precision float32."
+                if not finite[rows].all():
+                    reason = f"its vector is not finite (NaN or infinity). {remedy_for(self.embedder.backbone.dtype)}"
+            dead.append(dead_letter(document.row, document.line, f", line {document.line}: {reason}", document.text))
+        vectors = vectors[selected]
+        owners = [document for document, part in good for _ in part.spans]  # of each row
+        block = Block(
+            [document.id for document in owners],
+            finish(vectors, job.dim, job.normalize, job.precision),
+            {name: [document.kept[column] for document in owners] for column, name in enumerate(job.keep)},
+            [(number, *span) for _, part in good for number, span in enumerate(part.spans)] if job.chunking else None,
+        )
+        cut = [document.row for document, part in good if any(text.truncated for text in part.texts)]
+        counts = Counts(len(documents), len(vectors), len(dead), len(cut), tally.tokens, tally.padded)
+        sample = vectors[sample_rows(len(vectors)), : job.dim]
+        loss = measure_loss(normalized(sample) if job.normalize else sample, job.precision)
         return Encoded(block, dead, counts, cut, loss)
 
-    def _block(self, documents: Sequence[Document], spans: Sequence[Sequence[Span]], vectors: NDArray[np.float32]) -> Block:
-        """A row for each chunk of each document, with the document's kept columns."""
-        owners = [document for document, chunks in zip(documents, spans, strict=True) for _ in chunks]
-        return Block(
-            [document.id for document in owners],
-            finish(vectors, self.job.dim, self.job.normalize, self.job.precision),
-            {name: [document.kept[column] for document in owners] for column, name in enumerate(self.job.keep)},
-            [(number, *span) for chunks in spans for number, span in enumerate(chunks)] if self.job.chunking else None,
-        )
 
-    def _too_large(self, vectors: NDArray[np.float32]) -> bool:
-        """Whether a vector does not fit the precision."""
-        if self.job.precision != "float16" or self.job.normalize:
-            return False
-        largest = np.abs(vectors[:, : self.job.dim]).max()
-        return bool(largest > np.finfo(np.float16).max)
-
-
-def _dense_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
-    """Dimensions and dtype of the output. Raises UnmaskError for options that do not fit the vectors."""
-    empty = embedder.encode([], instruction=job.instruction, dim=job.dim, normalize=job.normalize, precision=job.precision)
-    return empty.shape[1], empty.dtype
-
-
-def _sparse_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
-    """The same of sparse vectors, whose dimensions are the tokens of the vocabulary."""
+def _sparse_shape(embedder: Embedder, job: Job) -> int:
+    """The number of dimensions of sparse vectors: the size of the vocabulary. Raises UnmaskError for options of dense vectors."""
     if job.output.suffix != ".jsonl":
         raise UnmaskError(
             f"The vectors of '{embedder.design.name}' are sparse, and are written to a .jsonl file only: give -o FILE.jsonl."
@@ -203,14 +180,4 @@ def _sparse_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
     for name in job.keep:
         if name in ("indices", "values"):
             raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
-    return embedder.backbone.output_layer.vocabulary, np.dtype(np.float32)
-
-
-def _rows(chunked: Sequence[ChunkedDocument | None]) -> dict[int, range]:
-    """The rows of vectors of each document that has some, by its place."""
-    rows, first = {}, 0
-    for index, document in enumerate(chunked):
-        if document is not None:
-            rows[index] = range(first, first + len(document.spans))
-            first += len(document.spans)
-    return rows
+    return embedder.backbone.output_layer.vocabulary

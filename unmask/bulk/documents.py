@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from unmask.bulk.job import LONGEST, Job
 from unmask.io.formats import Fault
@@ -18,7 +18,7 @@ WINDOW_ROWS = 4096
 """Maximum number of documents encoded at once: enough for texts of similar length to share batches."""
 WINDOW_CHARACTERS = 4_000_000
 """Most characters of documents that are encoded at once, unless one has more: their tokens take some hundred megabytes."""
-_SHOWN, _TOLD = 200, 500
+_MAX_TEXT, _MAX_REASON = 200, 500
 _BEGINNING = Start()
 
 
@@ -40,92 +40,82 @@ class Document:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row that was not embedded. told: what follows the file's name in an error; text: how the text or the row begins."""
+    """A row that was not embedded. reason: what follows the file's name in an error; text: how the text or the row begins."""
 
     row: int
     line: int
-    told: str
+    reason: str
     text: str
 
     def as_json(self, file: str) -> dict[str, Any]:
         """A line of a file of dead letters."""
-        return {"file": file, "line": self.line, "reason": self.told.lstrip(", "), "text": self.text}
+        return {"file": file, "line": self.line, "reason": self.reason.lstrip(", "), "text": self.text}
 
 
-def dead_letter(row: int, line: int, message: str, text: str) -> DeadLetter:
+def dead_letter(row: int, line: int, reason: str, text: str) -> DeadLetter:
     """A dead letter that holds no more of a long text than its beginning."""
-    return DeadLetter(row, line, message[:_TOLD], text[:_SHOWN])
+    return DeadLetter(row, line, reason[:_MAX_REASON], text[:_MAX_TEXT])
 
 
 def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | None = None) -> Iterator[Document | DeadLetter]:
     """The rows of a file from a start on, each a document or a dead letter. Of two equal ids, the second is a dead letter."""
     job = job.for_file(file)
-    longest = LONGEST if job.to_folder else None
-    items = islice(read_items(file, start, longest=longest, columns=job.columns), rows)
+    items = read_items(file, start, longest=LONGEST if job.to_folder else None, columns=job.columns)
     ids: set[str] = set()
-    for row, (line, item) in enumerate(items, start.row):
+    for row, (line, item) in enumerate(islice(items, rows), start.row):
         fault = item if isinstance(item, Fault) else _fault(job, line, item, ids)
-        if fault is None and not isinstance(item, Fault):
-            name = str(item[job.id_column]) if job.id_column else _name(file, row, job)
-            yield Document(row, line, name, item[job.column], tuple(_plain(item.get(column)) for column in job.keep))
-        elif fault is not None:
+        if fault is not None:
             text = item.get(job.column, "") if isinstance(item, dict) else fault.text
             yield dead_letter(row, line, fault.told, text if isinstance(text, str) else str(text))
+        elif isinstance(item, dict):
+            # several files meet in a folder of vectors
+            name = str(item[job.id_column]) if job.id_column else f"{file}:{row}" if job.to_folder else str(row)
+            if job.id_column:
+                ids.add(name)  # a dead letter takes no id away
+            yield Document(row, line, name, item[job.column], tuple(_plain(item.get(column)) for column in job.keep))
 
 
 def _fault(job: Job, line: int, row: Row, ids: set[str]) -> Fault | None:
-    """Why a row that was read cannot be embedded. Notes the id of one that can: a dead letter takes no id away."""
-    fault = _fault_of_id(job, line, row, ids) or _fault_of_text(job, line, row)
-    if fault is None and job.id_column:
-        ids.add(str(row[job.id_column]))
-    return fault
-
-
-def _fault_of_id(job: Job, line: int, row: Row, ids: set[str]) -> Fault | None:
-    if not job.id_column:
-        return None
-    if fault := fault_of_field(line, row, job.id_column, (str, int)):
-        return fault
-    name = str(row[job.id_column])
-    if not _is_unicode(name):
-        return Fault(f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold.")
-    if name in ids:
-        return Fault(f", line {line}, column '{job.id_column}': the id '{name}' comes twice.")
-    return None
-
-
-def _fault_of_text(job: Job, line: int, row: Row) -> Fault | None:
+    """Why a row that was read cannot be embedded."""
+    if job.id_column:
+        if fault := fault_of_field(line, row, job.id_column, (str, int)):
+            return fault
+        name = str(row[job.id_column])
+        if name != _encodable(name):
+            return Fault(
+                f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold."
+            )
+        if name in ids:
+            return Fault(f", line {line}, column '{job.id_column}': the id '{name}' comes twice.")
     fault = fault_of_field(line, row, job.column)
-    if fault is None and len(row[job.column]) > LONGEST and job.to_folder:
+    if fault is None and job.to_folder and len(row[job.column]) > LONGEST:
         return Fault(f", line {line}: the text has {len(row[job.column])} characters; {LONGEST} are allowed.")
     return fault
-
-
-def _name(file: Path, row: int, job: Job) -> str:
-    """The id of a row without one: its number; in a folder of vectors, where several files meet, with its file."""
-    return f"{file}:{row}" if job.to_folder else str(row)
 
 
 def _plain(value: Any) -> str | None:
     """A kept value as a string (JSON for other types), so that a column has one type in every file."""
     if value is None:
         return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if _is_unicode(text) else text.encode("utf-8", "replace").decode()
+    return _encodable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether a text has no half of a surrogate pair, which JSON may hold and UTF-8 may not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _encodable(text: str) -> str:
+    """The text with '?' for each half of a surrogate pair, which JSON may hold and UTF-8 may not."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def windows(documents: Iterable[Document]) -> Iterator[list[Document]]:
+class _HasCharacters(Protocol):
+    @property
+    def characters(self) -> int: ...
+
+
+_Item = TypeVar("_Item", bound=_HasCharacters)
+
+
+def windows(documents: Iterable[_Item]) -> Iterator[list[_Item]]:
     """Documents in groups that memory holds at once."""
-    window: list[Document] = []
+    window: list[_Item] = []
     characters = 0
     for document in documents:
         if window and (len(window) == WINDOW_ROWS or characters + document.characters > WINDOW_CHARACTERS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,10 @@ from unmask.bulk.vector_writers import CHUNK_COLUMNS, WRITERS
 from unmask.encoding.chunking import Chunking
 from unmask.errors import UnmaskError
 from unmask.io.files import check_output
-from unmask.io.rows import field as value_of
-from unmask.io.rows import has_no_columns, read_rows
+from unmask.io.rows import has_no_columns
 from unmask.io.sources import find_files
 
 if TYPE_CHECKING:
-    from unmask.embedder import Embedder
     from unmask.encoding.quantization import Precision
 
 SHARD_ROWS = 50_000
@@ -87,14 +85,15 @@ class Job:
 
     def files(self) -> list[Path]:
         """The files to read. Raises UnmaskError for mistakes in the job that can be seen without reading the files through."""
-        self._check_names()
+        self._check_columns()
         if not self.to_folder:
             check_output(self.manifest, self.inputs)
         check_output(self.output, self.inputs, folder=self.to_folder)
         matches = find_files(self.inputs, self.output)
-        # with its manifest, it is what this command wrote before
-        if not self.to_folder and self.output.exists() and not self.manifest.exists():
-            self._refuse_part_of_input()
+        # next to its manifest, the output is what this command wrote before
+        is_new = not self.to_folder and self.output.exists() and not self.manifest.exists()
+        if is_new and any(file.samefile(self.output) for file in find_files(self.inputs)):
+            raise UnmaskError(f"'{self.output}' is a file of the input, and the output would overwrite it: give another.")
         if not self.to_folder and len(matches) > 1:
             raise UnmaskError(
                 f"The input is {len(matches)} files, and '{self.output}' is one file: give a folder for the vectors, which is a name "
@@ -105,68 +104,18 @@ class Job:
                 raise UnmaskError(f"The name {str(file)!r} is not UTF-8, and ids are made of it: rename the file.")
         return matches
 
-    def _refuse_part_of_input(self) -> None:
-        """Raise UnmaskError if the output is a file that a folder or a pattern of the input matches."""
-        if any(file.samefile(self.output) for file in find_files(self.inputs)):
-            raise UnmaskError(f"'{self.output}' is a file of the input, and the output would overwrite it: give another.")
-
-    def _check_names(self) -> None:
-        if not self.to_folder and self.output.suffix not in WRITERS:
+    def _check_columns(self) -> None:
+        ending = self.output.suffix
+        if not self.to_folder and ending not in WRITERS:
             raise UnmaskError(
-                f"'{self.output}': vectors are written to {', '.join(WRITERS)}, not '{self.output.suffix}'. The name of a folder has no "
-                "ending."
+                f"'{self.output}': vectors are written to {', '.join(WRITERS)}, not '{ending}'. The name of a folder has no ending."
             )
-        if self.output.suffix in _WITHOUT_COLUMNS and self.id_column:
-            raise UnmaskError(
-                f"A {self.output.suffix} file has no room for ids; write parquet or jsonl, or leave --id-column out."
-            )
-        if self.output.suffix in _WITHOUT_COLUMNS and self.keep:
-            raise UnmaskError(
-                f"A {self.output.suffix} file has no room for columns; write parquet or jsonl, or leave --keep out."
-            )
-        if self.output.suffix in _WITHOUT_COLUMNS and self.chunk:
-            raise UnmaskError(
-                f"A {self.output.suffix} file has no room for the places of chunks; write parquet or jsonl, or leave --chunk out."
-            )
+        if ending in _WITHOUT_COLUMNS:
+            for option, is_set in (("--id-column", self.id_column), ("--keep", self.keep), ("--chunk", self.chunk)):
+                if is_set:
+                    raise UnmaskError(f"A {ending} file holds vectors only; write parquet or jsonl, or leave {option} out.")
         for name in self.keep:
             if name in ("id", "vector", *(CHUNK_COLUMNS if self.chunk else ())):
                 raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
         if len(set(self.keep)) < len(self.keep):
             raise UnmaskError(f"--keep {','.join(self.keep)} names a column twice.")
-
-
-@dataclass(frozen=True)
-class EmbedderArguments:
-    """How a process loads the embedder. options: for `Embedder.from_pretrained`; fit_on: texts to fit the design on."""
-
-    model: str
-    design: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    fit_on: Path | None = None
-
-    def check(self) -> None:
-        """Raise UnmaskError if the texts to fit on cannot be read, or if the model needs the name of a design."""
-        from unmask.saving.folder import read_saved
-
-        self.texts_to_fit()
-        if not self.design:
-            read_saved(self.model, self.options.get("revision"), self.options.get("adapter"), names_design=False)
-
-    def load(self) -> Embedder:
-        """The embedder. Raises UnmaskError."""
-        from unmask.embedder import Embedder
-
-        texts = self.texts_to_fit()
-        embedder = Embedder.from_pretrained(self.model, self.design, **self.options)
-        self.require_fit(embedder)
-        return embedder if texts is None else embedder.fit(texts)
-
-    def texts_to_fit(self) -> list[str] | None:
-        """The texts to fit the design on; None if none are given. Raises UnmaskError."""
-        file = self.fit_on
-        return None if file is None else [value_of(file, line, row, "text") for line, row in read_rows(file)]
-
-    def require_fit(self, embedder: Embedder) -> None:
-        """Raise UnmaskError if there are texts to fit on, and the design has nothing to fit."""
-        if self.fit_on is not None and not embedder.design.needs_fit:
-            raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")

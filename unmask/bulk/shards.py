@@ -1,14 +1,13 @@
 """Shards: a corpus, divided into pieces that are embedded one by one. A shard is one file, or a slice of it if it has many rows.
 
-What was found in the files is recorded. A file whose size and time of change are as before is not read again, and one with other content
-gets other shards.
+The division is recorded. A file with the same size and modification time is not read again, and one with other content is divided again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,10 +23,10 @@ from unmask.io.rows import find_starts, read_items
 from unmask.io.seals import hash_file
 from unmask.io.terminal import counted
 
-_LOOKED_AT = 100  # rows in which a column has to occur
+_CHECKED_ROWS = 100  # in which a column has to occur
 _NAME = 80  # characters of a file's name in a shard's name
 _DIGITS = 16  # of a hash of its path: with eight, a hundred thousand files of one name would hardly all differ
-_SHARD_NAME = re.compile(r"[\w.-]*-([0-9a-f]{8}|[0-9a-f]{16})-\d{5,}", re.ASCII)
+_SHARD_NAME = re.compile(r"[\w.-]*-[0-9a-f]{16}-\d{5,}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Shard:
 
 
 class SourceFile(BaseModel):
-    """What a file held. starts: row, line and byte where each shard begins."""
+    """The division of a file. starts: row, line and byte where each shard begins."""
 
     model_config = ConfigDict(frozen=True)
     file: str
@@ -80,37 +79,25 @@ class Sources(Record):
         """All shards, in the order of the files."""
         return [shard for file in self.files for shard in file.shards()]
 
-    @property
-    def rows(self) -> int:
-        """Total number of rows."""
-        return sum(file.rows for file in self.files)
 
-
-def read_sources(files: Sequence[Path], job: Job, before: Sources | None, note: Callable[[Sources], None]) -> Sources:
-    """Divide files into shards. before: what an earlier run found; note: takes what was found so far, after each file.
-
-    Raises UnmaskError if there are no rows.
-    """
+def read_sources(files: Sequence[Path], job: Job, before: Sources | None) -> Iterator[Sources]:
+    """Divide files into shards. Yields the sources so far after each file. before: of an earlier run. Raises UnmaskError for no rows."""
     cached = {}
     if before is not None and (before.shard_rows, before.longest) == (job.shard_rows, LONGEST):
         cached = {source.file: source for source in before.files}
     sources = Sources(shard_rows=job.shard_rows, longest=LONGEST, files=[])
     for file in files:
         size, changed = _state(file)
-        old = cached.get(str(file))
-        same = old is not None and (old.size, old.changed) == (size, changed)
-        sources.files.append(old if old is not None and same else _read(file, job, size, changed))
-        note(sources)
-    if not sources.rows:
+        source = cached.get(str(file))
+        if source is None or (source.size, source.changed) != (size, changed):
+            digest = hash_file(file)  # first: content that is added meanwhile makes the sizes differ
+            starts, rows = find_starts(file, job.shard_rows, longest=LONGEST)
+            positions = [(start.row, start.line, start.offset) for start in starts]
+            source = SourceFile(file=str(file), size=size, changed=changed, sha256=digest, rows=rows, starts=positions)
+        sources.files.append(source)
+        yield sources
+    if not any(source.rows for source in sources.files):
         raise _without_rows(files, job)
-    return sources
-
-
-def _read(file: Path, job: Job, size: int, changed: int) -> SourceFile:
-    digest = hash_file(file)  # first: content that is added meanwhile makes the sizes differ
-    starts, rows = find_starts(file, job.shard_rows, longest=LONGEST)
-    positions = [(start.row, start.line, start.offset) for start in starts]
-    return SourceFile(file=str(file), size=size, changed=changed, sha256=digest, rows=rows, starts=positions)
 
 
 def require_any_row(files: Sequence[Path], job: Job) -> None:
@@ -128,7 +115,7 @@ def require_columns(file: Path, names: Sequence[str]) -> None:
     """Raise UnmaskError if none of the first rows of a file has a column of these names. Values of other columns are not read."""
     if not names:
         return
-    items = islice(read_items(file, longest=LONGEST, columns=names), _LOOKED_AT)
+    items = islice(read_items(file, longest=LONGEST, columns=names), _CHECKED_ROWS)
     rows = [item for _, item in items if not isinstance(item, Fault)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in names if rows else ():

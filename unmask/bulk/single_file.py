@@ -1,27 +1,33 @@
 """One file of texts becomes one file of vectors, with ids and a manifest. Every row is checked first, and a bad one is an error.
 
-Rows are read twice, so that memory holds one window of them and not the file.
+Rows are read twice, so that memory holds one window of them and not the file. So standard input is copied to a temporary file.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from unmask.bulk.document_encoder import Counts, DocumentEncoder, Encoded
+from unmask.bulk.document_encoder import Counts, DocumentEncoder
 from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
 from unmask.bulk.job import Job
-from unmask.bulk.manifest import describe
+from unmask.bulk.loading import describe
 from unmask.bulk.shards import require_columns
 from unmask.bulk.vector_writers import WRITERS
 from unmask.encoding.encoder import warn_of_truncation
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
+from unmask.io.compressed import BadLine, open_text
 from unmask.io.files import atomic, only_writer_of, remove, sync
+from unmask.io.lines import UnlimitedLines
 from unmask.io.rows import has_no_columns
 from unmask.io.seals import hash_file
 from unmask.io.terminal import progress_bar
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Given:
+class CheckedFile:
     """A file of texts when it was checked: its rows, and its checksum. name: what the manifest calls it."""
 
     file: Path
@@ -49,7 +55,7 @@ class Done:
     loss: PrecisionLoss | None = None
 
 
-def check_file(job: Job, name: str | None = None) -> Given:
+def check_file(job: Job, name: str | None = None) -> CheckedFile:
     """Read every row, and find mistakes before a model is loaded. Raises UnmaskError, with file, line and column.
 
     name: what the manifest calls the file; its path if not given.
@@ -61,10 +67,10 @@ def check_file(job: Job, name: str | None = None) -> Given:
     rows = sum(1 for _ in _documents(file, job))
     if not rows:
         raise UnmaskError(f"{file} holds no row.")
-    return Given(file, rows, digest, name or str(file))
+    return CheckedFile(file, rows, digest, name or str(file))
 
 
-def embed_file(embedder: Embedder, job: Job, source: Given | None = None) -> Done:
+def embed_file(embedder: Embedder, job: Job, source: CheckedFile | None = None) -> Done:
     """Embed the texts of a job and write vectors and manifest. source: what `check_file` found.
 
     Both files are written atomically, and a manifest never accompanies vectors other than the ones it describes. Raises UnmaskError
@@ -80,8 +86,11 @@ def embed_file(embedder: Embedder, job: Job, source: Given | None = None) -> Don
         atomic(job.output) as scratch,
     ):
         layout = replace(encoder.layout, rows=source.rows)
-        with WRITERS[job.output.suffix](scratch, layout) as write:
-            for encoded in _encoded(encoder, source, job):
+        with WRITERS[job.output.suffix](scratch, layout) as write, progress_bar("embedding", source.rows) as advance:
+            for window in windows(_documents(source.file, job)):
+                encoded = encoder.encode(window, lambda counts: advance(counts.rows))
+                for letter in encoded.dead:
+                    raise UnmaskError(f"{source.file}{letter.reason}")
                 write(encoded.block)
                 counts.add(encoded.counts)
                 cut += encoded.cut
@@ -93,7 +102,12 @@ def embed_file(embedder: Embedder, job: Job, source: Given | None = None) -> Don
             warn_of_truncation(cut, counts.rows, embedder.max_length)
         sync(scratch)
         loss = mean_loss(losses)
-        manifest = _manifest(embedder, job, source, counts, encoder.dim) | {
+        manifest = {
+            **describe(embedder, job, encoder.dim),
+            "input": {"file": source.name, "sha256": source.sha256},
+            "texts": counts.vectors,
+            "truncated": counts.truncated,
+            "tokens": counts.tokens,
             "precision_loss": loss.as_json() if loss else None,
             "output": {"file": str(job.output), "sha256": hash_file(scratch)},
         }
@@ -103,27 +117,30 @@ def embed_file(embedder: Embedder, job: Job, source: Given | None = None) -> Don
     return Done(counts.vectors, encoder.dim, loss)
 
 
-def _encoded(encoder: DocumentEncoder, source: Given, job: Job) -> Iterator[Encoded]:
-    with progress_bar("embedding", source.rows) as advance:
-        for window in windows(_documents(source.file, job)):
-            encoded = encoder.encode(window, lambda counts: advance(counts.rows))
-            for letter in encoded.dead:
-                raise UnmaskError(f"{source.file}{letter.told}")
-            yield encoded
-
-
 def _documents(file: Path, job: Job) -> Iterator[Document]:
     for item in read_documents(file, job):
         if isinstance(item, DeadLetter):
-            raise UnmaskError(f"{file}{item.told}")
+            raise UnmaskError(f"{file}{item.reason}")
         yield item
 
 
-def _manifest(embedder: Embedder, job: Job, source: Given, counts: Counts, dim: int) -> dict[str, Any]:
-    return {
-        **describe(embedder, job, dim),
-        "input": {"file": source.name, "sha256": source.sha256},
-        "texts": counts.vectors,
-        "truncated": counts.truncated,
-        "tokens": counts.tokens,
-    }
+@contextmanager
+def spooled_stdin() -> Iterator[Path]:
+    """A temporary copy of standard input: JSON lines if its first line is a JSON object, else one text per line.
+
+    Errors that name the copy name standard input instead.
+    """
+    with tempfile.TemporaryDirectory(prefix="unmask-") as folder:
+        file = Path(folder, "stdin")
+        with file.open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+        try:
+            with open_text(file) as stream:
+                is_json = isinstance(json.loads(next(UnlimitedLines(stream), "")), dict)
+        except (ValueError, RecursionError, BadLine):
+            is_json = False
+        file = file.rename(file.with_suffix(".jsonl" if is_json else ".txt"))
+        try:
+            yield file
+        except UnmaskError as error:
+            raise UnmaskError(str(error).replace(str(file), "standard input")) from error

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from unmask.bulk.document_encoder import Counts, DocumentEncoder
-from unmask.bulk.embed_shard import Places, Progress, ShardRecord, embed_shard, finished
-from unmask.bulk.job import EmbedderArguments, Job
-from unmask.bulk.kept_fit import load_with_kept_fit
-from unmask.bulk.manifest import describe, key_of
+from unmask.bulk.document_encoder import DocumentEncoder
+from unmask.bulk.embed_shard import Progress, ShardPaths, ShardRecord, embed_shard, finished
+from unmask.bulk.job import Job
+from unmask.bulk.loading import EmbedderArguments, describe, key_of, load_with_stored_fit
 from unmask.bulk.shards import Shard
 from unmask.errors import UnmaskError
 
-
-@dataclass(frozen=True)
-class Listener:
-    """Callbacks while shards are embedded: progress since the last call, a finished shard, a failed shard and the reason."""
-
-    progress: Callable[[Counts], None]
-    done: Callable[[Shard, ShardRecord], None]
-    failed: Callable[[Shard, str], None]
+Result = tuple[Shard, ShardRecord | str]
+"""A shard and its record, or the reason why it failed."""
 
 
 class Team(Protocol):
@@ -31,8 +23,8 @@ class Team(Protocol):
         """Everything except the texts that the vectors depend on. Raises UnmaskError if the embedder cannot be loaded."""
         ...
 
-    def embed(self, shards: Sequence[Shard], key: str, listener: Listener) -> None:
-        """Embed shards, in any order. key: the name of the description."""
+    def embed(self, shards: Sequence[Shard], key: str, progress: Progress) -> Iterator[Result]:
+        """Embed shards, in any order. key: digest of the description; progress: takes what was done since its last call."""
         ...
 
     def close(self) -> None:
@@ -41,36 +33,31 @@ class Team(Protocol):
 
 
 class Member:
-    """One embedder, loaded where it works."""
+    """One embedder, in the process that uses it."""
 
     def __init__(self, job: Job, arguments: EmbedderArguments) -> None:
         """Load. Raises UnmaskError for a model or an option that does not work."""
-        embedder, fit_file = load_with_kept_fit(arguments, job.output, check=lambda fitted: DocumentEncoder(fitted, job))
+        embedder, fit_file = load_with_stored_fit(arguments, job.output, check=lambda fitted: DocumentEncoder(fitted, job))
         self._encoder = DocumentEncoder(embedder, job)
-        self._places = Places(job.output)
+        self._paths = ShardPaths(job.output)
         self.description = describe(embedder, job, self._encoder.dim) | {"fit_file": fit_file}
 
     def embed(self, shard: Shard, key: str, progress: Progress) -> ShardRecord:
         """The record of a shard, which is embedded unless another process has already done so.
 
-        key: the name of the run's description. Raises UnmaskError if this embedder is not the described one.
+        key: digest of the run's description. Raises UnmaskError if this embedder is not the described one.
         """
         if key_of(self.description) != key:
+            model, device = self.description["model"], self.description["device"]
             raise UnmaskError(
-                f"This process loaded another embedder than the one that the run described: {self._told}. Give --dtype, and the same model "
-                "to all."
+                f"This process loaded another embedder than the one that the run described: '{model['model']}' ({model['fingerprint']}), "
+                f"{self.description['dtype']} on {device}. Give --dtype, and the same model to all."
             )
-        return finished(self._places, shard, key) or embed_shard(self._encoder, self._places, shard, key, progress)
-
-    @property
-    def _told(self) -> str:
-        """The embedder, in words."""
-        name, device = self.description["model"]["model"], self.description["device"]
-        return f"'{name}' ({self.description['model']['fingerprint']}), {self.description['dtype']} on {device}"
+        return finished(self._paths, shard, key) or embed_shard(self._encoder, self._paths, shard, key, progress)
 
 
 class ThisProcess:
-    """A team of one: shards in their order, on all cores or on one GPU."""
+    """A team of one: shards in their order, on all cores or on one GPU. An error ends the run."""
 
     def __init__(self, job: Job, arguments: EmbedderArguments) -> None:
         self._member = Member(job, arguments)
@@ -79,10 +66,10 @@ class ThisProcess:
         """Everything except the texts that the vectors depend on."""
         return self._member.description
 
-    def embed(self, shards: Sequence[Shard], key: str, listener: Listener) -> None:
-        """Embed shards. An error ends the run; shards that are done stay."""
+    def embed(self, shards: Sequence[Shard], key: str, progress: Progress) -> Iterator[Result]:
+        """Embed shards."""
         for shard in shards:
-            listener.done(shard, self._member.embed(shard, key, listener.progress))
+            yield shard, self._member.embed(shard, key, progress)
 
     def close(self) -> None:
         """Nothing was started."""

@@ -28,8 +28,8 @@ class Block:
     chunks: list[tuple[int, int, int]] | None = None
 
     @property
-    def places(self) -> dict[str, list[int]]:
-        """The columns that say where chunks lie."""
+    def chunk_columns(self) -> dict[str, list[int]]:
+        """The columns with the positions of chunks."""
         if self.chunks is None:
             return {}
         return {name: [chunk[position] for chunk in self.chunks] for position, name in enumerate(CHUNK_COLUMNS)}
@@ -56,7 +56,7 @@ CHUNK_COLUMNS = ("chunk", "start", "end")
 """Columns of a file of chunks: the number of a chunk in its document, from 0, and its characters, document[start:end]."""
 
 
-Write = Callable[[Block], None]
+Write = Callable[[Block], object]
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,11 @@ def _parquet(file: Path, layout: Layout) -> Iterator[Write]:
     packed = [name for name in schema.names if name != "vector"] if layout.dtype.itemsize > 2 else True
     with pq.ParquetWriter(file, schema, use_dictionary=packed) as writer:
 
-        def table_of(block: Block) -> Any:
-            column = pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.reshape(-1)), layout.dim)
-            extra = [pa.array(block.columns[name], pa.string()) for name in layout.columns]
-            positions = [pa.array(values, pa.int64()) for values in block.places.values()]
-            return pa.Table.from_arrays([pa.array(block.ids, pa.string()), *positions, column, *extra], schema=schema)
-
         def write(block: Block) -> None:
             for piece in block.pieces():
-                writer.write_table(table_of(piece))
+                vectors = pa.FixedSizeListArray.from_arrays(pa.array(piece.vectors.reshape(-1)), layout.dim)
+                columns: dict[str, Any] = {"id": piece.ids, "vector": vectors, **piece.chunk_columns, **piece.columns}
+                writer.write_table(pa.table([columns[name] for name in schema.names], schema=schema))
 
         yield write
 
@@ -105,11 +101,7 @@ def _npy(file: Path, layout: Layout) -> Iterator[Write]:
     with file.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(np.empty((0, layout.dim), layout.dtype))
         np.lib.format.write_array_header_1_0(stream, {**header, "shape": (layout.rows or 0, layout.dim)})
-        yield lambda block: _append(stream, block.vectors)
-
-
-def _append(stream: Any, vectors: NDArray[Any]) -> None:
-    stream.write(np.ascontiguousarray(vectors).tobytes())
+        yield lambda block: stream.write(np.ascontiguousarray(block.vectors).tobytes())
 
 
 @contextmanager
@@ -117,25 +109,19 @@ def _jsonl(file: Path, layout: Layout) -> Iterator[Write]:
     with file.open("w", encoding="utf-8") as lines:
 
         def write(block: Block) -> None:
-            chunk_columns = block.places
-            vectors = _sparse(block.vectors) if layout.sparse else _dense(block.vectors)
-            for index, (name, vector) in enumerate(zip(block.ids, vectors, strict=True)):
-                extra = {column: block.columns[column][index] for column in layout.columns}
-                chunk = {column: values[index] for column, values in chunk_columns.items()}
-                row = {"id": name, **chunk, **vector, **extra}
-                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+            vectors: list[dict[str, Any]]
+            if layout.sparse:
+                vectors = [{"indices": ids, "values": values} for ids, values in entries(block.vectors)]
+            elif block.vectors.dtype.kind in "iu":
+                vectors = [{"vector": vector.tolist()} for vector in block.vectors]
+            else:  # the shortest decimals that are read as the same float32
+                vectors = [{"vector": [float(str(value)) for value in vector]} for vector in block.vectors]
+            columns: dict[str, list[Any]] = {"id": block.ids, **block.chunk_columns}
+            for index, vector in enumerate(vectors):
+                before, after = ({name: values[index] for name, values in part.items()} for part in (columns, block.columns))
+                lines.write(json.dumps(before | vector | after, ensure_ascii=False) + "\n")
 
         yield write
-
-
-def _dense(vectors: NDArray[Any]) -> Iterator[dict[str, Any]]:
-    if vectors.dtype.kind in "iu":
-        return ({"vector": vector.tolist()} for vector in vectors)
-    return ({"vector": [float(str(value)) for value in vector]} for vector in vectors)
-
-
-def _sparse(packed: NDArray[Any]) -> Iterator[dict[str, Any]]:
-    return ({"indices": ids, "values": values} for ids, values in entries(packed))
 
 
 WRITERS: dict[str, Callable[[Path, Layout], AbstractContextManager[Write]]] = {

@@ -72,18 +72,18 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend a design for your tasks. All designs start on a few items; worse designs drop out, the others get more items."""
-    from unmask.evaluation.comparison import recommend_design
+    from unmask.evaluation.comparison import ComparisonSettings, recommend_design
     from unmask.reporting.console import print_recommendation
 
-    choice = recommend_design(
-        options.source(model),
-        task,
-        output,
+    settings = ComparisonSettings(
+        sources=(options.source(model),),
+        tasks=tuple(task),
+        output=output,
         designs=",".join(designs or ()),
-        layers=layers,
         max_length=options.max_length,
         batch_tokens=options.batch_tokens,
     )
+    choice = recommend_design(settings, layers=layers)
     if as_json:
         tell_json(choice.as_json())
     else:

@@ -105,10 +105,10 @@ def embed(
 ) -> None:
     """Turn texts into vectors with ids. A manifest records everything that the vectors depend on."""
     from unmask.bulk.folder import embed_folder
-    from unmask.bulk.job import SHARD_ROWS, EmbedderArguments, Job
+    from unmask.bulk.job import SHARD_ROWS, Job
+    from unmask.bulk.loading import EmbedderArguments
     from unmask.bulk.on_ray import OnRay
-    from unmask.bulk.single_file import check_file, embed_file
-    from unmask.bulk.stdin import STDIN, spooled_stdin
+    from unmask.bulk.single_file import check_file, embed_file, spooled_stdin
     from unmask.bulk.team import Team, ThisProcess
     from unmask.bulk.workers import Workers
     from unmask.errors import UnmaskError
@@ -129,7 +129,7 @@ def embed(
         late=late,
     )
     arguments = EmbedderArguments(model, design, asdict(options), fit_on)
-    is_stdin = STDIN in texts
+    is_stdin = Path("-") in texts
     if is_stdin and (len(texts) > 1 or job.to_folder):
         raise UnmaskError(
             "'-' (standard input) goes into one file of vectors: give no other input, and -o FILE.parquet, .npy or .jsonl."
@@ -163,6 +163,6 @@ def embed(
         team = partial(Workers, job, arguments, workers)
     manifest = embed_folder(job, team, prune=prune)
     tell_result({"output": str(output), **manifest.model_dump(mode="json", exclude={"description", "inputs", "shards"})})
-    say(manifest.told(output))
+    say(manifest.summary(output))
     if not manifest.flawless:
         raise typer.Exit(1)

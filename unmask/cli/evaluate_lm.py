@@ -27,7 +27,7 @@ def evaluate_lm(
         Reads(),
         typer.Option(
             help="Public test: mmlu, bbh, gsm8k, humaneval, mbpp, hellaswag, piqa, truthfulqa, math, triviaqa or nq. NAME takes it from "
-            "the hub, NAME=FILE from a file. Repeat for several."
+            "the hub, NAME=FILE from a file (all but the last three). Repeat for several."
         ),
     ] = None,
     choice: Annotated[
@@ -56,12 +56,13 @@ def evaluate_lm(
     ] = False,
     seed: Seed = 0,
     *,
-    options: Annotated[ModelOptions, "max_length", "dtype", "device", "attn_implementation", "trust_remote_code"],
+    options: Annotated[
+        ModelOptions, "max_length", "dtype", "device", "device_map", "quantize", "attn_implementation", "trust_remote_code"
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Evaluate language models: likelihood of held-out text (also informative for small models), and accuracy on public tests."""
-    from unmask.moe.experts.lm_evaluation import LMSettings, evaluate_language_models
-    from unmask.moe.experts.lm_tables import print_language_models
+    from unmask.moe.experts.lm_evaluation import LMSettings, evaluate_language_models, print_language_models
 
     if not ability:
         refuse_options(context, _FOR_TESTS, "applies to public tests only: give --ability, or leave it out.")

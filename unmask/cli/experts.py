@@ -18,7 +18,6 @@ from unmask.cli.options import (
     Number,
     OutputFile,
     OutputFolder,
-    Ray,
     Reads,
     Seed,
     Writes,
@@ -74,16 +73,6 @@ def specialise(
             rich_help_panel=ADVANCED,
         ),
     ] = "transformers",
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=10_000,
-            help="Copies of the model that write in parallel, with Ray. The lessons stay the same.",
-            rich_help_panel=ADVANCED,
-        ),
-    ] = 1,
-    ray_address: Ray = None,
     seed: Seed = 0,
     *,
     options: LoadOptions,
@@ -100,8 +89,6 @@ def specialise(
         plan,
         avoid=avoid or (),
         engine=engine,
-        workers=workers,
-        ray_address=ray_address,
     )
     tell_result({"output": str(output), **result.as_json()})
     print(f"{counted(result.kept, 'lesson')} in {output}, from {result.instructions} of {result.written} instructions.")

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from unmask.designs.presets import Preset
     from unmask.designs.prompts import Prompt
     from unmask.models.bundled import Bundled
-    from unmask.tasks.kinds.kind import TaskKind
     from unmask.tasks.task import Task
 
 
@@ -51,10 +50,10 @@ def designs(as_json: AsJson = False) -> None:
         [(name, ", ".join(parse_designs(group.designs)), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
     )
     _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _describe(prompt)) for prompt in PROMPTS.values()])
-    _tell_grammar()
+    _print_grammar()
 
 
-def _tell_grammar() -> None:
+def _print_grammar() -> None:
     """How a design is written, and the words for each of its parts."""
     from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
 
@@ -145,7 +144,10 @@ def tasks(
         return
     _entries(
         "Task folders (the kind is inferred; FOLDER:kind or a task.toml states it)",
-        [(kind.name, kind.metric, f"{kind.layout}\n{_example(kind)}") for kind in KINDS.values()],
+        [
+            (kind.name, kind.metric, f"{kind.layout}\n{json.dumps(list(kind.example.values())[-1], ensure_ascii=False)}")
+            for kind in KINDS.values()
+        ],
     )
     _entries(
         "Task sets, e.g. -t mteb-eng-v2 (any other benchmark of mteb works too)",
@@ -178,7 +180,7 @@ def _tasks_of(name: str, as_json: bool) -> None:
 
 
 def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Tasks a row, whole lines whatever the terminal's width; of revisions the first digits."""
+    """One task per line, not wrapped whatever the terminal's width. Revisions are cut to their first digits."""
     from rich.text import Text
 
     from unmask.io.terminal import console as open_console
@@ -187,7 +189,8 @@ def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         subsets = [subset for subset in row.get("subsets", ()) if subset != "default"]
         scored = " ".join([*row.get("splits", ()), *([f"({', '.join(subsets)})"] if subsets else [])])
-        cells.append((row["task"], row["kind"], row["main score"], _sized(row["items"]), scored, row["revision"][:8]))
+        items = str(row.get("items", ""))
+        cells.append((row["task"], row["kind"], row["main score"], items, scored, row["revision"][:8]))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     console = open_console()
     console.print(Text(title, style="bold underline"), soft_wrap=True)
@@ -201,28 +204,14 @@ def _row(task: Task) -> dict[str, Any]:
     from unmask.tasks.kinds import KINDS
     from unmask.tasks.task import LocalTask
 
+    row = {"task": task.name, "kind": task.kind, "revision": task.revision}
     if isinstance(task, LocalTask):
-        columns = {"main score": KINDS[task.kind].metric, "items": task.size}
-        return {"task": task.name, "kind": task.kind, "revision": task.revision, **columns}
-    from unmask.tasks.mteb.catalogue import size
-
-    columns = {"main score": task.metric, "splits": task.splits, "subsets": task.subsets, "items": size(task)}
-    return {"task": task.name, "kind": task.kind, "revision": task.revision, **columns}
-
-
-def _example(kind: TaskKind) -> str:
-    """A row of the file that is scored."""
-    return json.dumps(list(kind.example.values())[-1], ensure_ascii=False)
+        return row | {"main score": KINDS[task.kind].metric, "items": task.size}
+    return row | {"main score": task.metric, "splits": task.splits, "subsets": task.subsets}
 
 
 def _counted(kinds: Mapping[str, int]) -> str:
     return f"{sum(kinds.values())} tasks: {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
-
-
-def _sized(items: int | Mapping[str, int] | None) -> str:
-    if items is None:
-        return "unknown"
-    return str(items) if isinstance(items, int) else ", ".join(f"{number} {unit}" for unit, number in items.items())
 
 
 def _readiness(model: Bundled) -> str:

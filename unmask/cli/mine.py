@@ -63,13 +63,14 @@ def mine(
     options: ModelOptions,
 ) -> None:
     """Find hard negatives for training pairs: texts that the model ranks high for an anchor, but that do not match it."""
-    from unmask.training.mining import Mining, mine_file
+    from unmask.training.mining import mine_file
 
     data, mined = mine_file(
         pairs,
         model,
         output,
-        Mining(negatives, ratio=ratio or None),
+        negatives=negatives,
+        ratio=ratio or None,
         corpus=corpus,
         where=where or (),
         limit=limit,

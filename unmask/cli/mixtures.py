@@ -82,15 +82,6 @@ def mix(
         Path | None,
         typer.Option(metavar="FOLDER", help="Expert that acts on every token at full strength.", rich_help_panel=ADVANCED),
     ] = None,
-    start_from: Annotated[
-        Path | None,
-        Reads(is_model=True),
-        typer.Option(
-            metavar="FOLDER",
-            help="Initialise the router from this mixture; common experts keep their rows.",
-            rich_help_panel=ADVANCED,
-        ),
-    ] = None,
     start: Annotated[
         Start,
         typer.Option(help="Initial router. random: small weights. prototypes: mean states of the experts' domains."),
@@ -114,7 +105,7 @@ def mix(
         refuse_options(context, _LEARNING, "applies to training, and --steps 0 trains nothing: leave it out.")
     with training_progress() as callbacks:
         result = mix_or_train(
-            Ingredients(tuple(experts or ()), shared, start_from),
+            Ingredients(tuple(experts or ()), shared),
             {name: read_lessons(Path(file)) for name, file in parse_named("lessons", lessons).items()},
             output,
             routing.routing(),
@@ -173,9 +164,6 @@ def upcycle(
         int | None, typer.Option(min=2, max=4096, help="Number of copies of each MLP. Default without --branch: 8.")
     ] = None,
     top_k: Annotated[int, typer.Option(min=2, max=4096, help="Experts that act on a token.")] = 2,
-    drop: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of each expert's neurons that get new random weights (Drop-Upcycling).")
-    ] = 0.0,
     seed: Seed = 0,
     *,
     options: LoadOptions,
@@ -190,7 +178,6 @@ def upcycle(
         output,
         experts=experts,
         top_k=top_k,
-        drop=drop,
         seed=seed,
     )
     if as_json:

@@ -195,6 +195,15 @@ class ModelOptions:
         str, typer.Option(help="float32, bfloat16, float16, or auto: bfloat16 if the device is fast at it, else float32.")
     ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
+    device_map: Annotated[
+        str | None,
+        typer.Option(
+            help="Spread the model over GPUs, main memory and disk, in place of --device: auto, balanced, a table as JSON, or FILE.json."
+        ),
+    ] = None
+    quantize: Annotated[
+        str | None, typer.Option(help="Hold weights in 8bit (package torchao) or 4bit (package bitsandbytes).")
+    ] = None
     attn_implementation: Annotated[
         str | None, typer.Option("--attn", help="Attention implementation: sdpa or eager. Default: sdpa if supported.")
     ] = None
@@ -209,6 +218,7 @@ class ModelOptions:
     def source(self, model: str) -> Source:
         """The model and how to load it."""
         from unmask.models.loading import Source
+        from unmask.models.placement import as_device_map
 
         return Source(
             model,
@@ -216,12 +226,16 @@ class ModelOptions:
             tuple(self.adapter or ()),
             dtype=self.dtype,
             device=self.device,
+            device_map=as_device_map(self.device_map),
+            quantize=self.quantize,
             attn_implementation=self.attn_implementation,
             trust_remote_code=self.trust_remote_code,
         )
 
 
-LoadOptions = Annotated[ModelOptions, "revision", "dtype", "device", "attn_implementation", "trust_remote_code"]
+LOADING = ("revision", "dtype", "device", "device_map", "quantize", "attn_implementation", "trust_remote_code")
+"""Names of the options that say how to load a model."""
+LoadOptions = Annotated[ModelOptions, *LOADING]
 """For commands that read neither adapters nor texts."""
 
 

@@ -12,6 +12,7 @@ import typer
 from unmask.cli.command import Command, Group
 from unmask.cli.options import (
     ADVANCED,
+    LOADING,
     AsJson,
     AttentionOption,
     Column,
@@ -69,23 +70,17 @@ HIDDEN_AND_ROUTING = "prompteol,routing"
 
 def words(
     model: Model,
-    train: Annotated[Path, typer.Option(help="Tagged sentences to train the probe on: jsonl, conll or conllu.")],
+    train: Annotated[Path, typer.Option(help="Tagged sentences to train the probe on: jsonl or conllu.")],
     test: Annotated[Path, typer.Option(help="Tagged sentences to test the probe on.")],
     attention: AttentionOption = None,
-    tags: Annotated[
-        str | None, typer.Option(help="Column of the tags. Default: tags (jsonl), upos (conllu), the last (conll).")
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Column of the words. Default: tokens (jsonl), form (conllu), the first (conll).")
-    ] = None,
+    tags: Annotated[str | None, typer.Option(help="Column of the tags. Default: tags (jsonl), upos (conllu).")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Column of the words. Default: tokens (jsonl), form (conllu).")] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Read each token one position earlier, as MNTP trains it.")] = False,
     layer: Layer = None,
     limit: Limit = None,
     seed: Seed = 0,
     *,
-    options: Annotated[
-        ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
-    ],
+    options: Annotated[ModelOptions, "batch_tokens", "adapter", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
@@ -110,7 +105,7 @@ def prefix(
     layer: Layer = None,
     output: OptionalFolder = None,
     *,
-    options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"],
+    options: Annotated[ModelOptions, "adapter", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix depend on the words after it, for one model or several stages of training.
@@ -166,9 +161,7 @@ def masked(
     limit: Limit = None,
     seed: Seed = 0,
     *,
-    options: Annotated[
-        ModelOptions, "max_length", "batch_tokens", "revision", "dtype", "device", "attn_implementation", "trust_remote_code"
-    ],
+    options: Annotated[ModelOptions, "max_length", "batch_tokens", *LOADING],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
@@ -194,7 +187,7 @@ def head(
     column: Column = "text",
     limit: Limit = None,
     *,
-    options: Annotated[ModelOptions, "dtype", "device", "attn_implementation"],
+    options: Annotated[ModelOptions, "dtype", "device", "device_map", "quantize", "attn_implementation"],
     as_json: AsJson = False,
 ) -> None:
     """Show which layers a trained layer-attention head reads."""
@@ -383,7 +376,7 @@ def routing(
         record = record_routing(_load(model, attention or "causal", options), rows, output, sample=sample, seed=seed)
     if baseline is not None:
         agreement = compare_records(record, baseline, Draws(seed=seed))
-        _show(agreement, agreement_table(agreement, record, baseline), as_json)
+        _show(agreement, agreement_table(agreement), as_json)
         return
     measures = measured_routing(record, Draws(seed=seed))
     if as_json:
@@ -410,7 +403,7 @@ def experts(
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Remove each expert in turn: how much worse the model predicts texts without it, and how different experts are."""
+    """Remove each expert in turn: how much worse the model predicts texts without it."""
     from unmask.moe.routing.expert_losses import measure_experts
     from unmask.moe.routing.labelled_texts import read_labelled
     from unmask.moe.routing.recording import check_folder

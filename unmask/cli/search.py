@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,12 +22,15 @@ from unmask.cli.options import (
     Model,
     ModelOptions,
     OutputFolder,
-    Precisions,
 )
 from unmask.errors import UnmaskError
+from unmask.io import terminal
 from unmask.io.terminal import counted, say, tell, tell_json
+from unmask.search.record import Language, Mode
 
-Mode = Literal["dense", "bm25", "lexical", "hybrid"]
+if TYPE_CHECKING:
+    from unmask.search.index import Hit
+
 _BATCH = 64  # queries of a file that are embedded together
 
 
@@ -49,21 +53,11 @@ def index(
     query_instruction: Annotated[
         str | None, typer.Option(help="Text that replaces {instruction} in the prompt of queries.")
     ] = None,
-    precision: Precisions = None,
-    lexical: Annotated[
-        bool,
-        typer.Option("--lexical", help="Also store lexical vectors, for `unmask search` with --mode lexical or hybrid."),
-    ] = False,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="lance (LanceDB) or usearch (plain files). Default: the first one that is installed.", rich_help_panel=ADVANCED
-        ),
-    ] = None,
     language: Annotated[
-        str | None,
+        Language | None,
         typer.Option(
-            help="Language of the texts, for BM25's word stems. Default: english. none: no stems.", rich_help_panel=ADVANCED
+            help="Reduce words to their stems in this language, for BM25. Default: none, which is right for texts in any language.",
+            rich_help_panel=ADVANCED,
         ),
     ] = None,
     approximate: Annotated[
@@ -87,36 +81,32 @@ def index(
 
     Documents that are no longer in the files are removed from the index. An update that is stopped leaves the index unchanged.
     """
-    from unmask.bulk.job import EmbedderArguments
+    from unmask.bulk.loading import EmbedderArguments
+    from unmask.io.sources import find_files
     from unmask.saving.folder import read_saved
-    from unmask.search.build import build
+    from unmask.search.build import Job, build
     from unmask.search.documents import Corpus
-    from unmask.search.job import Job
 
     by_role = {"query": query_instruction, "document": instruction}
     instructions = {name: text for name, text in by_role.items() if text is not None}
     if instructions and (saved := read_saved(model, options.revision, options.adapter)):
         instructions = {**saved.instructions, **instructions}
+    arguments = EmbedderArguments(model, design, asdict(options) | {"instructions": instructions or None}, fit_on)
+    arguments.check()
     job = Job(
-        corpus=Corpus.found(texts, output, column, title_column, id_column),
+        corpus=Corpus(tuple(find_files(texts, output)), column, title_column, id_column),
         output=output,
         model=model,
         revision=options.revision,
         adapters=tuple(options.adapter or ()),
-        store=store,
-        precision=precision,
         language=language,
         approximate=approximate,
         keep_missing=keep_missing,
         fitted=fit_on is not None,
-        lexical=lexical,
-        design=design,
     )
-    planned = job.check()
-    embedder = EmbedderArguments(model, design, asdict(options) | {"instructions": instructions or None}, fit_on).load()
-    result = build(embedder, planned)
+    result = build(job, arguments.load)
     if result.truncated:
-        say(f"{result.truncated} of {result.embedded} texts were truncated to {embedder.max_length} tokens (--max-length)")
+        say(f"{result.truncated} of {result.embedded} texts were truncated (--max-length)")
     if as_json:
         print(json.dumps(asdict(result)))
         return
@@ -124,25 +114,22 @@ def index(
         f"{output}: {counted(result.documents, 'document')}; {result.added} added, {result.changed} changed, {result.removed} removed, "
         f"{counted(result.embedded, 'text')} embedded."
     )
-    if result.recall_told:
-        tell(result.recall_told)
+    if result.recall is not None:
+        tell(f"The approximate index finds {result.recall:.1%} of the ten nearest documents.")
 
 
 def search(
     folder: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of an index (see `unmask index`).")],
-    query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
+    query: Annotated[str | None, typer.Argument(help="Text to search for.")] = None,
     number: Annotated[int, typer.Option("-k", "--number", min=1, help="Documents to show.")] = 10,
     condition: Annotated[
         str | None,
         typer.Option(
-            "--filter", metavar="FILTER", help="Search only documents with these properties: \"year >= 2020 and tag = 'a'\"."
+            "--filter", metavar="SQL", help="Search only documents with these properties: \"year >= 2020 and tag = 'a'\"."
         ),
     ] = None,
     mode: Annotated[
-        Mode,
-        typer.Option(
-            help="dense: vectors. bm25: shared words, without a model. lexical: lexical vectors. hybrid: all rankings of the index, fused."
-        ),
+        Mode, typer.Option(help="dense: vectors. bm25: shared words, without a model. hybrid: both rankings, fused.")
     ] = "dense",
     exact: Annotated[bool, typer.Option("--exact", help="Compare all documents, even if the index is approximate.")] = False,
     queries: Annotated[
@@ -155,10 +142,9 @@ def search(
     """Find the documents of an index that answer a query best."""
     if (query is None) == (queries is None):
         raise UnmaskError("Give one query, or a file of queries with --queries.")
-    if exact and mode in ("bm25", "lexical"):
-        raise UnmaskError(f"--mode {mode} compares all documents anyway, so --exact would change nothing.")
+    if exact and mode == "bm25":
+        raise UnmaskError("--mode bm25 compares all documents anyway, so --exact would change nothing.")
     from unmask.search.documents import Corpus, read_documents
-    from unmask.search.hits import print_hits
     from unmask.search.index import Index
 
     if mode != "bm25":
@@ -178,4 +164,23 @@ def search(
     if as_json:
         tell_json([hit.as_json() for hit in hits])
     else:
-        print_hits(hits, mode)
+        _print_hits(hits, mode)
+
+
+def _print_hits(hits: Sequence[Hit], mode: Mode) -> None:
+    from rich.text import Text
+
+    if not hits:
+        tell("No document was found.")
+        return
+    table = terminal.table("")
+    table.add_column("", justify="right")
+    table.add_column({"dense": "cosine", "bm25": "BM25", "hybrid": "fused"}[mode], justify="right")
+    table.add_column("id", overflow="fold", max_width=20)
+    table.add_column("passage", overflow="fold")
+    for hit in hits:
+        passage = Text(terminal.visible(hit.snippet.removeprefix(hit.title).strip()))
+        if hit.title:
+            passage = Text().append(terminal.visible(hit.title), style="bold").append("\n").append(passage)
+        table.add_row(str(hit.rank), f"{hit.score:.4f}", hit.id, passage)
+    terminal.console().print(table)

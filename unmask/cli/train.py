@@ -21,7 +21,6 @@ from unmask.io.terminal import say, tell, tell_json, tell_result
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from unmask.evaluation.training_gain import TrainingGain
     from unmask.training.lora import Coverage
     from unmask.training.records import TrainingRun
 
@@ -62,12 +61,8 @@ def train(
     say(f"loading {plan.model} ...")
     with training_progress() as callbacks:
         runs = run_recipe(plan, output, root, Listener(_print_coverage, callbacks), keep_leaks=keep_leaks)
-    if not _is_first_process():
-        return
-    tell_result({"runs": [_run_as_json(run) for run in runs]})
-    for run in runs:
-        _print_gain(run)
-        say(f"trained embedder in {run.result}; its README.md says how")
+    if _is_first_process():
+        _report(runs)
 
 
 @contextmanager
@@ -85,33 +80,32 @@ def training_progress() -> Iterator[list[Any]]:
         bar.close()
 
 
-def _gain_of(run: TrainingRun) -> TrainingGain | None:
+def _report(trained: Sequence[TrainingRun]) -> None:
+    """Print what came of each run, and its comparison with the untrained base."""
+    from unmask.io.terminal import console as open_console
+    from unmask.reporting.tables import gain_table
     from unmask.runs import runs
     from unmask.training.records import TrainingResult
 
-    result = runs.read_result(run.folder, TrainingResult)
-    return None if result is None else result.gain
-
-
-def _run_as_json(run: TrainingRun) -> dict[str, Any]:
-    gain = _gain_of(run)
-    return {
-        "design": run.design.name,
-        "seed": run.seed,
-        "model": str(run.result),
-        "gain": None if gain is None else gain.model_dump(mode="json"),
-    }
-
-
-def _print_gain(run: TrainingRun) -> None:
-    from unmask.io.terminal import console as open_console
-    from unmask.reporting.tables import gain_table
-
-    if (gain := _gain_of(run)) is not None:
-        console = open_console(stderr=True)
-        console.print(gain_table(gain, f"{run.design.name}, seed {run.seed}"))
-        for sentence in (gain.sentence, *gain.notes):
-            console.print(sentence, soft_wrap=True, markup=False)
+    results = [runs.read_result(run.folder, TrainingResult) for run in trained]
+    gains = [result.gain if result else None for result in results]
+    content = [
+        {
+            "design": run.design.name,
+            "seed": run.seed,
+            "model": str(run.result),
+            "gain": gain and gain.model_dump(mode="json"),
+        }
+        for run, gain in zip(trained, gains, strict=True)
+    ]
+    tell_result({"runs": content})
+    console = open_console(stderr=True)
+    for run, gain in zip(trained, gains, strict=True):
+        if gain is not None:
+            console.print(gain_table(gain, f"{run.design.name}, seed {run.seed}"))
+            for sentence in (gain.sentence, *gain.notes):
+                console.print(sentence, soft_wrap=True, markup=False)
+        say(f"trained embedder in {run.result}; its README.md says how")
 
 
 def _print_coverage(stage: str, kinds: Sequence[Coverage]) -> None:
@@ -190,13 +184,7 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
     )
     for stage, sets in checked.items():
         for dataset in sets:
-            skipped = ", ".join(f"{count} {reason}" for reason, count in dataset.skipped.items())
-            unread = ", ".join(dataset.unread)
-            tell(
-                f"{stage}: {dataset.name}: {len(dataset.examples)} {dataset.kind}"
-                + (f" (skipped: {skipped})" if skipped else "")
-                + (f" (columns not read: {unread})" if unread else "")
-            )
+            tell(f"{stage}: {dataset.summary}")
     print("ok")
 
 

@@ -51,6 +51,18 @@ PRESETS: dict[str, Preset] = {
         "LLM2Vec (arXiv 2404.05961)",
         needs_training=True,
     ),
+    "llm2vec-mistral": Preset(
+        'bidirectional/"[INST] {instruction}{text} [/INST]"/mean',
+        "the published LLM2Vec models of Mistral-Instruct and Llama 2, which put texts into the chat form of their base",
+        "LLM2Vec (arXiv 2404.05961), its released models",
+        needs_training=True,
+    ),
+    "llm2vec-llama3": Preset(
+        'bidirectional/"<|start_header_id|>user<|end_header_id|>\\n\\n{instruction}{text}<|eot_id|>"/mean',
+        "the published LLM2Vec models of Llama-3-Instruct",
+        "LLM2Vec (arXiv 2404.05961), its released models",
+        needs_training=True,
+    ),
     "e5": Preset(
         "causal/instruction-eos/last",
         "instruction, text, end-of-sequence token",

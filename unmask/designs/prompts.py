@@ -1,9 +1,10 @@
 """Prompts: a template around the text, and the rule that says which of its tokens are embedded.
 
-One rule holds for every prompt: **the embedded span starts at the last `{text}` and ends at the end of the prompt.** `plain` embeds
-the text. `instruction` embeds the text, but not the instruction before it. `echo` embeds the second copy. A one-word prompt ends
-with the token that predicts the word. The model attends to the tokens before the span (BOS, instruction, first copy), but pooling
-leaves them out.
+One rule holds for every prompt but `full` and `full-instruction`: **the embedded span starts at the last `{text}` and ends at the end of
+the prompt.** `plain` embeds the text. `instruction` embeds the text, but not the instruction before it. `echo` embeds the second copy. A
+one-word prompt ends with the token that predicts the word. The model attends to the tokens before the span (BOS, instruction, first copy),
+but pooling leaves them out. `full` embeds everything, with all special tokens that the tokenizer adds: trained sentence encoders are read
+this way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from string import Formatter
 from typing import Final
@@ -34,6 +35,8 @@ class Prompt:
     template: str
     meaning: str = "a template of the user's own"
     source: str = ""
+    pools_all: bool = False
+    """Whether every token is embedded, and the special tokens after the text stay."""
 
     def __post_init__(self) -> None:
         """Check the template once. Every Prompt can then be rendered."""
@@ -78,7 +81,7 @@ class Prompt:
 
     def without_instruction(self) -> Prompt:
         """The prompt for a text without an instruction: the text alone. E5 and GritLM encode documents this way."""
-        return Prompt(self.name, "{text}{eos}" if self.appends_eos else "{text}") if self.takes_instruction else self
+        return replace(self, template="{text}{eos}" if self.appends_eos else "{text}") if self.takes_instruction else self
 
     def render(self, text: str, instruction: str | None) -> tuple[str, list[tuple[int, int]]]:
         """The prompt with the text in it, and where each copy of the text starts and ends, in characters."""
@@ -142,6 +145,20 @@ PROMPTS: dict[str, Prompt] = {
             "Instruct: {instruction}\nQuery: {text}{eos}",
             "as `instruction`, with an end-of-sequence token at the end",
             "E5-Mistral (arXiv 2401.00368)",
+        ),
+        Prompt(
+            "full",
+            "{text}",
+            "the text with all special tokens of the tokenizer; every token is embedded",
+            "sentence-transformers",
+            pools_all=True,
+        ),
+        Prompt(
+            "full-instruction",
+            "{instruction}{text}",
+            "as `full`, with an instruction right before the text, which is embedded too",
+            "sentence-transformers, E5 (arXiv 2212.03533)",
+            pools_all=True,
         ),
     )
 }

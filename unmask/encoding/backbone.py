@@ -39,6 +39,7 @@ from unmask.models.decoder import (
 )
 from unmask.models.identity import attention_implementation
 from unmask.models.output_layer import OutputLayer, find_output_layer
+from unmask.models.placement import main_device
 from unmask.models.routers import ROUTINGS, Router, proven_routers, why_no_routers
 
 if TYPE_CHECKING:
@@ -104,8 +105,10 @@ class TokenBatch:
         return replace(self, ids=self.ids.to(device), real=self.real.to(device), embed=self.embed.to(device))
 
     def pooled(self, pool: Pool, states: Tensor) -> Tensor:
-        """A vector for each text, or for each span if there are any."""
-        return pool(states, self.embed) if self.spans is None else pool(*self.spans.gather(states))
+        """A vector for each text, or for each span if there are any, on the batch's device: layers may lie on other devices."""
+        if self.spans is not None:
+            return pool(*self.spans.gather(states)).to(self.ids.device)
+        return pool(states, self.embed.to(states.device)).to(self.ids.device)
 
 
 @dataclass(frozen=True)
@@ -226,8 +229,8 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
-        return next(self.model.parameters()).device
+        """The device of token ids and pooled states: that of the model, or of its embeddings if it is spread over several devices."""
+        return main_device(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -366,6 +369,7 @@ class Backbone:
         if design.pooling != "layer-attention":
 
             def pool_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
+                hidden, mask = hidden.to(self.device), mask.to(self.device)
                 return head(hidden, mask, _mean_or_zero(hidden, before))  # type: ignore[no-any-return]
 
             last = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,15 @@ from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
 from unmask.encoding.quantization import AnyVectors
 from unmask.encoding.tokenization import DesignTokenizer, PromptTokenizer, Span, TokenizedText, tokenize_bare
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
+from unmask.io.unicode import without_surrogates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Unit = Literal["token", "word"]
+UNITS = get_args(Unit)
 _FULL_WIDTH = "\u3002\uff01\uff1f"  # the full stop and marks of Chinese and Japanese, which no space follows
 _SENTENCE_END = re.compile(rf"[.!?\u2026{_FULL_WIDTH}][\"'\u201d\u2019\u00bb)\]]*\s*$|\n\s*$")
 _CONTEXT = 40  # characters before a boundary that decide whether a sentence ends there
@@ -133,6 +135,27 @@ def _rank(document: str, index: int) -> int:
     return int(spaced)
 
 
+@dataclass(frozen=True)
+class Units:
+    """Every token or word as a chunk, pooled from one reading of the document. Tokens that hold parts of one character are one unit."""
+
+    unit: Unit
+    late: ClassVar[bool] = True
+
+    def require_room(self, tokenizer: DesignTokenizer, instruction: str | None = None) -> None:
+        """A unit always fits: long documents are read in windows."""
+
+    def split(self, tokenizer: PreTrainedTokenizerBase, document: str) -> list[Span]:
+        """The units of a document, in order: document[start:end]. White space between words belongs to none."""
+        if self.unit == "word":
+            return [word.span() for word in re.finditer(r"\S+", document)]
+        tokens = tokenize_bare(tokenizer, document)
+        spans = (
+            span for span, special in zip(tokens.offsets, tokens.special, strict=True) if not special and span[0] < span[1]
+        )
+        return list(dict.fromkeys(spans))
+
+
 def require_late(design: Design, tokenizer: PromptTokenizer, head: Head | None, instruction: str | None = None) -> None:
     """Raise UnmaskError for a design that cannot chunk late.
 
@@ -226,13 +249,13 @@ class ChunkedDocument:
 
 
 def chunk_document(
-    tokenizer: DesignTokenizer, document: str, chunking: Chunking, causal: bool, instruction: str | None = None
+    tokenizer: DesignTokenizer, document: str, chunking: Chunking | Units, causal: bool, instruction: str | None = None
 ) -> ChunkedDocument:
     """Split a document, and tokenize each chunk, or with `late` the full document. causal: the attention of the model."""
     spans = chunking.split(tokenizer.tokenizer, document)
     if chunking.late:
         [prompt] = tokenizer.parts
-        return ChunkedDocument(spans, list(windows(prompt, document, spans, causal, instruction)))
+        return ChunkedDocument(spans, list(windows(prompt, document, spans, causal, instruction)) if spans else [])
     return ChunkedDocument(spans, list(tokenizer.tokenize([document[start:end] for start, end in spans], instruction)))
 
 
@@ -240,7 +263,7 @@ def encode_chunks(
     encoder: Encoder,
     designs: Mapping[Design, Fit],
     documents: Sequence[str],
-    chunking: Chunking,
+    chunking: Chunking | Units,
     *,
     instruction: str | None = None,
     tally: Tally | None = None,
@@ -277,7 +300,9 @@ def _repeated(parts: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(parts)), np.array([len(part) for part in parts], np.int64))
 
 
-def check_chunking(encoder: Encoder, designs: Iterable[Design], chunking: Chunking, instruction: str | None = None) -> None:
+def check_chunking(
+    encoder: Encoder, designs: Iterable[Design], chunking: Chunking | Units, instruction: str | None = None
+) -> None:
     """Raise UnmaskError for chunks that leave no room for the prompt, and for a design that cannot chunk late."""
     for design in designs:
         tokenizer = encoder.prompt_tokenizer(design.prompt)

@@ -24,7 +24,7 @@ def last(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token
 def first(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
     """State of the first token of the embedded span. It is useful only under bidirectional attention.
 
-    A token that the tokenizer puts in front, such as BERT's [CLS], is not in the span, so it is not the one.
+    A token that the tokenizer puts in front, such as BERT's [CLS], is in the span under the prompt `full` only.
     """
     return _at(hidden, mask.int().argmax(dim=1))
 

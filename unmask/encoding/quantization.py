@@ -2,7 +2,7 @@
 
 float16 rounds each value. int8 scales each vector by its own largest value, so that a vector depends on its text only. binary keeps the
 sign of each value: eight dimensions in a byte, the first dimension in the highest bit, 1 for a value above 0. That is numpy.packbits,
-`ubinary` in sentence-transformers, and the format of the binary indexes of FAISS and usearch.
+`ubinary` in sentence-transformers, and the format of the binary indexes of FAISS.
 """
 
 from __future__ import annotations

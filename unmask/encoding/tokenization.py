@@ -15,9 +15,10 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from unmask.designs.prompts import CHAT, Prompt, Prompts, find_prompt, name_of
-from unmask.encoding.words import encodable, without_surrogates, words
+from unmask.encoding.words import words
 from unmask.errors import UnmaskError
 from unmask.io.threads import lock_of
+from unmask.io.unicode import encodable, without_surrogates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -168,7 +169,8 @@ class PromptTokenizer:
         self.prompt = find_prompt(prompt)
         if self.prompt.appends_eos and tokenizer.eos_token_id is None:
             raise UnmaskError(f"The prompt '{prompt}' ends with {{eos}}, but this tokenizer has no end-of-sequence token.")
-        self._appended = 0 if self.chat else _appended(tokenizer)
+        after = 0 if self.chat else _appended(tokenizer)
+        self._appended, self._special_after = (0, after) if self.prompt.pools_all else (after, 0)
         self.trims = trims_spaces(tokenizer)
         self._with, self._without = self._wrapped(self.prompt), self._wrapped(self.prompt.without_instruction())
 
@@ -199,9 +201,11 @@ class PromptTokenizer:
 
         The prompt is a list of (literal, field that follows it), with and without an instruction. appended: tokens that the tokenizer
         puts after a text and that are dropped. end: ids that follow the text. empty: the id that replaces an empty text, if there is one.
-        split_special_tokens: whether the name of a special token in a text is read as letters. tokenizer.json does not say that.
+        split_special_tokens: whether the name of a special token in a text is read as letters. tokenizer.json does not say that. pools_all:
+        present if every token is pooled, with special_after, the number of special tokens that stay after the text.
         """
-        return {
+        full = {"pools_all": True, "special_after": self._special_after} if self.prompt.pools_all else {}
+        return full | {
             "prompt": [list(piece) for piece in self._without.pieces],
             "prompt_with_instruction": [list(piece) for piece in self._with.pieces] if self.prompt.takes_instruction else None,
             "add_special_tokens": not self.chat,
@@ -249,7 +253,7 @@ class PromptTokenizer:
     def ends_with_text(self, instruction: str | None = None) -> bool:
         """Whether the prompt has the text once, and nothing after it."""
         pieces = (self._with if instruction else self._without).pieces
-        return [field for _, field in pieces].count("text") == 1 and pieces[-1][1] == "text"
+        return not self.prompt.pools_all and [field for _, field in pieces].count("text") == 1 and pieces[-1][1] == "text"
 
     def untruncated(self, text: str, instruction: str | None = None) -> tuple[TokenizedText, Offsets]:
         """All tokens of a text in a prompt that ends with it, and the characters of the text that each token holds.
@@ -296,8 +300,9 @@ class PromptTokenizer:
                 yield ids[:size], offsets[:size], copies, full_prompt
 
     def _span(self, ids: list[int], offsets: Offsets, copies: Offsets, rendered: str) -> TokenizedText:
-        spans = [token_range(offsets, *copy) for copy in copies]
-        start, (begin, end) = spans[-1][0], copies[-1]
+        before_special = offsets[: len(offsets) - self._special_after]
+        spans = [token_range(before_special, *copy) for copy in copies]
+        start, (begin, end) = 0 if self.prompt.pools_all else spans[-1][0], copies[-1]
         if self.prompt.appends_eos:
             ids = [*ids, int(self.tokenizer.eos_token_id)]
         elif start == len(ids):
@@ -307,7 +312,7 @@ class PromptTokenizer:
         spans = [inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)]
         tokens_per_copy = (self.max_length - len(ids) + sum(stop - start for start, stop in spans)) // len(spans)
         truncated = self._truncate(ids, spans, tokens_per_copy)
-        last = min(spans[-1][1], start + tokens_per_copy) - 1
+        last = min(spans[-1][1], spans[-1][0] + tokens_per_copy) - 1
         return replace(truncated, text=rendered[begin : min(end, offsets[last][1])])
 
     def _require_embeddings(self, ids: Sequence[int], label: str) -> None:
@@ -329,7 +334,7 @@ class PromptTokenizer:
             first = len(result) + start - position
             result += ids[position : min(stop, start + tokens_per_copy)]
             position = stop
-        return TokenizedText((*result, *ids[position:]), first, True)
+        return TokenizedText((*result, *ids[position:]), 0 if self.prompt.pools_all else first, True)
 
     def _empty_token(self) -> int | None:
         tokens = (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id)

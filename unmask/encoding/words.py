@@ -15,7 +15,6 @@ from typing import Final
 
 _LETTER: Final = r"[^\W_]"
 _LETTER_OR_UNDERSCORE: Final = r"\w"
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _WITHOUT_SPACES: Final = (
     "\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Burmese and its neighbours
@@ -65,17 +64,3 @@ def _word_pattern(letter: str) -> re.Pattern[str]:
     """A word of such letters with the combining marks that follow them."""
     marks = "".join(mark for mark in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(mark) in ("Mn", "Mc"))
     return re.compile(rf"{letter}(?:{letter}|[{marks}])*")
-
-
-def encodable(text: str) -> str:
-    """The text as an encoding can hold it: both halves of a surrogate pair become their character, and a lone half U+FFFD."""
-    try:
-        text.encode("utf-8")
-        return text
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def without_surrogates(text: str) -> str:
-    """The text with U+FFFD for each surrogate, which no tokenizer can read. Unlike with `encodable`, indices of characters stay valid."""
-    return _SURROGATE.sub("\ufffd", text)

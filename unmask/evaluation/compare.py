@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unmask.designs.design import ATTENTIONS, Design
 from unmask.designs.prompts import AND
@@ -35,32 +35,25 @@ from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import LocalTask, Task
 
-if TYPE_CHECKING:
-    from unmask.tasks.mteb.evaluator import Encode
-
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What to compare: one model, designs by label, and tasks; and everything else that vectors depend on.
-
-    max_length: None takes the saved embedder's value, else 512; dtype and attention implementation likewise. reference: texts on which
-    standardisation and alpha are fitted. batch_tokens: None chooses by device. beside: designs that are not scored now. Their vectors are
-    computed in the same forward passes, for a later comparison.
-    """
+    """What to compare: one model, designs by label, and tasks; and everything else that vectors depend on."""
 
     source: Source
     designs: Mapping[str, Design]
     tasks: Sequence[Task]
     max_length: int | None
+    """None takes the saved embedder's value, else 512; dtype and attention implementation of `source` likewise."""
     reference: Sequence[str]
+    """Texts on which standardisation and alpha are fitted."""
     batch_tokens: int | None = None
-    beside: Sequence[Design] = ()
+    """None chooses by device."""
+    linked: Sequence[Design] = ()
+    """Designs that are not scored now. Their vectors are computed in the same forward passes, for a later comparison."""
 
     def __post_init__(self) -> None:
-        """Load a saved embedder with the precision and attention implementation that it was saved with, unless others are given.
-
-        Raises UnmaskError, before anything is written, if the package that scores is not installed.
-        """
+        """Complete the source from a saved embedder. Raises UnmaskError if the package that scores is not installed."""
         require_package("mteb")
         if self.saved is not None:
             object.__setattr__(self, "source", self.saved.completed(self.source))
@@ -70,14 +63,16 @@ class ComparisonPlan:
         """The most tokens of one text with its prompt."""
         return self.max_length or (self.saved.max_length if self.saved else MAX_LENGTH)
 
+    def instruction_for(self, design: Design, instruction: str | None) -> str | None:
+        """The task's instruction, or the prompt with which a sentence encoder was trained. instruction: None for documents."""
+        if design.prompt != "full-instruction" or (saved := self.saved) is None:
+            return instruction
+        return saved.instructions.get("document" if instruction is None else "query")
+
     @cached_property
     def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
         return read_saved(self.source.model, self.source.revision, self.source.adapters)
-
-    def own_fit(self, design: Design) -> Fit | None:
-        """The saved fit of a design, if the model is a saved embedder of this design."""
-        return self.saved.fit if self.saved and self.is_fitted(design) else None
 
     def is_fitted(self, design: Design) -> bool:
         """Whether the model is a saved embedder of this design, with a fit."""
@@ -90,6 +85,7 @@ class ComparisonPlan:
 
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
         """The conditions of one design on one task."""
+        reference = ("as saved" if self.is_fitted(design) else reference_hash(self.reference)) if design.needs_fit else None
         return Conditions(
             model=self.source.model,
             model_revision=revision,
@@ -99,7 +95,7 @@ class ComparisonPlan:
             task_revision=task.revision,
             max_length=self.limit,
             dtype=dtype,
-            reference=self._reference(design),
+            reference=reference,
             attn_implementation=self.source.attn_implementation,
             trust_remote_code=self.own_code,
         )
@@ -108,11 +104,6 @@ class ComparisonPlan:
     def own_code(self) -> bool | None:
         """Whether code that comes with the model runs. None if not, since older results do not say it."""
         return runs_code(self.source) or None
-
-    def _reference(self, design: Design) -> str | None:
-        if not design.needs_fit:
-            return None
-        return "as saved" if self.is_fitted(design) else reference_hash(self.reference)
 
 
 def compare(
@@ -126,12 +117,12 @@ def compare(
     """Score every design on every task. Results that the store already holds are not computed again.
 
     Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first text is
-    computed. If a design fails on a task, the reason goes into the store (`failures`) and the others go on. A design that a word-level
-    task cannot score is recorded there as "does not apply".
+    computed. If a design fails on a task, the reason goes into the store (`failures`) and the others are scored. A design that a
+    word-level task cannot score is recorded there as "does not apply".
 
-    cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. load and fits:
-    give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
-    When all plans of a store are done, `forget_vectors` removes what a run left that was killed after its last score.
+    cache: where vectors are stored by their text; by default a folder in the store, which is removed when all is scored. load, fits: the
+    loaded model and the fits, if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
+    When all plans of a store are done, `forget_vectors` removes the vectors of a run that was killed after its last score.
     """
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     planned = PlannedResults(plan, store, model_revision(plan.source), precision_of(plan.source))
@@ -154,8 +145,9 @@ def forget_vectors(store: ResultStore) -> None:
 def unscored(plan: ComparisonPlan, store: ResultStore) -> list[Failure]:
     """Why cells of a plan have no score. Failures of earlier runs under other conditions are left out."""
     revision, dtype = model_revision(plan.source), precision_of(plan.source)
-    requested = {plan.conditions(design, task, revision, dtype).key for design in plan.designs.values() for task in plan.tasks}
-    return [failure for failure in store.failures if failure.conditions.key in requested]
+    return store.failures_under(
+        plan.conditions(design, task, revision, dtype) for design in plan.designs.values() for task in plan.tasks
+    )
 
 
 @dataclass(frozen=True)
@@ -178,20 +170,21 @@ class PlannedResults:
         }
 
     @cached_property
-    def beside(self) -> dict[PassKey, list[Design]]:
+    def linked(self) -> dict[PassKey, list[Design]]:
         """Designs whose vectors are computed in the same forward passes as those that are scored, by attention and prompt.
 
         They are the plan's, and the features that averages over several prompts without a score are made of.
         """
-        missing = [design for label, design in self.plan.designs.items() if self._lacks_a_score(label, design)]
-        designs = dict.fromkeys(design for design in self.plan.beside if len(design.prompts) == 1)
-        for design in [*missing, *self.plan.beside]:
+        missing = [
+            design
+            for label, design in self.plan.designs.items()
+            if any(self.missing({label: design}, task) for task in self.plan.tasks)
+        ]
+        designs = dict.fromkeys(design for design in self.plan.linked if len(design.prompts) == 1)
+        for design in [*missing, *self.plan.linked]:
             if len(design.prompts) > 1:
                 designs |= dict.fromkeys(feature for prompt in design.prompts for feature in design.features_under(prompt))
         return group_by_pass(designs)
-
-    def _lacks_a_score(self, label: str, design: Design) -> bool:
-        return any(self.missing({label: design}, task) for task in self.plan.tasks)
 
     def record_what_does_not_apply(self) -> None:
         """Store the reason for every design that a task cannot score."""
@@ -208,11 +201,6 @@ class PlannedResults:
             failure = failed(self.cells[label, task.name], label, task, error)
             self.store.fail(failure)
             say(f"{label} on {task.name} failed: {failure.error}")
-
-    def give_up_design(self, group: Mapping[str, Design], tasks: Sequence[Task], design: Design, error: Exception) -> None:
-        """Store why a design that cannot be fitted has no score on any of these tasks."""
-        for task in tasks:
-            self.give_up([label for label, missing in self.missing(group, task).items() if missing == design], task, error)
 
     def attempt(self, label: str, task: Task, work: Callable[[], tuple[Result, Items | None]]) -> None:
         """Store the result of scoring a design on a task, or the reason why it failed."""
@@ -231,22 +219,27 @@ def _fill(planned: PlannedResults, encoder: Encoder, cache: VectorStore, fitted:
     encoder = replace(encoder, max_length=plan.limit, batch_tokens=plan.batch_tokens or 0)
     for design in plan.designs.values():  # what the tokenizer lacks is refused before anything is computed
         encoder.prompt_tokenizer(design.prompt)
-    name = f"{planned.revision} {planned.dtype} {_kernels(encoder.backbone)} {plan.limit} {reference_hash(plan.reference)}"
+    # the libraries that compute decide the last bits, so vectors of two versions are never mixed in one score
+    device, attention_kernel = encoder.backbone.device.type, attention_implementation(encoder.backbone.model)
+    libraries = " ".join(f"{package}={versions()[package]}" for package in ("unmask", "torch", "transformers", "peft"))
+    name = f"{planned.revision} {planned.dtype} {device} {attention_kernel} {libraries} {plan.limit} {reference_hash(plan.reference)}"
     name += " own code" * bool(plan.own_code)
     groups = group_by_pass(plan.designs.values())
     for keys in group_by_shared_prefix(groups, encoder.prompt_tokenizer):
         ready = []
         for attention, prompt in keys:
-            group = {label: design for label, design in plan.designs.items() if design in groups[attention, prompt]}
-            if not any(planned.missing(group, task) for task in plan.tasks):
+            designs = {label: design for label, design in plan.designs.items() if design in groups[attention, prompt]}
+            if not any(planned.missing(designs, task) for task in plan.tasks):
                 continue
             reader = encoder.under(attention)
-            _score_on_words(planned, reader, group)
-            fits = _fits(planned, reader, group, fitted)
-            ready.append(_Group(reader, {label: design for label, design in group.items() if design in fits}, fits))
+            for task in plan.tasks:
+                if isinstance(task, LocalTask) and is_of_words(task.kind) and (missing := planned.missing(designs, task)):
+                    _score_words(planned, reader, task, missing)
+            fits = _fits(planned, reader, designs, fitted)
+            ready.append(_Group(reader, {label: design for label, design in designs.items() if design in fits}, fits))
         for task in plan.tasks:
             if not is_of_words(task.kind):
-                _score_together(planned, ready, task, cache, name)
+                _score_texts(planned, ready, task, cache, name)
     if cache.damaged:
         say(f"{cache.damaged} blocks of vectors were damaged and have been computed again")
 
@@ -261,110 +254,86 @@ class _Group:
 
 
 def _fits(
-    planned: PlannedResults, encoder: Encoder, group: Mapping[str, Design], fitted: dict[Design, Fit]
+    planned: PlannedResults, encoder: Encoder, designs: Mapping[str, Design], fitted: dict[Design, Fit]
 ) -> dict[Design, Fit]:
-    """The fits of a group's designs without a score, and of linked designs. New ones go into `fitted`."""
+    """The fits of designs without a score, and of linked designs. New ones go into `fitted`."""
     plan = planned.plan
     tasks = [task for task in plan.tasks if not is_of_words(task.kind)]
-    required = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
+    required = dict.fromkeys(design for task in tasks for design in planned.missing(designs, task).values())
     if not required:
         return {}
     first = next(iter(required))
-    required |= dict.fromkeys(planned.beside.get((first.attention, first.prompt), ()))
-    fitted |= {design: saved for design in required if (saved := plan.own_fit(design))}
-    unfitted = [design for design in required if design not in fitted]
-    give_up = partial(planned.give_up_design, group, tasks)
-    fitted |= encoder.fit(unfitted, plan.reference, on_error=give_up)
+    required |= dict.fromkeys(planned.linked.get((first.attention, first.prompt), ()))
+    fitted |= {design: plan.saved.fit for design in required if plan.saved and plan.saved.fit and plan.is_fitted(design)}
+
+    def give_up(failed: Design, error: Exception) -> None:
+        for task in tasks:
+            labels = [label for label, design in planned.missing(designs, task).items() if design == failed]
+            planned.give_up(labels, task, error)
+
+    fitted |= encoder.fit([design for design in required if design not in fitted], plan.reference, on_error=give_up)
     return {design: fitted[design] for design in required if design in fitted}
 
 
-def _provenance(backbone: Backbone) -> dict[str, Any]:
-    return {
-        "attention": backbone.proof.summary,
-        "attn_implementation": attention_implementation(backbone.model),
-        "hardware": hardware(backbone.device),
-        "versions": versions(),
-    }
-
-
-def _kernels(backbone: Backbone) -> str:
-    """The libraries that compute: they decide the last bits, so vectors of two versions are never mixed in one score."""
-    used = versions()
-    libraries = " ".join(f"{name}={used[name]}" for name in ("unmask", "torch", "transformers", "peft"))
-    return f"{backbone.device.type} {attention_implementation(backbone.model)} {libraries}"
-
-
-def _score_together(planned: PlannedResults, groups: Sequence[_Group], task: Task, cache: VectorStore, name: str) -> None:
+def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, cache: VectorStore, name: str) -> None:
     """Score groups of designs on one task. Prompts that share a prefix read a text once. name: of the vectors in the cache."""
-    scored = []
+    work = []
     for group in groups:
         if not (missing := planned.missing(group.designs, task)):
             continue
         attention, prompt = next((design.attention, design.prompt) for design in missing.values())
         by_prompt = {}
         for part in [prompt] if isinstance(prompt, str) else prompt:
-            linked = planned.beside.get((attention, part), ())
-            if part == prompt:
-                fits = {
-                    design: group.fits[design] for design in dict.fromkeys([*missing.values(), *linked]) if design in group.fits
-                }
-            else:
-                fits = {
-                    design: Fit() for design in linked if not design.needs_fit
-                }  # what needs a fit is not part of an average
+            linked = planned.linked.get((attention, part), ())
+            fits = {design: group.fits[design] for design in [*missing.values(), *linked] if design in group.fits}
+            if part != prompt:  # what needs a fit is not part of an average
+                fits = {design: Fit() for design in linked if not design.needs_fit}
             by_prompt[part] = StoredVectors(group.encoder, fits, cache, name, f"{part} on {task.name}")
-        scored.append((group, missing, by_prompt))
-    link_shared_passes([shared for _, _, by_prompt in scored for shared in by_prompt.values()])
-    for group, missing, by_prompt in scored:
-        _score_group(planned, group, by_prompt, task, missing)
+        work.append((group, missing, by_prompt))
+    link_shared_passes([stored for _, _, by_prompt in work for stored in by_prompt.values()])
+    for group, missing, by_prompt in work:
+        backbone = group.encoder.backbone
+        say(f"{backbone.attention}/{AND.join(by_prompt)} on {task.name}: {', '.join(missing)}")
+        vectors = AveragedVectors(by_prompt, group.fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
+        provenance = _provenance(backbone)
+        for label, design in missing.items():
+            planned.attempt(
+                label,
+                task,
+                partial(_score, planned.plan, planned.cells[label, task.name], label, task, design, vectors, provenance),
+            )
+        conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference", "own_prompts"})
+        for prompt, stored in by_prompt.items():
+            if stored.cost.texts:
+                device, cost = hardware(backbone.device), asdict(stored.cost)
+                planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, hardware=device, **conditions, **cost))
 
 
-def _score_group(
-    planned: PlannedResults,
-    group: _Group,
-    by_prompt: Mapping[str, StoredVectors],
+def _score(
+    plan: ComparisonPlan,
+    conditions: Conditions,
+    label: str,
     task: Task,
-    missing: Mapping[str, Design],
-) -> None:
-    """Score the designs of one prompt, or of the same several prompts, on one task."""
+    design: Design,
+    vectors: StoredVectors | AveragedVectors,
+    provenance: Mapping[str, Any],
+) -> tuple[Result, Items | None]:
     from unmask.tasks.mteb.evaluator import evaluate
 
-    shared = AveragedVectors(by_prompt, group.fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
-    backbone = group.encoder.backbone
-    say(f"{backbone.attention}/{AND.join(by_prompt)} on {task.name}: {', '.join(missing)}")
-    provenance = _provenance(backbone)
-    for label, design in missing.items():
-        widths = [0]
+    dim = 0
 
-        def encode(
-            texts: Sequence[str], instruction: str | None, design: Design = design, widths: list[int] = widths
-        ) -> Vectors:
-            vectors = shared.get(design, texts, instruction)
-            widths[0] = KEPT if design.is_sparse else vectors.shape[1]
-            return vectors
+    def encode(texts: Sequence[str], instruction: str | None) -> Vectors:
+        nonlocal dim
+        of_texts = vectors.get(design, texts, plan.instruction_for(design, instruction))
+        dim = KEPT if design.is_sparse else of_texts.shape[1]
+        return of_texts
 
-        def score(
-            label: str = label, design: Design = design, encode: Encode = encode, widths: list[int] = widths
-        ) -> tuple[Result, Items | None]:
-            outcome = evaluate(task, design.name, encode, dot_products if design.is_sparse else None)
-            return made_result(planned.cells[label, task.name], label, task, outcome, widths[0], shared.tally, provenance)
-
-        planned.attempt(label, task, score)
-    conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference", "own_prompts"})
-    for prompt, vectors in by_prompt.items():
-        if vectors.cost.texts:
-            made_on, cost = hardware(backbone.device), asdict(vectors.cost)
-            planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, hardware=made_on, **conditions, **cost))
+    outcome = evaluate(task, design.name, encode, dot_products if design.is_sparse else None)
+    return made_result(conditions, label, task, outcome, dim=dim, tally=vectors.tally, provenance=provenance)
 
 
-def _score_on_words(planned: PlannedResults, encoder: Encoder, group: Mapping[str, Design]) -> None:
-    """Score the designs of one attention on the word-level tasks, with one probe for each layer that they read."""
-    for task in planned.plan.tasks:
-        if isinstance(task, LocalTask) and is_of_words(task.kind) and (missing := planned.missing(group, task)):
-            _score_on_task_of_words(planned, encoder, task, missing)
-
-
-def _score_on_task_of_words(planned: PlannedResults, encoder: Encoder, task: LocalTask, missing: Mapping[str, Design]) -> None:
+def _score_words(planned: PlannedResults, encoder: Encoder, task: LocalTask, missing: Mapping[str, Design]) -> None:
+    """Score the designs of one attention on a word-level task, with one probe for each layer that they read."""
     from unmask.evaluation.word_scores import score_words
 
     backbone = encoder.backbone
@@ -374,13 +343,21 @@ def _score_on_task_of_words(planned: PlannedResults, encoder: Encoder, task: Loc
         partial(score_words, encoder, task, sorted(set(layers.values()))),
         partial(planned.give_up, list(missing), task),
     )
-    if outcomes is None:
-        return
-    provenance = _provenance(backbone)
-    for label, layer in layers.items():
-        words = outcomes[layer]
-        measured = words.outcome, words.dim, words.tally, provenance | {"probe": words.about}
-        planned.attempt(label, task, partial(made_result, planned.cells[label, task.name], label, task, *measured))
+    for label, layer in layers.items() if outcomes else ():
+        words = outcomes[layer]  # type: ignore[index]
+        score = partial(
+            made_result, dim=words.dim, tally=words.tally, provenance=_provenance(backbone) | {"probe": words.about}
+        )
+        planned.attempt(label, task, partial(score, planned.cells[label, task.name], label, task, words.outcome))
+
+
+def _provenance(backbone: Backbone) -> dict[str, Any]:
+    return {
+        "attention": backbone.proof.summary,
+        "attn_implementation": attention_implementation(backbone.model),
+        "hardware": hardware(backbone.device),
+        "versions": versions(),
+    }
 
 
 def load_checked(plan: ComparisonPlan) -> Encoder:

@@ -14,8 +14,7 @@ from unmask.evaluation.recommend import Recommendation, recommend
 from unmask.evaluation.reference_rows import compare_reference, require_runnable, unscored_reference
 from unmask.evaluation.results import Failure, Result, ResultStore
 from unmask.evaluation.seed_means import mean_over_seeds
-from unmask.evaluation.verdict import Comparison, comparisons
-from unmask.evaluation.word_level import split_word_level
+from unmask.evaluation.verdict import Comparison, comparisons, split_word_level
 from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
 from unmask.io.rows import field, read_rows
 from unmask.io.terminal import say
@@ -36,12 +35,13 @@ RECOMMENDED_FROM = (
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """What to compare. Without designs: a saved embedder's design, or eight common ones."""
+    """What to compare."""
 
     sources: tuple[Source, ...]
     tasks: tuple[str, ...]
     output: Path
     designs: str = ""
+    """Without designs: a saved embedder's design, or eight common ones; for a recommendation, eleven."""
     references: tuple[str, ...] = ()
     """sentence-transformers models."""
     baseline: str | None = None
@@ -77,7 +77,9 @@ def run_comparison(settings: ComparisonSettings) -> ComparisonRun:
     check_output(output, folder=True)
     refuse_foreign(output / "comparison.json", ('"results"', '"comparisons"', '"failures"'))
     tasks = resolve_tasks(settings.tasks)
-    texts = reference_texts() if settings.fit_on is None else _texts(settings.fit_on)
+    texts = reference_texts()
+    if settings.fit_on is not None:
+        texts = [field(settings.fit_on, line, row, "text") for line, row in read_rows(settings.fit_on)]
     plans = [_plan(source, tasks, texts, settings) for source in dict.fromkeys(settings.sources)]
     baseline = _baseline_label(settings, plans)
     if baseline is not None and all(is_of_words(task.kind) for task in tasks):
@@ -102,10 +104,6 @@ def run_comparison(settings: ComparisonSettings) -> ComparisonRun:
         run = ComparisonRun(results, _tested(results, store, baseline), failures, baseline, store)
         write_json(output / "comparison.json", run.as_json())
     return run
-
-
-def _texts(file: Path) -> list[str]:
-    return [field(file, line, row, "text") for line, row in read_rows(file)]
 
 
 def _plan(source: Source, tasks: Sequence[Any], texts: list[str], settings: ComparisonSettings) -> ComparisonPlan:
@@ -151,22 +149,13 @@ def _print_failures(failures: Sequence[Failure]) -> None:
         say(f"no score on {task} for {of_error[0]}{suffix}: {error}")
 
 
-def recommend_design(
-    source: Source,
-    tasks: Sequence[str],
-    output: Path,
-    *,
-    designs: str = "",
-    layers: bool = True,
-    max_length: int | None = None,
-    batch_tokens: int | None = None,
-) -> Recommendation:
-    """Race designs on tasks and write recommendation.json."""
-    check_output(output, folder=True)
-    refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
-    candidates = parse_designs(designs or RECOMMENDED_FROM)
-    plan = ComparisonPlan(source, candidates, resolve_tasks(tasks), max_length, reference_texts(), batch_tokens)
-    with only_run_in(output):
-        choice = recommend(plan, ResultStore(output), layers=layers)
-        write_json(output / "recommendation.json", choice.as_json())
+def recommend_design(settings: ComparisonSettings, *, layers: bool = True) -> Recommendation:
+    """Race designs of the first source on tasks and write recommendation.json."""
+    check_output(settings.output, folder=True)
+    refuse_foreign(settings.output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
+    designs, tasks = parse_designs(settings.designs or RECOMMENDED_FROM), resolve_tasks(settings.tasks)
+    plan = ComparisonPlan(settings.sources[0], designs, tasks, settings.max_length, reference_texts(), settings.batch_tokens)
+    with only_run_in(settings.output):
+        choice = recommend(plan, ResultStore(settings.output), layers=layers)
+        write_json(settings.output / "recommendation.json", choice.as_json())
     return choice

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, sqrt
 from statistics import NormalDist
 from typing import Literal
 
@@ -25,7 +25,7 @@ from unmask.evaluation.verdict import (
     tokens_per_text,
 )
 from unmask.io.terminal import counted, enumeration
-from unmask.statistics.paired import DECIMALS, PairedTest
+from unmask.statistics.paired import DECIMALS, PairedTest, fewest_tasks
 from unmask.tasks.kinds import KINDS
 
 POWER = 0.8
@@ -35,24 +35,23 @@ CLEARLY = 0.8
 """A design is clearly cheaper than another if it computes less than this share of the other's tokens."""
 
 _NAMED = 4  # designs that a sentence names; it counts the others
-_MOST_ITEMS = 1_000_000  # a difference that needs more items is too small to show
+_MOST_TASKS, _MOST_ITEMS = 1000, 1_000_000  # a difference that needs more is too small to show
 
 
 @dataclass(frozen=True)
 class Lead:
-    """The leader of some designs, and how the others compare with it.
-
-    order: systems with their scores, best first; with equal scores, the cheapest first. leader: the first of them. tied: systems that the
-    corrected test does not tell apart from the leader. worse: systems that the leader is better than. Both are best first, and empty
-    without a test. cheapest: the system with the fewest tokens a text, among leader and tied. needed: a sentence that says how much data
-    would tell the leader from the first of the tied.
-    """
+    """The leader of some designs, and how the others compare with it."""
 
     order: tuple[tuple[System, float], ...]
+    """Systems with their scores, best first; with equal scores, the cheapest first."""
     tests: dict[System, Comparison]
+    """The test of each other system against the leader, best first; empty without a test."""
     cheapest: System
+    """The system with the fewest tokens per text among the leader and those that tie with it."""
     tokens: dict[System, float]
+    """Tokens per text."""
     needed: str | None
+    """A sentence: how much data would tell the leader from the best of those that tie with it."""
 
     @property
     def leader(self) -> System:
@@ -129,8 +128,8 @@ class KindLeader:
 def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], results: Sequence[Result]) -> Lead:
     """Compare the first of some systems with all others. `order` is best first."""
     leader = order[0][0]
-    against = {_other(test, leader): test for test in tests if leader in (test.a, test.b)}
-    against = {system: against[system] for system, _ in order if system in against}
+    tests_of_leader = {test.b if test.a == leader else test.a: test for test in tests if leader in (test.a, test.b)}
+    against = {system: tests_of_leader[system] for system, _ in order if system in tests_of_leader}
     tokens = {system: tokens_per_text(results, system) for system, _ in order}
     tied = [system for system, test in against.items() if test.winner is None]
     cheapest = min([leader, *tied], key=lambda system: tokens[system])
@@ -153,11 +152,19 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
         if not order:
             raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
         reference = baseline if baseline in dict(order) else None
-        rows = [*of_kind, *_comparable_references(of_kind, [result for result in results if result.kind == kind])]
+        tasks = {result.task for result in of_kind}
+        common = tasks - set(not_scored(of_kind))
+        references = [
+            result
+            for result in results
+            if result.kind == kind and result.design == SENTENCE_TRANSFORMERS and result.task in tasks
+        ]
+        scored = {result.system: {row.task for row in references if row.system == result.system} for result in references}
+        rows = [*of_kind, *(result for result in references if common <= scored[result.system])]
         tests = comparisons(rows, store, reference)
         ranking = lead(order, tests, of_kind)
-        references = compare_references(ranking, ranked(rows), tests)
-        sentences = [(comparison.is_higher, reference_sentence(comparison, rows)) for comparison in references]
+        compared = compare_references(ranking, ranked(rows), tests)
+        sentences = [(comparison.is_higher, reference_sentence(comparison, rows)) for comparison in compared]
         leaders.append(
             KindLeader(
                 kind,
@@ -171,20 +178,10 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
                 ranking.tied,
                 ranking.worse,
                 bool(ranking.worse) and not ranking.tied and not ranking.ahead,
-                references,
+                compared,
             )
         )
     return leaders
-
-
-def _comparable_references(candidates: Sequence[Result], results: Sequence[Result]) -> list[Result]:
-    """The rows of the references that were scored on every task that all candidates share."""
-    lacking, tasks = not_scored(candidates), {result.task for result in candidates}
-    references = [result for result in results if result.design == SENTENCE_TRANSFORMERS and result.task in tasks]
-    scored: dict[System, set[str]] = {}
-    for result in references:
-        scored.setdefault(result.system, set()).add(result.task)
-    return [result for result in references if tasks - set(lacking) <= scored[result.system]]
 
 
 def compare_references(
@@ -192,12 +189,10 @@ def compare_references(
 ) -> tuple[ReferenceComparison, ...]:
     """The leader against each system of an order that is not its candidate, best first; tests: for every pair."""
     candidates = dict(ranking.order)
-    test_of = {
-        frozenset((test.a, test.b)): test.seen_from(ranking.leader) for test in tests if ranking.leader in (test.a, test.b)
-    }
-    leader_score = dict(order)[ranking.leader]
+    leader = ranking.leader
+    test_of = {test.b if test.a == leader else test.a: test.seen_from(leader) for test in tests if leader in (test.a, test.b)}
     return tuple(
-        ReferenceComparison(system, score, leader_score, test_of.get(frozenset((system, ranking.leader))))
+        ReferenceComparison(system, score, dict(order)[leader], test_of.get(system))
         for system, score in order
         if system not in candidates
     )
@@ -230,19 +225,17 @@ def kinds_sentence(leader: System, kinds: Sequence[KindLeader]) -> str:
     """
     if len(kinds) < 2:
         return ""
-    parts: dict[str, list[str]] = {}
+    outcomes = ("better than every other design on", "tied with others on", "worse than the best design on", "undecided on")
+    titles: dict[str, list[str]] = {outcome: [] for outcome in outcomes}
     for kind in kinds:
         if kind.system == leader and kind.is_clear:
-            outcome = "better than every other design on"
+            outcome = outcomes[0]
         elif (kind.system == leader and kind.tied) or leader in kind.tied:
-            outcome = "tied with others on"
-        elif leader in kind.worse:
-            outcome = "worse than the best design on"
+            outcome = outcomes[1]
         else:
-            outcome = "undecided on"
-        parts.setdefault(outcome, []).append(_title(kind.kind))
-    order = ("better than every other design on", "tied with others on", "worse than the best design on", "undecided on")
-    clauses = [f"{outcome} {enumeration(parts[outcome])}" for outcome in order if outcome in parts]
+            outcome = outcomes[2 if leader in kind.worse else 3]
+        titles[outcome].append(_title(kind.kind))
+    clauses = [f"{outcome} {enumeration(names)}" for outcome, names in titles.items() if names]
     return f"By kind of task, it is {enumeration(clauses, '; ', '; and ')}."
 
 
@@ -251,69 +244,52 @@ def _title(kind: str) -> str:
 
 
 def reasons(ranking: Lead, results: Sequence[Result], on: str = "") -> tuple[str, ...]:
-    """Why the leader is recommended, in short sentences: one thought each. on: words that say which tasks a cost is of."""
+    """Why the leader is recommended, in short sentences. on: words that say which tasks a cost is of."""
     rest = ranking.order[1:]
     if not rest:
         return ("It is the only design that was compared.",)
     if not ranking.tests:
-        return (_untested_lead(ranking, results), "Not tested: no task has scores of its single items.")
-    facts = _ties(ranking, results, on) if ranking.tied else _wins(ranking, results) if ranking.worse else []
+        (_, top), (runner_up, second) = ranking.order[:2]
+        name = display_name(runner_up, results)
+        ahead = f"Same score as {name}." if points(top) == points(second) else f"{points(top - second)} ahead of {name}."
+        return (ahead, "Not tested: no task has scores of its single items.")
+    facts = []
+    if ranking.tied:
+        tied = []
+        for system in ranking.tied:
+            distance = points(ranking.against(system).difference)
+            behind = "same score" if distance == "0.0" else f"{distance} behind"
+            tied.append(f"{display_name(system, results)} ({behind} {_interval(ranking.against(system))})")
+        facts.append(f"Tied with {_first_few(tied)}.")
+    if ranking.worse:
+        names = [display_name(system, results) for system in ranking.worse]
+        losers = f"the other {len(names)} designs" if ranking.tied and len(names) > 1 else _first_few(names)
+        facts.append(f"Better than {'every other design' if len(names) == len(rest) else losers}.")
+    if ranking.tied:
+        facts += [cheapest_sentence(ranking, results, on), *([ranking.needed] if ranking.needed else [])]
+    elif ranking.worse:
+        outcome = ranking.against(ranking.worse[0])
+        ahead = f"{points(outcome.difference)} ahead of {names[0]} {_interval(outcome)}"
+        facts.append(f"{ahead}; {outcome.effect_name}: {outcome.effect + 0.0:.2f}.")
     if ranking.ahead:
-        facts.append(f"Worse than {names(ranking.ahead, results)} where it was tested.")
-    facts.append(_method(ranking))
+        facts.append(f"Worse than {_first_few([display_name(ahead, results) for ahead in ranking.ahead])} where it was tested.")
+    test = next(iter(ranking.tests.values()))
+    data = counted(len(test.tasks), "task") + (f" of {test.outcome.n} items" if test.outcome.unit == "items" else "")
+    facts.append(f"Tested on {data}; level {test.level:.3g}; p and intervals: Holm over {test.family}.")
     if untested := len(rest) - len(ranking.tests):
         facts.append(f"Not tested against it: {counted(untested, 'other design')}.")
-    if left_out := next(iter(ranking.tests.values())).left_out:
-        facts.append(f"Left out: {listed(left_out)}.")
+    if test.left_out:
+        facts.append(f"Left out: {listed(test.left_out)}.")
     return tuple(facts)
 
 
-def _untested_lead(ranking: Lead, results: Sequence[Result]) -> str:
-    (_, top), (runner_up, second) = ranking.order[:2]
-    name = display_name(runner_up, results)
-    return f"Same score as {name}." if points(top) == points(second) else f"{points(top - second)} ahead of {name}."
-
-
-def _wins(ranking: Lead, results: Sequence[Result]) -> list[str]:
-    """The lead over the runner-up, or over the best of those that it is better than."""
-    every = len(ranking.worse) == len(ranking.order) - 1
-    losers = "every other design" if every else names(ranking.worse, results)
-    return [f"Better than {losers}.", _distance(ranking, ranking.worse[0], results)]
-
-
-def _distance(ranking: Lead, system: System, results: Sequence[Result]) -> str:
-    outcome = ranking.against(system)
-    ahead = f"{points(outcome.difference)} ahead of {display_name(system, results)} {_interval(outcome)}"
-    return f"{ahead}; {outcome.effect_name}: {outcome.effect + 0.0:.2f}."
-
-
-def _ties(ranking: Lead, results: Sequence[Result], on: str) -> list[str]:
-    """The tied designs, the worse designs, the cheapest of the tied, and how much data would tell them apart."""
-    tied = [f"{display_name(system, results)} ({_behind(ranking, system)})" for system in ranking.tied]
-    suffix = f" and {len(tied) - _NAMED} more" if len(tied) > _NAMED else ""
-    facts = [f"Tied with {', '.join(tied[:_NAMED])}{suffix}."]
-    if ranking.worse:
-        losers = names(ranking.worse, results) if len(ranking.worse) == 1 else f"the other {len(ranking.worse)} designs"
-        facts.append(f"Better than {losers}.")
-    facts.append(cheapest_sentence(ranking, results, on))
-    return [*facts, ranking.needed] if ranking.needed else facts
-
-
-def _behind(ranking: Lead, system: System) -> str:
-    outcome = ranking.against(system)
-    behind = points(outcome.difference)
-    return ("same score" if behind == "0.0" else f"{behind} behind") + f" {_interval(outcome)}"
+def _first_few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _interval(outcome: PairedTest) -> str:
     low, high = (points(bound) for bound in outcome.interval)
     return f"[{low}, {high}]"
-
-
-def _method(ranking: Lead) -> str:
-    test = next(iter(ranking.tests.values()))
-    data = counted(len(test.tasks), "task") + (f" of {test.outcome.n} items" if test.outcome.unit == "items" else "")
-    return f"Tested on {data}; level {test.level:.3g}; p and intervals: Holm over {test.family}."
 
 
 def cheapest_sentence(ranking: Lead, results: Sequence[Result], on: str = "") -> str:
@@ -330,62 +306,35 @@ def cheapest_sentence(ranking: Lead, results: Sequence[Result], on: str = "") ->
 
 
 def what_it_takes(first: System, second: System, test: Comparison, results: Sequence[Result]) -> str | None:
-    """A sentence: how many items or tasks would tell two designs apart. None if that cannot be estimated.
+    """A sentence: about how many items or tasks would tell two designs apart. None if that cannot be estimated.
 
-    It is for planning, not evidence: it treats the observed difference as the true one.
+    It is for planning, not evidence: it treats the observed difference as the true one. Items: a normal test of the mean difference.
+    Tasks: the sample size of the signed-rank test by Noether (1987), for normal differences.
     """
-    outcome, comparisons_made = test.outcome, _family_size(test)
+    outcome, tests_made = test.outcome, int(test.family.split(" ", 1)[0])
     if any(len(runs_of(result)) > 1 for result in results if result.system in (first, second)):
         return None  # part of the error comes from training runs, which no number of items or tasks reduces
-    start = f"To tell {display_name(first, results)} from {display_name(second, results)} takes"
-    if outcome.unit == "tasks":
-        needed = _tasks_needed(test, results, comparisons_made)
-        return f"{start} about {needed} tasks ({POWER:.0%} power)." if needed else None
     if not outcome.difference or not isfinite(outcome.effect):
         return None
-    critical = NormalDist().inv_cdf(1 - test.level / (2 * comparisons_made))
-    needed_items = outcome.n * ((critical + NormalDist().inv_cdf(POWER)) / abs(outcome.effect)) ** 2
-    if needed_items <= outcome.n:  # of a few items that differ, the exact test needs more than a normal one
+    normal = NormalDist()
+    quantiles = (normal.inv_cdf(1 - test.level / (2 * tests_made)) + normal.inv_cdf(POWER)) ** 2
+    if outcome.unit == "tasks":
+        changes = outcome.changes
+        if changes is None or not changes.std():
+            return None
+        chance = normal.cdf(sqrt(2) * abs(float(changes.mean() / changes.std(ddof=1)))) - 0.5
+        needed = max(fewest_tasks(tests_made, test.level), quantiles / (3 * chance**2))
+        estimate, most = f"about {needed:.0f} tasks", _MOST_TASKS
+    else:
+        needed = outcome.n * quantiles / outcome.effect**2
+        digits = max(0, len(str(int(needed))) - 2)  # an estimate has two digits
+        estimate, most = f"about {round(needed, -digits):,.0f} items like these", _MOST_ITEMS
+    if not outcome.n < needed <= most:  # of a few items that differ, the exact test needs more than a normal one
         return None
-    if needed_items > _MOST_ITEMS:
-        return f"{start} more than a million items like these."
-    return f"{start} about {_rounded(needed_items):,} items like these ({POWER:.0%} power)."
-
-
-def _tasks_needed(test: Comparison, results: Sequence[Result], comparisons_made: int) -> int | None:
-    from unmask.statistics.power import power_statement
-
-    scores = {(result.system, result.task): result.main_score for result in results}
-    a, b = ([scores[system, task] for task in test.tasks] for system in (test.a, test.b))
-    try:
-        needed = power_statement(a, b, power=POWER, level=test.level, comparisons=comparisons_made).tasks_needed
-    except ValueError:  # no spread
-        return None
-    return needed if needed and needed > len(test.tasks) else None
-
-
-def _family_size(test: Comparison) -> int:
-    return int(test.family.split(" ", 1)[0])
-
-
-def _rounded(number: float) -> int:
-    """An estimate, to two digits."""
-    digits = max(0, len(str(int(number))) - 2)
-    return int(round(number, -digits))
-
-
-def names(systems: Sequence[System], results: Sequence[Result]) -> str:
-    """The names of the first few systems, and the number of the others."""
-    called = [display_name(system, results) for system in systems]
-    suffix = f" and {len(called) - _NAMED} more" if len(called) > _NAMED else ""
-    return ", ".join(called[:_NAMED]) + suffix
+    return f"To tell {display_name(first, results)} from {display_name(second, results)} takes {estimate} ({POWER:.0%} power)."
 
 
 def points(value: float) -> str:
     """A score x 100 with one decimal, without the sign of -0.0."""
     text = f"{100 * value:.1f}"
     return "0.0" if text == "-0.0" else text
-
-
-def _other(test: Comparison, system: System) -> System:
-    return test.b if test.a == system else test.a

@@ -29,7 +29,14 @@ _RESAMPLES = 1000
 
 
 def made_result(
-    conditions: Conditions, label: str, task: Task, outcome: Outcome, dim: int, tally: Tally, provenance: Mapping[str, Any]
+    conditions: Conditions,
+    label: str,
+    task: Task,
+    outcome: Outcome,
+    *,
+    dim: int,
+    tally: Tally,
+    provenance: Mapping[str, Any],
 ) -> tuple[Result, Items | None]:
     """The result of an evaluator's outcome, with its interval, and the items behind it.
 

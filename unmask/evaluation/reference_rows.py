@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.encoding.encoder import Tally
 from unmask.encoding.forward_pass import Vectors
 from unmask.errors import UnmaskError, cause_of
-from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
+from unmask.evaluation.outcomes import does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Failure, Result, ResultStore
 from unmask.io.terminal import say
 from unmask.models.bundled import resolve
@@ -20,7 +19,7 @@ from unmask.models.loading import Source, pick_device
 from unmask.models.progress_bars import without_loading_bars
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import TRUSTED, code_of, is_trusted, require_own_code
-from unmask.saving.folder import ST_CONFIG
+from unmask.saving.sentence_encoder import ST_CONFIG
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task
@@ -36,7 +35,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, trus
     trust_remote_code: run the Python code that comes with the model. Raises UnmaskError if it needs such code and may not run it.
     """
     require_runnable(name, trust_remote_code)
-    loaded: list[Any] = []
+    model: Any = None
     results = []
     for task, conditions in _conditions(name, tasks, trust_remote_code):
         if is_of_words(task.kind):
@@ -44,26 +43,33 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, trus
             continue
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
-            # in float32, as the result says; its library would take the precision of the saved weights
-            loaded = loaded or [load_reference(name, trust_remote_code=trust_remote_code).float()]
-
-            def give_up(error: Exception, conditions: Conditions = conditions, task: Task = task) -> None:
+            if model is None:
+                # in float32, as the result says; its library would take the precision of the saved weights
+                model = load_reference(name, trust_remote_code=trust_remote_code).float()
+            try:
+                store.add(*_score(model, conditions, task))
+            except OSError:  # such as a full disk
+                raise
+            except Exception as error:
                 store.fail(failed(conditions, name, task, error))
-
-            scored = attempted(partial(_score, loaded[0], conditions, task), give_up)
-            if scored is None:
-                continue
-            store.add(*scored)
-        result = store.get(conditions)
-        assert result is not None
-        results.append(result)
+        if (result := store.get(conditions)) is not None:
+            results.append(result)
     return results
+
+
+def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
+    """The same; None if the model is a bundled one that is not installed."""
+    try:
+        resolve(name)
+    except UnmaskError as error:
+        say(f"compared without {name}: {error}")
+        return None
+    return compare_reference(name, tasks, store)
 
 
 def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Failure]:
     """Why the model has no score on some of these tasks. Failures of earlier runs with other weights or data are left out."""
-    requested = {conditions.key for _, conditions in _conditions(name, tasks, trust_remote_code)}
-    return [failure for failure in store.failures if failure.conditions.key in requested]
+    return store.failures_under(conditions for _, conditions in _conditions(name, tasks, trust_remote_code))
 
 
 def _conditions(name: str, tasks: Sequence[Task], trust_remote_code: bool) -> Iterator[tuple[Task, Conditions]]:
@@ -99,24 +105,15 @@ def has_own_prompts(name: str) -> bool:
     return any(prompts.values()) or similarity not in (None, "cosine")
 
 
-def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
-    """The same; None if the model is a bundled one that is not installed."""
-    try:
-        resolve(name)
-    except UnmaskError as error:
-        say(f"compared without {name}: {error}")
-        return None
-    return compare_reference(name, tasks, store)
-
-
 def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Items | None]:
     from unmask.tasks.mteb.evaluator import evaluate, evaluate_wrapped
 
-    tally, widths = Tally(), [0]
+    tally, dim = Tally(), 0
 
     def count(vectors: Vectors) -> Vectors:
+        nonlocal dim
         tally.texts += len(vectors)
-        widths[0] = vectors.shape[1]
+        dim = vectors.shape[1]
         return vectors
 
     def encode(texts: Sequence[str], _: str | None) -> Vectors:
@@ -128,7 +125,7 @@ def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Item
         else evaluate(task, conditions.model, encode)
     )
     proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
-    return made_result(conditions, conditions.model, task, outcome, widths[0], tally, proof)
+    return made_result(conditions, conditions.model, task, outcome, dim=dim, tally=tally, provenance=proof)
 
 
 @without_loading_bars()

@@ -1,7 +1,7 @@
 """Results: the score of one design on one task, with everything that it depends on.
 
-They are kept as JSON lines, so that a second run computes only what is missing. Every line carries its checksum. A damaged line or file of
-items counts as missing: a warning says so, and the next run measures it again.
+They are stored as JSON lines, so that a second run computes only what is missing. Every line carries its checksum. A damaged line or file
+of items counts as missing: a warning says so, and the next run computes it again.
 """
 
 from __future__ import annotations
@@ -19,29 +19,25 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import append_line, atomic, make_folder
-from unmask.io.seals import Damaged, is_sealed_line, open_line, sealed_line
+from unmask.io.seals import Damaged, open_line, sealed_line
 from unmask.statistics.bootstrap import Items
 
 Line = TypeVar("Line", bound=BaseModel)
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 """The design of a reference row: it encodes with its own code."""
 
-_LATER = ("attn_implementation", "trust_remote_code", "own_prompts")  # fields that older results lack
-
 
 class Conditions(BaseModel):
     """Everything that decides a score. Two results with equal conditions are the same measurement.
 
-    model_revision: see `unmask.models.identity`; attn_implementation: as requested, None if transformers chose. trust_remote_code:
-    whether Python code that comes with the model ran. own_prompts: whether a reference row has the prompts and the similarity of its model,
-    which older versions ignored. Both are None if not. Library versions are not conditions: they are in a result's provenance, so that a
-    patch release does not void old results.
+    Library versions are not conditions: they are in a result's provenance, so that a patch release does not void old results.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     model_revision: str
+    """See `unmask.models.identity`."""
     adapter: str | None = None
     design: str
     task: str
@@ -50,44 +46,51 @@ class Conditions(BaseModel):
     dtype: str
     reference: str | None = None
     attn_implementation: str | None = None
+    """As requested; None if transformers chose."""
     trust_remote_code: bool | None = None
+    """True if Python code that comes with the model ran, else None."""
     own_prompts: bool | None = None
+    """True if a reference row has the prompts and the similarity of its model, else None."""
 
     @property
     def key(self) -> str:
-        """A short hash of the conditions. Fields that older results lack are left out while they are None, so that old keys stay valid."""
-        unset = {name for name in _LATER if getattr(self, name) is None}
+        """A short hash of the conditions. Fields that came later are left out while they are None: older keys stay valid."""
+        later = ("attn_implementation", "trust_remote_code", "own_prompts")
+        unset = {name for name in later if getattr(self, name) is None}
         return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()[:20]
 
 
 class Result(BaseModel):
-    """The score of one design on one task.
-
-    label: the name under which the user gave the design; main_score: 0 to 1; interval: 95 %, from the task's n items; scores: other
-    scores of mteb; dim: size of a vector; tokens: computed for this task; tokens_by_prompt: the same for each prompt of a design with
-    several; truncated: texts that were cut to max_length; provenance: the proven attention, library versions, device, and the training of
-    a model that `unmask train` made (seed, and a hash of the rest).
-    """
+    """The score of one design on one task."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str
     design: str
     label: str
+    """The name under which the user gave the design."""
     task: str
     kind: str
     metric: str
     main_score: float
+    """0 to 1."""
     interval: tuple[float, float] | None
+    """95 %, from the task's n items."""
     n: int
     scores: dict[str, float]
+    """Other scores of mteb."""
     dim: int
     texts: int
     tokens: int
+    """Computed for this task."""
     tokens_by_prompt: dict[str, int] = {}
+    """The same for each prompt of a design with several."""
     truncated: int
+    """Texts that were cut to max_length."""
     conditions: Conditions
     provenance: dict[str, Any]
+    """The proven attention, library versions, device, and the training of a model that `unmask train` made (seed, and a hash of the
+    rest)."""
 
     @property
     def system(self) -> tuple[str, str]:
@@ -111,12 +114,7 @@ class Failure(BaseModel):
 
 
 class Cost(BaseModel):
-    """The cost of one forward pass (attention and prompt) over a task's texts, for all designs that share it.
-
-    texts, tokens: those computed, without vectors that an earlier run left on disk; seconds: wall time; peak_memory: the most bytes that
-    the process (on a GPU: its tensors) held meanwhile; in older versions, so far. task_revision, adapter, max_length, dtype,
-    attn_implementation, trust_remote_code: as in `Conditions`; older versions did not record them, and have no max_length.
-    """
+    """The cost of one forward pass (attention and prompt) over a task's texts, for all designs that share it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -126,25 +124,24 @@ class Cost(BaseModel):
     prompt: str
     task: str
     texts: int
+    """Computed now, without vectors that an earlier run left on disk."""
     tokens: int
     seconds: float
+    """Wall time."""
     peak_memory: int
+    """The most bytes that the process (on a GPU: its tensors) held meanwhile."""
     hardware: str
-    task_revision: str | None = None
-    adapter: str | None = None
-    max_length: int | None = None
-    dtype: str | None = None
-    attn_implementation: str | None = None
-    trust_remote_code: bool | None = None
+    task_revision: str
+    adapter: str | None
+    max_length: int
+    dtype: str
+    attn_implementation: str | None
+    trust_remote_code: bool | None
 
     def is_of(self, conditions: Conditions) -> bool:
         """Whether the pass was computed under these conditions, whatever the design reads of it."""
-        shared = _OF_A_PASS if self.max_length is None else (*_OF_A_PASS, *_SETTINGS_OF_A_PASS)
+        shared = Cost.model_fields.keys() & Conditions.model_fields.keys()
         return all(getattr(self, name) == getattr(conditions, name) for name in shared)
-
-
-_OF_A_PASS = ("model", "model_revision", "task")
-_SETTINGS_OF_A_PASS = ("task_revision", "adapter", "max_length", "dtype", "attn_implementation", "trust_remote_code")
 
 
 class Lines(Generic[Line]):
@@ -158,20 +155,20 @@ class Lines(Generic[Line]):
         """Read the file if it exists. lost: what a damaged line means to the user. Raises UnmaskError for a file of another program."""
         self.file, self.read = file, list[Line]()
         self._damaged = False
-        if not file.is_file():
-            return
-        content = file.read_bytes()
-        if not _is_ours(content):
+        content = file.read_bytes() if file.is_file() else b""
+        is_start = b"\n" not in content and (content.startswith(_START) or _START.startswith(content))  # of a first line
+        if content.strip(b"\0") and not is_start and not any(mark in content for mark in _MARKS):
             raise UnmaskError(f"'{file}' was not written by unmask. Give another folder.")
         complete, _, unfinished = content.rpartition(b"\n")
         if unfinished:
             warnings.warn(f"{file} ends with an unfinished line: {lost}.", stacklevel=3)
         for number, line in enumerate(complete.split(b"\n") if complete else [], start=1):
             try:
-                self.read.append(_parsed(line, kind, f"{file}, line {number}"))
-            except Damaged as error:
+                self.read.append(kind.model_validate_json(json.dumps(open_line(line))))
+            except (Damaged, ValidationError) as error:
                 self._damaged = True
-                warnings.warn(f"{file}, line {number} is damaged ({error}): {lost}.", stacklevel=3)
+                reason = first_problem(error) if isinstance(error, ValidationError) else error
+                warnings.warn(f"{file}, line {number} is damaged ({reason}): {lost}.", stacklevel=3)
 
     def append(self, line: Line) -> None:
         """Add a line, durably."""
@@ -188,35 +185,13 @@ class Lines(Generic[Line]):
         self._damaged = False
 
 
+_START = b'{"model":'
 _MARKS = (b'"model_revision"', b'"task_revision"', b'"peak_memory"', b'"checksum"')
 """Keys that our lines contain: one flipped bit leaves at least one of them intact."""
 
 
-def _is_ours(content: bytes) -> bool:
-    """Whether unmask wrote the content of a file, even if it was damaged or cut short since."""
-    has_start = content.startswith(_START) or _START.startswith(content)
-    return any(mark in content for mark in _MARKS) or (has_start and b"\n" not in content) or not content.strip(b"\0")
-
-
-_START = b'{"model":'
-
-
 def _sealed(line: BaseModel) -> str:
     return sealed_line(line.model_dump(mode="json"))
-
-
-def _parsed(line: bytes, kind: type[Line], location: str) -> Line:
-    """The content of a line. Raises Damaged, or UnmaskError for an intact line of a newer version."""
-    content = open_line(line)
-    try:
-        return kind.model_validate_json(json.dumps(content))
-    except ValidationError as error:
-        reason = first_problem(error)
-        if is_sealed_line(line):
-            raise UnmaskError(
-                f"{location} was written by a newer version of unmask ({reason}). Use that version, or another folder."
-            ) from error
-        raise Damaged(reason) from error
 
 
 class ResultStore:
@@ -227,9 +202,9 @@ class ResultStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the folder. Raises UnmaskError for files of another program or of a newer version."""
+        """Open or create the folder. Raises UnmaskError for files of another program."""
         self.folder = folder
-        again = "what it held counts as missing, and `unmask compare` measures it again"
+        again = "it counts as missing, and `unmask compare` computes it again"
         self._lines = Lines(folder / "results.jsonl", Result, again)
         self._failed = Lines(folder / "failures.jsonl", Failure, again)
         self._spent = Lines(folder / "costs.jsonl", Cost, "times and memory of this forward pass are lost")
@@ -253,13 +228,12 @@ class ResultStore:
         key = result.conditions.key
         if key not in self._items:
             try:
-                _read_items(self._items_file(result))
+                self.items(result)
+                self._items[key] = True
             except Damaged as error:
-                message = f"{result.label} on {result.task} counts as missing, and `unmask compare` measures it again: {error}"
+                message = f"{result.label} on {result.task} counts as missing, and `unmask compare` computes it again: {error}"
                 warnings.warn(message, stacklevel=3)
                 self._items[key] = False
-            else:
-                self._items[key] = True
         return self._items[key]
 
     def add(self, result: Result, items: Items | None) -> None:
@@ -279,6 +253,11 @@ class ResultStore:
         """Why designs have no score on tasks, without those that were scored since."""
         return [failure for failure in self._failures.values() if self.get(failure.conditions) is None]
 
+    def failures_under(self, conditions: Iterable[Conditions]) -> list[Failure]:
+        """The failures under these conditions, without those of earlier runs with other settings, weights or data."""
+        keys = {of_cell.key for of_cell in conditions}
+        return [failure for failure in self.failures if failure.conditions.key in keys]
+
     def fail(self, failure: Failure) -> None:
         """Store why a design has no score on a task, in place of an earlier reason."""
         self._failures[failure.conditions.key] = failure
@@ -295,20 +274,15 @@ class ResultStore:
 
     def items(self, result: Result) -> Items | None:
         """The items behind a result's score, or None if the task has no single set of items. Raises Damaged."""
-        return _read_items(self._items_file(result))
+        file = self._items_file(result)
+        arrays = load_arrays(file)
+        if not arrays:
+            return None
+        columns = {name.removeprefix("column_"): column for name, column in arrays.items() if name != "metric"}
+        try:
+            return Items(str(arrays["metric"]), columns)
+        except (KeyError, ValueError) as error:
+            raise Damaged(f"'{file}' is damaged: {error}") from error
 
     def _items_file(self, result: Result) -> Path:
         return self.folder / "items" / f"{result.conditions.key}.npz"
-
-
-def _read_items(file: Path) -> Items | None:
-    arrays = load_arrays(file)
-    if "metric" not in arrays:
-        if arrays:
-            raise Damaged(f"'{file}' is damaged: it holds no metric.")
-        return None
-    columns = {name.removeprefix("column_"): column for name, column in arrays.items() if name != "metric"}
-    try:
-        return Items(str(arrays["metric"]), columns)
-    except ValueError as error:
-        raise Damaged(f"'{file}' is damaged: {error}") from error

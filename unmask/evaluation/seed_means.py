@@ -1,7 +1,7 @@
 """Means over seeds: models that were trained with one recipe and design, and differ only in the seed, count as one.
 
-A run of `unmask train` is a folder with `run.json` and `model`. Any other model counts on its own. A result keeps a note of the training
-of its model, because the folder may be moved or trained again later.
+A run of `unmask train` is a folder with `run.json` and `model`. Any other model counts on its own. A result has a note on the training of
+its model, because the folder may be moved or trained again later.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,19 +39,12 @@ class SeedMean(Result):
     runs: tuple[Result, ...] = Field(exclude=True)
 
 
-@dataclass(frozen=True)
-class Training:
-    """How a run was trained: its seed, and a hash of everything else that decides on its weights."""
-
-    seed: int
-    otherwise: str
-
-
-def training(model: str) -> Training | None:
-    """The training of a model; None if it is not a run of `unmask train`. Raises UnmaskError for a broken record."""
+def training_note(model: str) -> dict[str, Any]:
+    """What the provenance of a new result says of the training of its model: the seed, and a hash of everything else that decides on its
+    weights. Empty if it is not a run of `unmask train`, or if the record of the run is damaged."""
     folder = expanded(model).parent
     if Path(model).name != "model" or not (folder / "run.json").is_file():
-        return None
+        return {}
     try:
         content = open_line((folder / "run.json").read_bytes())
         record = content["result"]
@@ -65,59 +57,44 @@ def training(model: str) -> Training | None:
         base = record["base"]
         weights = [base["weights"], (base["teacher"] or {}).get("weights")]
         otherwise = json.dumps([same, record["design"], rows, weights], sort_keys=True)
-        return Training(int(record["seed"]), hashlib.sha256(otherwise.encode()).hexdigest()[:16])
-    except (Damaged, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UnmaskError(f"{folder / 'run.json'} is not what `unmask train` wrote: {error!r}.") from error
-
-
-def training_note(model: str) -> dict[str, Any]:
-    """What the provenance of a new result says of the training of its model. Empty if there is nothing to say.
-
-    A broken record does not stop the scoring: `mean_over_seeds` reports it.
-    """
-    try:
-        trained = training(model)
-    except UnmaskError:
+        return {TRAINING: {"seed": int(record["seed"]), "otherwise": hashlib.sha256(otherwise.encode()).hexdigest()[:16]}}
+    except (Damaged, KeyError, TypeError, AttributeError, ValueError):
         return {}
-    return {TRAINING: asdict(trained)} if trained else {}
 
 
-def _noted(result: Result) -> Training | None:
-    """The training that a result notes. None for a result of an older version, and for a name that a report made up."""
-    note = result.provenance.get(TRAINING)
-    if not note or result.model != result.conditions.model:
-        return None
-    return Training(int(note["seed"]), str(note["otherwise"]))
-
-
-def mean_over_seeds(results: Sequence[Result], *, kept: bool = False) -> list[Result]:
+def mean_over_seeds(results: Sequence[Result], *, saved: bool = False) -> list[Result]:
     """The results, where runs that differ only in their seed are joined to one `SeedMean` for each design and task.
 
     A task on which one of the seeds has no score is left out, and counts as not scored. Other results are unchanged, including those from
     a run with a single seed (see `one_seed`). Raises UnmaskError for the same seed twice.
 
-    kept: the results come from a folder, which several commands may have filled. Runs are then joined only if all of them were scored
+    saved: the results come from a folder, which several commands may have filled. Runs are then joined only if all of them were scored
     on the same tasks, and if no seed is there twice.
     """
-    groups = [group for group in _groups(results) if len(group) > 1]
-    if kept:
-        tasks = _tasks(results)
-        groups = [group for group in groups if _twice(group) is None and len({tasks[system] for _, system in group}) == 1]
-    for seeds in groups:
-        if same := _twice(seeds):
-            seed, model, second = same
-            raise UnmaskError(f"'{model}' and '{second}' are the same training with seed {seed}. Give one of them.")
-    joined = {system: seeds for seeds in groups for _, system in seeds}
-    joined_results: list[Result] = []
+    tasks: dict[System, set[str]] = {}
     for result in results:
-        group = joined.get(result.system)
-        if group is None:
-            joined_results.append(result)
-        elif result.system == group[0][1]:
-            runs = [run for _, system in group for run in results if (run.system, run.task) == (system, result.task)]
-            if len(runs) == len(group):
-                joined_results.append(_mean(runs))
-    return joined_results
+        tasks.setdefault(result.system, set()).add(result.task)
+    first_runs: dict[System, list[System]] = {}
+    joined: set[System] = set()
+    for group in _groups(results):
+        systems = [system for _, system in group]
+        repeated = next((pair for pair in pairwise(group) if pair[0][0] == pair[1][0]), None)
+        if len(group) == 1 or (saved and (repeated or any(tasks[system] != tasks[systems[0]] for system in systems))):
+            continue
+        if repeated:
+            (seed, (model, _)), (_, (second, _)) = repeated
+            raise UnmaskError(f"'{model}' and '{second}' are the same training with seed {seed}. Give one of them.")
+        first_runs[systems[0]] = systems
+        joined |= set(systems)
+    by_cell = {(result.system, result.task): result for result in results}
+    means: list[Result] = []
+    for result in results:
+        runs = [by_cell.get((system, result.task)) for system in first_runs.get(result.system, ())]
+        if result.system not in joined:
+            means.append(result)
+        elif runs and all(runs):
+            means.append(_mean([run for run in runs if run]))
+    return means
 
 
 def one_seed(results: Sequence[Result]) -> str | None:
@@ -143,32 +120,17 @@ def runs_of(result: Result) -> tuple[Result, ...]:
     return result.runs if isinstance(result, SeedMean) else (result,)
 
 
-Group = list[tuple[int, tuple[str, str]]]  # seeds and systems
+System = tuple[str, str]
 
 
-def _groups(results: Sequence[Result]) -> list[Group]:
-    """Trained systems that differ only in their seed, grouped, in the order of their seeds."""
-    noted = {result.model: note for result in results if (note := _noted(result))}
-    trainings = {model: noted.get(model) or training(model) for model in dict.fromkeys(result.model for result in results)}
-    groups: dict[tuple[str, str], Group] = {}
-    for model, design in dict.fromkeys(result.system for result in results):
-        trained = trainings[model]
-        if trained is not None:
-            groups.setdefault((trained.otherwise, design), []).append((trained.seed, (model, design)))
-    return [sorted(group) for group in groups.values()]
-
-
-def _twice(group: Group) -> tuple[int, str, str] | None:
-    """A seed that is there twice, with its two models."""
-    return next(((seed, first[0], second[0]) for (seed, first), (after, second) in pairwise(group) if seed == after), None)
-
-
-def _tasks(results: Sequence[Result]) -> dict[tuple[str, str], frozenset[str]]:
-    """The tasks of each system."""
-    by_system: dict[tuple[str, str], set[str]] = {}
+def _groups(results: Sequence[Result]) -> list[list[tuple[int, System]]]:
+    """Trained systems that differ only in their seed, each after its seed, in the order of seeds."""
+    groups: dict[tuple[str, str], dict[System, int]] = {}
     for result in results:
-        by_system.setdefault(result.system, set()).add(result.task)
-    return {system: frozenset(tasks) for system, tasks in by_system.items()}
+        # a name that a report made up stands for other conditions, such as another precision
+        if (note := result.provenance.get(TRAINING)) and result.model == result.conditions.model:
+            groups.setdefault((note["otherwise"], result.design), {})[result.system] = int(note["seed"])
+    return [sorted((seed, system) for system, seed in group.items()) for group in groups.values()]
 
 
 def _mean(runs: Sequence[Result]) -> SeedMean:

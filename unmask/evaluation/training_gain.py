@@ -18,7 +18,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.leader import points
 from unmask.evaluation.reference_rows import compare_if_installed
-from unmask.evaluation.results import Failure, Result, ResultStore
+from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import comparisons
 from unmask.io.files import only_run_in
 from unmask.io.records import Record
@@ -37,21 +37,28 @@ BLANK = "\u2013"  # where a mean has no score of some task
 
 
 class GainTest(Record):
-    """The paired test of trained against untrained: see `PairedTest`. p: corrected by Holm. effect: None if it is infinite.
-
-    told_apart: whether the test shows one of the two to be better.
-    """
+    """The paired test of trained against untrained: see `PairedTest`."""
 
     test: str
     n: int
     unit: str
     difference: float
     p: float
+    """Corrected by Holm."""
     effect: float | None
+    """None if it is infinite."""
     effect_name: str
     interval: tuple[float, float]
     level: float
-    told_apart: bool
+    is_significant: bool
+    """Whether the test shows one of the two to be better."""
+
+    @classmethod
+    def of(cls, test: PairedTest) -> GainTest:
+        """The record of a test."""
+        fields = {name: getattr(test, name) for name in cls.model_fields if hasattr(test, name)}
+        effect = test.effect if isfinite(test.effect) else None  # JSON has no infinity
+        return cls.model_validate(fields | {"p": test.corrected_p, "effect": effect, "is_significant": test.winner is not None})
 
 
 def revisions_of(tasks: Sequence[Task]) -> dict[str, str]:
@@ -60,31 +67,35 @@ def revisions_of(tasks: Sequence[Task]) -> dict[str, str]:
 
 
 class TrainingGain(Record):
-    """What a training brought.
-
-    kinds: the kind of each task that the trained embedder and its untrained base were scored on. untrained: the design of the base model.
-    scores: main scores (0 to 1) of each system by task; the trained embedder comes first, then the untrained design, then the reference
-    row if its model is installed. test: None if no task has scores of its single items and there are too few tasks. left_out: tasks that
-    the test does not use, and why. blank: tasks of `kinds` that the reference row has no score on, and why. complete: nothing failed; if
-    not, another try may score more. unsearched: tasks whose texts were not searched for in the training data. kept_leaks: whether leaks of
-    any task stayed there. runs: of the recipe, each with its own test. revisions: of the tasks; older versions did not keep them.
-    """
+    """What a training brought."""
 
     kinds: dict[str, str]
+    """The kind of each task that the trained embedder and its untrained base were scored on."""
     untrained: str
+    """The design of the base model."""
     scores: dict[str, dict[str, float]]
+    """Main scores (0 to 1) of each system by task: the trained embedder, the untrained design, then the reference row if its model is
+    installed."""
     test: GainTest | None
+    """None if no task has scores of its single items and there are too few tasks."""
     left_out: dict[str, str]
+    """Tasks that the test does not use, and why."""
     blank: dict[str, str] = Field(default_factory=dict)
+    """Tasks of `kinds` that the reference row has no score on, and why."""
     complete: bool = True
+    """Nothing failed; if not, another try may score more."""
     unsearched: tuple[str, ...] = ()
+    """Tasks whose texts were not searched for in the training data."""
     kept_leaks: bool = False
+    """Whether leaks of any task stayed there."""
     runs: int = 1
+    """Of the recipe, each with its own test."""
     revisions: dict[str, str] = Field(default_factory=dict)
+    """Of the tasks."""
 
     def is_of(self, tasks: Sequence[Task]) -> bool:
         """Whether nothing failed, and the tasks have not changed since."""
-        return self.complete and self.revisions in ({}, revisions_of(tasks))
+        return self.complete and self.revisions == revisions_of(tasks)
 
     @property
     def table(self) -> list[list[str]]:
@@ -93,16 +104,15 @@ class TrainingGain(Record):
         A mean that lacks the score of a task is blank, because it would not be comparable.
         """
         kinds = list(dict.fromkeys(self.kinds.values()))
-        names = {self.untrained: f"untrained {self.untrained}"}
-        rows = [
-            [names.get(system, system), *(self._mean(scores, kind) for kind in kinds), self._mean(scores)]
-            for system, scores in self.scores.items()
-        ]
-        return [["", *kinds, "mean"], *rows]
-
-    def _mean(self, scores: dict[str, float], kind: str | None = None) -> str:
-        tasks = [task for task, its_kind in self.kinds.items() if kind in (None, its_kind)]
-        return points(mean(scores[task] for task in tasks)) if scores.keys() >= set(tasks) else BLANK
+        columns = [[task for task, of_task in self.kinds.items() if of_task == kind] for kind in kinds] + [list(self.kinds)]
+        rows = [["", *kinds, "mean"]]
+        for system, scores in self.scores.items():
+            name = f"untrained {system}" if system == self.untrained else system
+            means = [
+                points(mean(scores[task] for task in tasks)) if scores.keys() >= set(tasks) else BLANK for tasks in columns
+            ]
+            rows.append([name, *means])
+        return rows
 
     @property
     def notes(self) -> list[str]:
@@ -132,7 +142,7 @@ class TrainingGain(Record):
         if self.test is None:
             return f"This model was not tested against {baseline}: no task has scores of its single items."
         verdict = "not told apart from"
-        if self.test.told_apart:
+        if self.test.is_significant:
             verdict = "better than" if self.test.difference > 0 else "worse than"
         low, high = (points(bound) for bound in self.test.interval)
         distance = f"difference {points(self.test.difference)}, {100 * self.test.level:g} % interval [{low}, {high}]"
@@ -188,56 +198,39 @@ def _gain(
     store: ResultStore,
 ) -> TrainingGain:
     """The gain from the results of each system, tested on the tasks that the first two were scored on. Raises UnmaskError without one."""
-    systems = [(ours[0].model, ours[0].label), (untrained[0].model, untrained[0].label), (REFERENCE, REFERENCE)]
-    rows = [{result.task: result for result in row} for row in (ours, untrained, reference or ())]
-    missing = [
-        {task.name: _failure(*system, task.name, store) for task in tasks if task.name not in row}
-        for system, row in zip(systems, rows, strict=True)
-    ][: 2 if reference is None else 3]
-    shared = [result for result in ours if result.task in rows[1]]
+    systems = {(ours[0].model, ours[0].label): ours, (untrained[0].model, untrained[0].label): untrained}
+    if reference is not None:
+        systems[REFERENCE, REFERENCE] = reference
+    scores = {label: {result.task: result.main_score for result in results} for (_, label), results in systems.items()}
+    # the last reason why a system has no score on a task
+    failures = {(failure.model, failure.label, failure.task): failure for failure in store.failures}
+    missing = {
+        label: {task.name: failures.get((model, label, task.name)) for task in tasks if task.name not in scores[label]}
+        for model, label in systems
+    }
+    of_ours, of_untrained = missing[ours[0].label], missing[untrained[0].label]
+    shared = [result for result in ours if result.task not in of_untrained]
     if not shared:
-        reasons = "; ".join(
-            f"{task}: {failure.error}" for of_system in missing[:2] for task, failure in of_system.items() if failure
-        )
+        reasons = "; ".join(f"{task}: {failure.error}" for task, failure in (of_ours | of_untrained).items() if failure)
         raise UnmaskError(f"No task to compare on was scored for both, the trained embedder and its base: {reasons}")
+    why = {
+        label: {
+            task: f"not scored for {label}" + (f", {failure.error}" if failure else "") for task, failure in of_label.items()
+        }
+        for label, of_label in missing.items()
+    }
+    lacking = why[ours[0].label] | why[untrained[0].label]
     tests = comparisons([*ours, *untrained], store)
-    lacking = {
-        task: _why(label, failure)
-        for (_, label), row in zip(systems[:2], missing, strict=False)
-        for task, failure in row.items()
-    }
+    kinds = {result.task: result.kind for result in shared}
     return TrainingGain(
-        kinds={result.task: result.kind for result in shared},
+        kinds=kinds,
         untrained=untrained[0].label,
-        scores={
-            label: {result.task: row[result.task].main_score for result in shared if result.task in row}
-            for (_, label), row, _ in zip(systems, rows, missing, strict=False)
-        },
-        test=_recorded(tests[0].outcome) if tests else None,
+        scores={label: {task: score for task, score in row.items() if task in kinds} for label, row in scores.items()},
+        test=GainTest.of(tests[0].outcome) if tests else None,
         left_out=(tests[0].left_out if tests else {}) | lacking,
-        blank={task: _why(REFERENCE, failure) for row in missing[2:] for task, failure in row.items() if task not in lacking},
-        complete=not any(failure and failure.applies for row in missing for failure in row.values()),
+        blank={task: reason for task, reason in why.get(REFERENCE, {}).items() if task not in lacking},
+        complete=not any(failure and failure.applies for row in missing.values() for failure in row.values()),
     )
-
-
-def _failure(model: str, label: str, task: str, store: ResultStore) -> Failure | None:
-    """The last reason why a system has no score on a task."""
-    failures = (failure for failure in reversed(store.failures) if (failure.model, failure.label) == (model, label))
-    return next((failure for failure in failures if failure.task == task), None)
-
-
-def _why(label: str, failure: Failure | None) -> str:
-    return f"not scored for {label}" + (f", {failure.error}" if failure else "")
-
-
-def _recorded(test: PairedTest) -> GainTest:
-    fields = {name: getattr(test, name) for name in GainTest.model_fields if hasattr(test, name)}
-    changes = {
-        "p": test.corrected_p,
-        "effect": test.effect if isfinite(test.effect) else None,  # JSON has no infinity
-        "told_apart": test.winner is not None,
-    }
-    return GainTest.model_validate(fields | changes)
 
 
 def _ended(reason: str) -> str:

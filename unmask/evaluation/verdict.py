@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.seed_means import runs_of, seed_scores
@@ -27,6 +28,7 @@ from unmask.statistics.paired import (
     fewest_tasks,
     with_holm,
 )
+from unmask.tasks.kinds import is_of_words
 
 System = tuple[str, str]
 Pair = tuple[System, System]
@@ -35,19 +37,18 @@ _RESAMPLES, _MOST_RESAMPLES = 2000, 20_000
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired test of two systems (model, design) on the tasks that all systems were scored on.
-
-    family: the tests that Holm's correction covers, such as "3 pairs"; left_out: tasks that the test does not use, and why. level: of
-    these tests together.
-    """
+    """A paired test of two systems (model, design) on the tasks that all systems were scored on."""
 
     a: System
     b: System
     tasks: tuple[str, ...]
     outcome: PairedTest
     family: str
+    """The tests that Holm's correction covers, such as "3 pairs"."""
     left_out: dict[str, str]
+    """Tasks that the test does not use, and why."""
     level: float = SIGNIFICANT
+    """Of the tests of the family together."""
 
     @property
     def winner(self) -> System | None:
@@ -64,7 +65,7 @@ class Comparison:
         outcome = {name: value for name, value in vars(self.outcome).items() if name not in ("bounds", "changes")}
         if not isfinite(self.outcome.effect):
             outcome["effect"] = None  # JSON has no infinity, the effect of one and the same difference on every resample
-        verdict = {"told_apart": self.winner is not None, "family": self.family, "left_out": self.left_out}
+        verdict = {"is_significant": self.winner is not None, "family": self.family, "left_out": self.left_out}
         return {**systems, "tasks": list(self.tasks), **outcome, **verdict}
 
 
@@ -101,9 +102,11 @@ def comparisons(
     pairs = [(system, baseline) for system in systems if system != baseline] if baseline else list(combinations(systems, 2))
     if not pairs or not tasks:
         return []
-    families = [[pair for pair in pairs if _has_reference(pair) is with_reference] for with_reference in (False, True)]
     left_out = not_scored(results)
-    if not over_items and len(tasks) >= max(fewest_tasks(len(family), SIGNIFICANT) for family in families if family):
+    with_reference = [SENTENCE_TRANSFORMERS in (a[1], b[1]) for a, b in pairs]
+    families = [[pair for pair, has in zip(pairs, with_reference, strict=True) if has is which] for which in (False, True)]
+    largest = max(map(len, families))
+    if not over_items and len(tasks) >= fewest_tasks(largest):
         scores = {system: seed_scores([cells[system, task] for task in tasks]) for system in systems}
         tests = {
             (a, b): compare_on_tasks(
@@ -112,8 +115,10 @@ def comparisons(
             for a, b in pairs
         }
     else:
-        normal = over_items or _resamples(pairs) > _MOST_RESAMPLES
-        sampled, used = _sampled_scores(systems, tasks, cells, store, pairs, normal)
+        # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the size of a family: enough for a p of 0.02
+        resamples = max(_RESAMPLES, 100 * largest)
+        normal = over_items or resamples > _MOST_RESAMPLES
+        sampled, used = _sampled_scores(systems, tasks, cells, store, _RESAMPLES if normal else resamples)
         tests = {
             (a, b): compare_on_items(
                 sampled[a], sampled[b], normal=normal, same_trainings=_same_trainings(cells, a, b, used[0])
@@ -124,24 +129,13 @@ def comparisons(
         left_out |= {task: "no items behind its score" for task in tasks if task not in used}
         tasks = used
     compared: dict[Pair, Comparison] = {}
-    for family in families if tests else ():
+    for family, has_reference in zip(families, (False, True), strict=True) if tests else ():
+        name = counted(len(family), "pair") + " with a reference" * has_reference
         if baseline:
             name = f"{counted(len(family), 'comparison')} with {display_name(baseline, results)}"
-        else:
-            name = counted(len(family), "pair") + " with a reference" * bool(family and _has_reference(family[0]))
         for (a, b), test in zip(family, with_holm([tests[pair] for pair in family], level), strict=True):
             compared[a, b] = Comparison(a, b, tuple(tasks), test, name, left_out, level)
     return [compared[pair] for pair in pairs if compared]
-
-
-def _has_reference(pair: Pair) -> bool:
-    return SENTENCE_TRANSFORMERS in (pair[0][1], pair[1][1])
-
-
-def _resamples(pairs: Sequence[Pair]) -> int:
-    """The smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the size of a family: enough for a p of 0.02."""
-    with_reference = sum(map(_has_reference, pairs))
-    return max(_RESAMPLES, 100 * max(with_reference, len(pairs) - with_reference))
 
 
 def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
@@ -207,14 +201,20 @@ def _same_trainings(cells: Cells, a: System, b: System, task: str) -> bool:
 
 
 def _sampled_scores(
-    systems: Sequence[System], tasks: Sequence[str], cells: Cells, store: ResultStore, pairs: Sequence[Pair], normal: bool
+    systems: Sequence[System], tasks: Sequence[str], cells: Cells, store: ResultStore, resamples: int
 ) -> tuple[dict[System, SampledScores], list[str]]:
     """Each system on the tasks that have items for all systems, and these tasks; none if too few resamples have a score on all of them."""
-    items = {(system, task): _items(cells[system, task], store) for system in systems for task in tasks}
+
+    def items_of(result: Result) -> list[Items]:
+        """The items of each seed of a result; empty if a seed has no items that can be resampled."""
+        runs = runs_of(result)
+        sets = [items for run in runs if (items := store.items(run)) is not None and items.n > 1]
+        return sets if len(sets) == len(runs) else []
+
+    items = {(system, task): items_of(cells[system, task]) for system in systems for task in tasks}
     used = [task for task in tasks if all(items[system, task] for system in systems)]
     if not used:
         return {}, []
-    resamples = _RESAMPLES if normal else _resamples(pairs)
     sampled = {system: SampledScores.draw([items[system, task] for task in used], resamples) for system in systems}
     has_score = np.logical_and.reduce([~np.isnan(scores.samples) for scores in sampled.values()])
     retained = [index for index, row in enumerate(has_score) if row.sum() > 1]
@@ -223,12 +223,38 @@ def _sampled_scores(
     return {system: scores.on(retained) for system, scores in sampled.items()}, [used[index] for index in retained]
 
 
-def _items(result: Result, store: ResultStore) -> list[Items]:
-    """The items of each seed of a result; empty if a seed has no items that can be resampled."""
-    sets = [items for run in runs_of(result) if (items := store.items(run)) is not None and items.n > 1]
-    return sets if len(sets) == len(runs_of(result)) else []
-
-
 def listed(left_out: Mapping[str, str]) -> str:
     """Tasks that were left out, each with its reason."""
     return ", ".join(f"{task} ({why})" for task, why in left_out.items())
+
+
+def split_word_level(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """Results on texts, and results on word-level tasks with one row for all designs that share attention and layer.
+
+    A score on words depends on these two alone, and a design that a word-level task cannot score has no such result. So a mean over texts
+    and words would say nothing, and a task that some designs cannot have would be left out for all.
+
+    A row on words is named after these two, such as `causal@12`: the name replaces design and label, so that rows on words are ranked
+    and tested among themselves as designs are.
+    """
+    texts = [result for result in results if not is_of_words(result.kind)]
+    words: dict[tuple[str, str, str], Result] = {}
+    for result in results:
+        if is_of_words(result.kind):
+            name = _attention_and_layer(result)
+            words.setdefault((result.model, name, result.task), result.model_copy(update={"design": name, "label": name}))
+    return texts, list(words.values())
+
+
+def labels_by_layer(results: Sequence[Result]) -> dict[str, list[str]]:
+    """The labels of the designs that share attention and layer, by the name of these two."""
+    labels: dict[str, dict[str, None]] = {}
+    for result in results:
+        if is_of_words(result.kind):
+            labels.setdefault(_attention_and_layer(result), {})[result.label] = None
+    return {name: list(shared) for name, shared in labels.items()}
+
+
+def _attention_and_layer(result: Result) -> str:
+    """What a score on words depends on, such as `causal@12`."""
+    return f"{Design.parse(result.conditions.design).attention}@{result.provenance['probe']['layer']}"

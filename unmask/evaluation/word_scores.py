@@ -1,4 +1,4 @@
-"""Scores on word-level tasks: a linear probe on the states of words, at the layers that the compared designs read."""
+"""Word-level tasks: a linear probe on the states of words, at the layers that the compared designs read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.encoding.encoder import Encoder, Tally
-from unmask.probing.word_probe import Scores, WordProbe, probe_words_at_layers, word_tokens
+from unmask.probing.word_probe import WordProbe, probe_words_at_layers, word_tokens
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb.evaluator import Outcome
 from unmask.tasks.tagged import Sentence
@@ -16,12 +16,14 @@ from unmask.tasks.task import LocalTask
 
 @dataclass(frozen=True)
 class WordOutcome:
-    """The outcome at one layer, the size of its vectors, how many sentences were read, and facts about the probe."""
+    """The outcome at one layer."""
 
     outcome: Outcome
     dim: int
     tally: Tally
+    """The sentences that were read."""
     about: dict[str, Any]
+    """Facts about the probe."""
 
 
 def score_words(encoder: Encoder, task: LocalTask, layers: Sequence[int]) -> dict[int, WordOutcome]:
@@ -29,29 +31,22 @@ def score_words(encoder: Encoder, task: LocalTask, layers: Sequence[int]) -> dic
 
     The items are test sentences. Raises UnmaskError as `probe_words_at_layers` does.
     """
-    train, test = ([_sentence(row) for row in task.data[split]] for split in ("train", "test"))
+    train, test = (
+        [Sentence(tuple(row["tokens"]), tuple(row["tags"])) for row in task.data[split]] for split in ("train", "test")
+    )
     probes = probe_words_at_layers(encoder, train, test, layers)
     tokens = sum(len(sentence.ids) for sentence in word_tokens(encoder, [*train, *test]))
     tally = Tally(texts=len(train) + len(test), tokens=tokens)
     return {layer: _outcome(probe, tally) for layer, probe in probes.items()}
 
 
-def _sentence(row: dict[str, Any]) -> Sentence:
-    return Sentence(tuple(row["tokens"]), tuple(row["tags"]))
-
-
 def _outcome(probe: WordProbe, tally: Tally) -> WordOutcome:
+    scores = probe.scores
+    # what each sentence adds to numerator and denominator of the score, and to the number of words or entities in the gold tags
+    ratio, gold = scores.entity_f1 or scores.accuracy, scores.words if scores.given is None else scores.given
+    items = Items("ratio", {"above": ratio.above, "below": ratio.below, "gold": gold})
     other_scores = {"accuracy": probe.accuracy, "majority": probe.majority}
     other_scores.pop(probe.metric, None)
-    details = {
-        name: getattr(probe, name)
-        for name in ("layer", "c", "converged", "classes", "train_sentences", "train_words", "test_words", "unseen")
-    }
-    return WordOutcome(Outcome(probe.metric, probe.value, other_scores, _items(probe.scores)), probe.dim, tally, details)
-
-
-def _items(scores: Scores) -> Items:
-    """What each sentence adds to numerator and denominator of the score, and to the number of words or entities in the gold tags."""
-    ratio = scores.entity_f1 or scores.accuracy
-    gold = scores.words if scores.given is None else scores.given
-    return Items("ratio", {"above": ratio.above, "below": ratio.below, "gold": gold})
+    about = ("layer", "c", "converged", "classes", "train_sentences", "train_words", "test_words", "unseen")
+    details = {name: getattr(probe, name) for name in about}
+    return WordOutcome(Outcome(probe.metric, probe.value, other_scores, items), probe.dim, tally, details)

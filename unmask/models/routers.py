@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.models.decoder import find_layers, vocabulary_of
+from unmask.models.placement import main_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -123,7 +124,7 @@ def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
         calls[module] = ((*args, *kwargs.values()), output)
 
     vocabulary = vocabulary_of(model)
-    ids = (torch.arange(_TEXTS * _TOKENS, device=next(model.parameters()).device) * 7919 + 3) % vocabulary
+    ids = (torch.arange(_TEXTS * _TOKENS, device=main_device(model)) * 7919 + 3) % vocabulary
     with ExitStack() as hooks:
         for router in routers:
             hooks.callback(router.module.register_forward_hook(keep, with_kwargs=True).remove)

@@ -16,6 +16,7 @@ from typing import Any
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.models.bundled import BUNDLED, HUB, is_path, resolve
+from unmask.models.conversion import is_gguf
 from unmask.models.hub import hub_file, hub_folder
 
 TRUSTED = "UNMASK_TRUST_CODE_OF"
@@ -33,8 +34,10 @@ class Source:
 
     model: hub id, folder or bundled name. adapters: PEFT folders or hub ids, each trained on top of those before it, or the folder of one
     mixture (`model` is then its base). merge: add the adapter to the weights; several adapters are always merged. dtype, device: a name
-    or "auto". attn_implementation: None lets transformers choose: sdpa where it exists, and never flash, whose sliding window is one token
-    shorter. trust_remote_code: run the code that comes with `model`, but no code of another model that a file names.
+    or "auto". device_map: in place of a device, a strategy of accelerate ("auto", "balanced") or a table as JSON. quantize: "8bit" or
+    "4bit" weights of linear layers. attn_implementation: None lets transformers choose: sdpa where it exists, and never flash, whose
+    sliding window is one token shorter. trust_remote_code: run the code that comes with `model`, but no code of another model that a file
+    names.
     """
 
     model: str
@@ -43,6 +46,8 @@ class Source:
     merge: bool = False
     dtype: str = "auto"
     device: str = "auto"
+    device_map: str | None = None
+    quantize: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool = False
 
@@ -155,7 +160,7 @@ def base_name(name: str, folder: Path) -> str:
         return name
     path = expanded(name)
     for candidate in (path,) if path.is_absolute() else (folder / path, path):
-        if candidate.is_dir():
+        if candidate.is_dir() or is_gguf(candidate):
             return str(candidate.resolve())
     if is_path(name):
         raise UnmaskError(
@@ -168,12 +173,12 @@ def base_name(name: str, folder: Path) -> str:
 def lasting_name(model: str) -> str:
     """The name of a model for a record: a path becomes absolute, so that it works from any directory."""
     path = expanded(model)
-    return str(path.resolve()) if model and model not in BUNDLED and path.is_dir() else model
+    return str(path.resolve()) if model and model not in BUNDLED and (path.is_dir() or is_gguf(path)) else model
 
 
 def short_name(model: str) -> str:
     """The last part of a model's name: of its folder, or of its hub id."""
-    return Path(lasting_name(model)).name
+    return Path(lasting_name(model)).name.removesuffix(".gguf")
 
 
 def same_place(first: str, second: str) -> bool:
@@ -255,6 +260,13 @@ def own_classes(path: str, revision: str | None) -> dict[str, list[str]]:
             for auto, value in mapped.items():
                 classes.setdefault(auto, []).extend(_leaves(value))
     return classes
+
+
+def stored_quantization(path: str, revision: str | None) -> str | None:
+    """The method by which the weights of a model are stored quantised (gptq, awq, bitsandbytes, mxfp4, ...); None for full weights."""
+    file = _file_of(path, "config.json", revision)
+    config = (_read(file).get("quantization_config") if file else None) or {}
+    return str(config.get("quant_method", "unknown")) if config else None
 
 
 def find_value(path: str, revision: str | None, value: str) -> str | None:

@@ -13,7 +13,6 @@ change, so weights that no branch changed stay bit-equal.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-_ALIKE = 0.5  # cosine of a branch's weights with its base's: 0 if trained apart, above 0.9 after fine-tuning
+_RELATED = 0.5  # cosine of a branch's weights with its base's: 0 if trained apart, above 0.9 after fine-tuning
+_ROUTER_STD, _AUX_LOSS = 0.02, 0.01
 Filled = Mapping[str, Sequence[str]]
 """The dense weights that fill each weight of the mixture; none for routers."""
 
@@ -54,60 +54,34 @@ def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: Pr
 
     An embedder is saved without the head that predicts tokens. If that head is not tied, the branch uses the base model's head.
     """
+    base = dict(dense.named_parameters())
     try:
         model, branch_tokenizer = load_base_language_model(source)
         weights = dict(model.named_parameters())
     except HeadMissing:
         body, branch_tokenizer = load_decoder(source)
         prefix = next(path for path, module in dense.named_modules() if module is body_of(dense))
-        weights = dict(dense.named_parameters()) | {f"{prefix}.{path}": weight for path, weight in body.named_parameters()}
+        weights = base | {f"{prefix}.{path}": weight for path, weight in body.named_parameters()}
     if branch_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise UnmaskError(f"Branch '{name}' has another tokenizer than the base model, so its tokens mean something else.")
-    branch = Branch(name, {path: weight.detach() for path, weight in weights.items()})
-    _require_branch_of(dense, branch)
-    return branch
-
-
-def _require_branch_of(dense: PreTrainedModel, branch: Branch) -> None:
-    base = dict(dense.named_parameters())
-    if odd := sorted(base.keys() ^ branch.weights.keys()):
-        raise UnmaskError(
-            f"Branch '{branch.name}' is another kind of model than the base: only one of the two has {odd[0]}. "
-            "A branch is a copy of the base model that was trained further."
-        )
-    for path, weight in base.items():
-        if (branch_weight := branch.weights[path]).shape != weight.shape:
-            sizes = (" x ".join(map(str, tensor.shape)) for tensor in (branch_weight, weight))
+    for path in sorted(base.keys() | weights.keys()):
+        first, second = base.get(path), weights.get(path)
+        if first is None or second is None or first.shape != second.shape:
             raise UnmaskError(
-                f"Branch '{{}}' does not fit the base model: its {path} is {{}}, the base's is {{}}.".format(
-                    branch.name, *sizes
-                )
+                f"Branch '{name}' is another kind of model than the base: they differ in {path}. A branch is a copy of the base model "
+                "that was trained further."
             )
-    if (cosine := _cosine(base, branch.weights)) < _ALIKE:
+    matrices = [path for path, weight in base.items() if weight.ndim > 1]  # norms are near 1 in every model
+    sums = torch.zeros(3, dtype=torch.float64)
+    for path in matrices:
+        one, other = base[path].detach().float().flatten(), weights[path].detach().float().flatten()
+        sums += torch.stack([one @ other, one @ one, other @ other]).double().cpu()
+    if (cosine := float(sums[0] / (sums[1] * sums[2]).sqrt())) < _RELATED:
         raise UnmaskError(
-            f"Branch '{branch.name}' was not trained from this base model: the cosine of their weights is {cosine:.2f}. "
-            f"Above {_ALIKE} is allowed."
+            f"Branch '{name}' was not trained from this base model: the cosine of their weights is {cosine:.2f}. "
+            f"Above {_RELATED} is allowed."
         )
-
-
-def _cosine(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
-    """Cosine of two models, each flattened into one vector. (Norms are near 1 in every model, so they would hide all differences.)"""
-    product = squares = rest = 0.0
-    for path, weight in first.items():
-        if weight.ndim > 1:
-            a, b = weight.detach().float().flatten(), second[path].float().flatten()
-            product, squares, rest = product + float(a @ b), squares + float(a @ a), rest + float(b @ b)
-    return product / max(math.sqrt(squares * rest), 1e-30)
-
-
-def require_different(branches: Sequence[Branch], mlps: Sequence[str]) -> None:
-    """Raise UnmaskError if two branches have equal MLPs: equal experts give a router nothing to learn."""
-    for first, second in combinations(branches, 2):
-        if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
-            raise UnmaskError(
-                f"Branches '{first.name}' and '{second.name}' have equal MLPs, so a router could not tell them apart. "
-                "Leave one out, or add noise."
-            )
+    return Branch(name, {path: weight.detach() for path, weight in weights.items()})
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -117,7 +91,7 @@ def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequen
     plan: the dense weights behind each weight of the mixture. Routers, which have none, are not changed.
     """
     for name, weight in sparse.named_parameters():
-        if plan[name] and is_expert(name):
+        if plan[name] and _is_expert(name):
             for expert, branch in zip(weight, branches, strict=True):
                 expert.copy_(torch.cat([branch.weights[path].float() for path in plan[name]]))
         elif plan[name]:
@@ -126,8 +100,7 @@ def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequen
             weight.copy_(start + torch.stack([branch.weights[path].float() - start for branch in branches]).mean(dim=0))
 
 
-def is_expert(name: str) -> bool:
-    """Whether a weight of a mixture is the stack of its experts."""
+def _is_expert(name: str) -> bool:
     return ".experts." in name
 
 
@@ -140,23 +113,15 @@ _WINDOWS = ("sliding_window", "attention_chunk_size")
 class UpcycleOptions:
     """How to make a mixture from a dense model. Raises UnmaskError for options that cannot work.
 
-    experts: copies of each MLP, or branches. top_k: how many of them a token uses. every: each n-th layer becomes a mixture.
+    experts: copies of each MLP, or branches. top_k: how many of them a token uses.
     noise: Gaussian noise on each expert's weights, as a share of their deviation. The default changes the model very little, but the
     router can learn from the first step. Without noise all copies are equal, and the router's gradient is exactly zero. Branches differ
     without it.
-    drop: share of each expert's neurons that get new random weights (Drop-Upcycling, Nakamura et al. 2025; they use 0.5 and train on
-    billions of tokens). The default is 0, because a short training does not repair the damage. On SmolLM2-135M, 0.25 raises the loss
-    on a text from 2.3 to 6.0; the default noise does not change it.
-    router_std: deviation of the new routers' weights. aux_loss: weight of the load-balancing loss in training.
     """
 
     experts: int = 8
     top_k: int = 2
-    every: int = 1
     noise: float = 0.01
-    drop: float = 0.0
-    router_std: float = 0.02
-    aux_loss: float = 0.01
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -166,32 +131,29 @@ class UpcycleOptions:
                 f"top-k must be between 2 and the number of experts ({self.experts}), not {self.top_k}. With top-k 1 the weight of the "
                 "chosen expert is always 1, so the router could not learn."
             )
-        if self.every < 1 or self.noise < 0 or self.aux_loss < 0 or not 0 <= self.drop < 1:
-            raise UnmaskError("every must be at least 1, noise and aux-loss at least 0, and drop at least 0 and below 1.")
-        if self.router_std <= 0:
-            raise UnmaskError("router-std must be above 0: a router with zero weights sends all tokens to the same experts.")
+        if self.noise < 0:
+            raise UnmaskError(f"noise must be at least 0, not {self.noise}.")
 
 
 @dataclass(frozen=True)
 class Target:
     """A mixture-of-experts architecture of transformers, and the names in its configuration.
 
-    like: the dense decoders that it reproduces. experts, width, every: the keys for the number of experts, for an expert's
-    intermediate size, and for the step between sparse layers (None: all layers are sparse). settings: more keys. router: end of the
-    name of the router's weight. silent: parts that dense models lack; they are set to zero, so they add nothing.
+    like: the dense decoders that it reproduces. experts, width: the keys for the number of experts and for an expert's intermediate
+    size. settings: more keys. router: end of the name of the router's weight. silent: parts that dense models lack; they are set to zero,
+    so they add nothing.
     """
 
     model_type: str
     like: str
     experts: str = "num_local_experts"
     width: str = "intermediate_size"
-    every: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     router: str = ".gate.weight"
     silent: str | None = None
 
 
-_QWEN: dict[str, Any] = {"experts": "num_experts", "width": "moe_intermediate_size", "every": "decoder_sparse_step"}
+_QWEN: dict[str, Any] = {"experts": "num_experts", "width": "moe_intermediate_size"}
 _NORMALISED: dict[str, Any] = {"norm_topk_prob": True}
 # a shared expert needs at least one neuron
 _ONE_SHARED: dict[str, Any] = {**_NORMALISED, "shared_expert_intermediate_size": 1}
@@ -225,53 +187,43 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
     expert is a copy of the MLP of `dense`. Raises UnmaskError for a model that is a mixture already, that has no language-model head,
     or that no row of TARGETS reproduces, and for two equal branches without noise.
     """
-    if branches and len(branches) != options.experts:
-        raise UnmaskError(f"{len(branches)} branches make {len(branches)} experts, not {options.experts}.")
     if find_routers(dense):
         raise UnmaskError(f"{type(dense).__name__} is already a mixture of experts. Upcycling needs a dense model.")
     if dense.get_output_embeddings() is None:
         raise UnmaskError(f"{type(dense).__name__} has no language-model head. Load it with AutoModelForCausalLM.")
-    if options.every > (layers := dense.config.get_text_config().num_hidden_layers):
+    original, dense = dense, copy.deepcopy(dense).float()
+    reasons: list[str] = []
+    for target in TARGETS:
+        try:
+            sparse = _build(dense, target, options)
+        except _Unfit as reason:
+            reasons.append(f"as {target.model_type}, {reason}")
+            continue
+        if (difference := prove_equal(dense, sparse)) < TOLERANCE:
+            break
+        reasons.insert(0, f"as {target.model_type}, the logits differ by {difference:.2g} of the largest logit")
+    else:
+        supported = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
         raise UnmaskError(
-            f"--every {options.every} makes no layer sparse: the model has {layers} layers. Use a smaller number."
+            f"{type(dense).__name__} cannot be upcycled: {reasons[0]}. Models of these families can be upcycled: {supported}."
         )
-    unfit: list[str] = []
-    unequal: list[str] = []
-    dtype = dense.dtype
-    with _in_float32(dense):
-        for target in TARGETS:
-            try:
-                sparse = _build(dense, target, options)
-            except _Unfit as reason:
-                unfit.append(f"as {target.model_type}, {reason}")
-                continue
-            if (difference := prove_equal(dense, sparse)) < TOLERANCE:
-                break
-            unequal.append(f"as {target.model_type}, the logits differ by {difference:.2g} of the largest logit")
-        else:
-            supported = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
-            raise UnmaskError(
-                f"{type(dense).__name__} cannot be upcycled: {'; '.join(unequal or unfit[:1])}. "
-                f"Models of these families can be upcycled: {supported}."
-            )
-        if branches:
-            _branch_out(dense, sparse, target, options, branches)
-    break_symmetry(sparse, options)
+    if branches:
+        weights = dict(dense.named_parameters())
+        plan = _plan(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
+        mlps = [path for name, paths in plan.items() if _is_expert(name) for path in paths]
+        for first, second in combinations(branches, 2) if not options.noise else ():
+            if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
+                raise UnmaskError(
+                    f"Branches '{first.name}' and '{second.name}' have equal MLPs, so a router could not tell them apart. "
+                    "Leave one out, or add noise."
+                )
+        mix_branches(sparse, weights, branches, plan)
+    if options.noise:
+        add_noise(sparse, options)
     for parameter in sparse.parameters():  # model.to() would also round the rotary frequencies
-        parameter.data = parameter.data.to(dtype)
-    sparse.config.dtype = dtype
+        parameter.data = parameter.data.to(original.dtype)
+    sparse.config.dtype = original.dtype
     return Upcycled(sparse, target, difference, tuple(branch.name for branch in branches))
-
-
-def _branch_out(
-    dense: PreTrainedModel, sparse: PreTrainedModel, target: Target, options: UpcycleOptions, branches: Sequence[Branch]
-) -> None:
-    """Put branches in the place of the copies."""
-    weights = dict(dense.named_parameters())
-    plan = _plan(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
-    if not (options.noise or options.drop):
-        require_different(branches, [path for name, paths in plan.items() if is_expert(name) for path in paths])
-    mix_branches(sparse, weights, branches, plan)
 
 
 def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
@@ -288,34 +240,21 @@ def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
     positions = (real.cumsum(-1) - 1).clamp(0)
     logits = []
     for model in (dense, sparse):
-        with torch.no_grad(), _narrow_windows(model, 5), _evaluating(model):
+        with torch.no_grad(), _narrow_windows(model, 5):
             padded = model(input_ids=ids, attention_mask=real, position_ids=positions, use_cache=False).logits
             logits.append(torch.cat([padded[real.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double())
     difference = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())
     return difference if difference == difference else float("inf")
 
 
-def break_symmetry(sparse: nn.Module, options: UpcycleOptions) -> None:
-    """Make the copies differ, in place. Dropped neurons get random weights with the same mean and deviation. Then noise is added."""
-    generator = torch.Generator().manual_seed(
-        options.seed + 1
-    )  # not the routers' seed: noise and drop must not change the routers
+def add_noise(sparse: nn.Module, options: UpcycleOptions) -> None:
+    """Add noise to each expert, in place."""
+    generator = torch.Generator().manual_seed(options.seed + 1)  # not the routers' seed: noise must not change the routers
     for experts in _experts(sparse):
         for gate_up, down in zip(experts.gate_up_proj.data, experts.down_proj.data, strict=True):
-            gate, up = gate_up.chunk(2)
-            _change(gate, up, down, options, generator)
-
-
-def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, generator: torch.Generator) -> None:
-    """Change one expert in place. The weights are views of the stacked parameters."""
-    if count := round(options.drop * len(gate)):
-        dropped = torch.randperm(len(gate), generator=generator)[:count].to(gate.device)
-        for neurons in (gate, up, down.T):  # each row is a neuron
-            old = neurons[dropped]
-            neurons[dropped] = old.mean() + old.std() * _normal(old, generator)
-    if options.noise:
-        for weight in (gate, up, down):
-            weight += options.noise * weight.std() * _normal(weight, generator)
+            gate, up = gate_up.chunk(2)  # views of the stacked parameters
+            for weight in (gate, up, down):
+                weight += options.noise * weight.std() * _normal(weight, generator)
 
 
 def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
@@ -350,7 +289,7 @@ def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> P
             if plan[name]:
                 weight.copy_(torch.cat([weights[source] for source in plan[name]]))  # one MLP fills every expert
             elif name.endswith(target.router):
-                weight.copy_(options.router_std * _normal(weight, generator))
+                weight.copy_(_ROUTER_STD * _normal(weight, generator))
             else:
                 weight.zero_()
     sparse.generation_config = copy.deepcopy(dense.generation_config)
@@ -361,26 +300,20 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     """The dense model's configuration, with the target's keys."""
     from transformers import AutoConfig
 
-    dense_config = dense.to_dict()
-    allowed = set(AutoConfig.for_model(target.model_type).to_dict()) | {
-        "head_dim"
-    }  # all targets use it, but only some declare it
+    if not hasattr(dense, "intermediate_size"):
+        raise _Unfit("its configuration has no intermediate_size")
+    # all targets use head_dim, but only some declare it
+    allowed = {*AutoConfig.for_model(target.model_type).to_dict(), "head_dim"}
     allowed -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
-    if options.every > 1 and target.every is None:
-        raise _Unfit(f"every layer is sparse, so --every {options.every} is not possible")
     settings = {
         target.experts: options.experts,
-        target.width: dense.intermediate_size if hasattr(dense, "intermediate_size") else None,
+        target.width: dense.intermediate_size,
         "num_experts_per_tok": options.top_k,
-        "router_aux_loss_coef": options.aux_loss,
+        "router_aux_loss_coef": _AUX_LOSS,
         "output_router_logits": True,  # otherwise transformers leaves the load-balancing loss out
         **target.settings,
     }
-    if settings[target.width] is None:
-        raise _Unfit("its configuration has no intermediate_size")
-    if target.every:
-        settings[target.every] = options.every
-    carried = {name: value for name, value in dense_config.items() if name in allowed}
+    carried = {name: value for name, value in dense.to_dict().items() if name in allowed}
     config = AutoConfig.for_model(target.model_type, **{**carried, **settings})
     if hasattr(dense, "is_causal"):
         config.is_causal = dense.is_causal
@@ -423,40 +356,17 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @contextmanager
-def _in_float32(model: PreTrainedModel) -> Iterator[None]:
-    """Weights in fp32 inside the `with` block. Afterwards the model has its own tensors again."""
-    before = [(parameter, parameter.data) for parameter in model.parameters()]
-    try:
-        for parameter, data in before:
-            parameter.data = data.float()
-        yield
-    finally:
-        for parameter, data in before:
-            parameter.data = data
-
-
-@contextmanager
 def _narrow_windows(model: PreTrainedModel, size: int) -> Iterator[None]:
-    before = {name: getattr(model.config, name, None) for name in _WINDOWS}
-    try:
-        for name, value in before.items():
-            if value:
-                setattr(model.config, name, size)
-        yield
-    finally:
-        for name, value in before.items():
-            if value:
-                setattr(model.config, name, value)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation with small attention windows inside the `with` block."""
+    before = {name: value for name in _WINDOWS if (value := getattr(model.config, name, None))}
     training = model.training
     try:
         model.eval()
+        model.config.update(dict.fromkeys(before, size))
         yield
     finally:
         model.train(training)
+        model.config.update(before)
 
 
 def upcycle_to_folder(
@@ -479,7 +389,7 @@ def upcycle_to_folder(
         raise UnmaskError(f"{len(branches)} branches make {len(branches)} experts: leave --experts out.")
     noise = noise if noise is not None else 0.0 if branches else 0.01
     settings = UpcycleOptions(experts=len(branches) or experts or 8, noise=noise, **options)
-    check_free(folder)
+    _require_free(folder)
     # the revision is the model's
     sources = {name: replace(source, model=model, revision=None) for name, model in branches.items()}
     for branch in sources.values():  # a wrong path is reported before anything is loaded
@@ -507,7 +417,7 @@ def save_upcycled(
     upcycled: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
 ) -> None:
     """Write the mixture, its tokenizer and a model card to a new folder, all or nothing. Raises UnmaskError if the folder exists."""
-    check_free(folder)
+    _require_free(folder)
     with atomic_folder(folder) as scratch:
         upcycled.model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
@@ -515,25 +425,37 @@ def save_upcycled(
         seal(scratch)
 
 
-def check_free(folder: Path) -> None:
-    """Raise UnmaskError if a new folder cannot be made here, because a file or a folder with content exists."""
+def _require_free(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UnmaskError(f"'{folder}' exists and is not empty. It is not overwritten: choose another folder.")
 
 
 def _card(upcycled: Upcycled, source: str, options: UpcycleOptions) -> str:
     total, active = sizes(upcycled.model, options.top_k)
+    base = Path(source).name
     settings = "\n".join(
         f"- {name}: {value}" for name, value in {**asdict(options), "architecture": upcycled.target.model_type}.items()
     )
     used = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("unmask", "torch", "transformers"))
+    if upcycled.branches:
+        experts = "\n".join(f"- expert {number}: {name}" for number, name in enumerate(upcycled.branches))
+        origin = (
+            f"A mixture of experts, made by Branch-Train-MiX (arXiv 2403.07816). Its experts are the MLPs of branches of `{base}`:\n\n"
+            f"{experts}\n\n"
+            "All other weights are means over the branches. The routers have NOT been trained: they are random. Train them before use."
+        )
+    else:
+        origin = (
+            f"A mixture of experts, made by sparse upcycling (arXiv 2212.05055). Its experts are copies of the MLPs of `{base}`.\n"
+            "It has NOT been trained: its routers are random and its experts almost equal. Train it before use."
+        )
     return f"""---
-base_model: {Path(source).name if Path(source).exists() else source}
+base_model: {base if Path(source).exists() else source}
 tags: [upcycled, mixture-of-experts]
 ---
-# {Path(source).name}, upcycled to {options.experts} experts
+# {base}, upcycled to {options.experts} experts
 
-{_origin(upcycled, Path(source).name)}
+{origin}
 
 {total:,} parameters. A token uses {active:,} of them.
 With plain copies as experts, the logits differed from the dense model's by at most {upcycled.difference:.2g} of the largest logit
@@ -543,18 +465,3 @@ With plain copies as experts, the logits differed from the dense model's by at m
 
 Made with {used}.
 """
-
-
-def _origin(upcycled: Upcycled, base: str) -> str:
-    """What the experts were made of, and what they need."""
-    if not upcycled.branches:
-        return (
-            f"A mixture of experts, made by sparse upcycling (arXiv 2212.05055). Its experts are copies of the MLPs of `{base}`.\n"
-            "It has NOT been trained: its routers are random and its experts almost equal. Train it before use."
-        )
-    experts = "\n".join(f"- expert {number}: {name}" for number, name in enumerate(upcycled.branches))
-    return (
-        f"A mixture of experts, made by Branch-Train-MiX (arXiv 2403.07816). Its experts are the MLPs of branches of `{base}`:\n\n"
-        f"{experts}\n\n"
-        "All other weights are means over the branches. The routers have NOT been trained: they are random. Train them before use."
-    )

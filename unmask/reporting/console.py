@@ -18,7 +18,7 @@ def print_comparison(run: ComparisonRun) -> None:
     """The ranked table, paired tests and advice for each part, and notes."""
     from unmask.evaluation.leader import kind_leaders
     from unmask.evaluation.seed_means import one_seed
-    from unmask.evaluation.word_level import labels_by_layer
+    from unmask.evaluation.verdict import labels_by_layer
     from unmask.reporting.tables import advice, differences, ranking, shared_readings
 
     console = terminal.console()
@@ -56,13 +56,13 @@ def print_recommendation(choice: Recommendation) -> None:
         terminal.tell(
             f"Round {number}: {stage.items} items, {stage.tokens:,} tokens; distance to the best, with intervals corrected over all pairs"
         )
-        width = max(len(candidate.label) for candidate in stage.standings)
-        for candidate in stage.standings:
-            behind = f"{100 * candidate.behind:5.1f} behind" if candidate is not stage.standings[0] else ""
+        width = max(len(candidate.label) for candidate in stage.ranking)
+        for candidate in stage.ranking:
+            behind = f"{100 * candidate.behind:5.1f} behind" if candidate is not stage.ranking[0] else ""
             if candidate.interval:
                 low, high = candidate.interval
                 behind += f" [{points(low)}, {points(high)}]{', worse' * candidate.worse}"
-            mark = "+" if candidate.label in stage.kept and not candidate.worse else " "
+            mark = "+" if candidate.label in stage.survivors and not candidate.worse else " "
             terminal.tell(f"  {mark} {100 * candidate.score:5.1f}  {candidate.label:{min(width, 40)}} {behind}".rstrip())
         print()
     for label, reason in choice.failed.items():
@@ -87,8 +87,7 @@ def print_recommendation(choice: Recommendation) -> None:
         f"with {choice.tokens_a_text:.0f} tokens per text.",
         *choice.reasons,
         selection,
-        f"It took {choice.tokens:,} tokens. All designs on all items would take about {choice.grid_tokens:,} "
-        f"({choice.grid_tokens / max(1, choice.tokens):.1f} times as many).",
+        f"It took {choice.tokens:,} tokens.",
     ):
         terminal.tell_wrapped(line, "  - ")
 
@@ -112,7 +111,7 @@ def print_leaks(reports: Sequence[LeakReport], examples: int = 2) -> None:
             for leak in sorted(task.leaks, key=lambda leak: leak.similarity)[:examples]:
                 origin = f"{report.data}, line {leak.row} ({leak.column}) and {task.task}: {leak.similarity:.2f}"
                 console.print(origin, style="dim")
-                console.print(f"  {leak.text[:200]}\n  {leak.found[:200]}")
+                console.print(f"  {leak.text[:200]}\n  {leak.task_text[:200]}")
     console.print(
         "pairs: training examples with both texts that the task compares; one text: other examples with a text of the task.",
         style="dim",

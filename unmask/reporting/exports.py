@@ -124,7 +124,7 @@ def design_rows(grid: Grid, summary: Summary) -> list[Record]:
                 "behind_low": behind.interval[0] if behind else None,
                 "behind_high": behind.interval[1] if behind else None,
                 "p_holm": behind.corrected_p if behind else None,
-                "told_apart": behind.winner is not None if behind else None,
+                "is_significant": behind.winner is not None if behind else None,
                 "mean_rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
                 **vars(grid.cost(system)),
             }

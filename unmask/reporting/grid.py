@@ -13,8 +13,7 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Cost, Failure, Result, ResultStore
 from unmask.evaluation.seed_means import mean_over_seeds, runs_of
-from unmask.evaluation.verdict import System, display_name, model_name
-from unmask.evaluation.word_level import split_word_level
+from unmask.evaluation.verdict import System, display_name, model_name, split_word_level
 
 _SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation", "trust_remote_code", "own_prompts")
 _REVISION = "model_revision"
@@ -168,7 +167,7 @@ def read_grid(folder: Path) -> Grid:
     measured = {_cell_and_settings(result) for result in stored}
     failures = {_cell_and_settings(failure): failure for failure in store.failures if failure.applies}
     renamed, failed = _told_apart(stored, [failure for cell, failure in failures.items() if cell not in measured])
-    texts, words = split_word_level(mean_over_seeds(renamed, kept=True))
+    texts, words = split_word_level(mean_over_seeds(renamed, saved=True))
     lost = len(store.results) - len(stored)
     return Grid(store, texts or words, failed, store.costs, lost, words if texts else [])
 

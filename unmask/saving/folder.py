@@ -37,6 +37,7 @@ from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
+from unmask.saving.sentence_encoder import MODULES, ST_CONFIG, read_sentence_encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
 
 
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
-ST_CONFIG = "config_sentence_transformers.json"
-ADDED = ("README.md", "training.png")
+ADDED = ("README.md",)
 """What training and sentence-transformers add to a saved embedder."""
 
 _OWN_NAMES = (
@@ -61,8 +61,7 @@ _OWN_NAMES = (
 )
 """The names that saving gives to files."""
 # our pooling -> the name that sentence-transformers gives it
-_PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
-_MODULES = "modules.json"
+_PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max", "first": "cls"}
 _PROBES = ("a", "", " ", " two words\n", "ü 🎉")
 
 
@@ -124,8 +123,11 @@ class EmbedderSettings(BaseModel):
     base_weights: str | None = None
     attention: str
     attn_implementation: str | None = None
+    quantize: str | None = None
     versions: dict[str, str] = {}
     _folder: Path = Path()
+    _model: str | None = None
+    """Folder of the model itself, if it is another."""
 
     @property
     def fit(self) -> Fit:
@@ -149,21 +151,22 @@ class EmbedderSettings(BaseModel):
         """
         attention = self.attn_implementation if self.attn_implementation in ("eager", "sdpa") else None  # others need hardware
         dtype = self.dtype if source.dtype == "auto" else source.dtype
-        if source.dtype == "auto" and not is_native(DTYPES[dtype], device := pick_device(source.device)):
+        if source.dtype == "auto" and dtype != "auto" and not is_native(DTYPES[dtype], device := pick_device(source.device)):
             warnings.warn(
                 f"The embedder was saved in {dtype}, which this {device.type} emulates, so it is loaded in float32. Vectors differ by "
                 f"rounding; --dtype {dtype} (in Python dtype='{dtype}') gives the saved precision.",
                 stacklevel=2,
             )
             dtype = "float32"
-        return replace(source, dtype=dtype, attn_implementation=source.attn_implementation or attention)
+        attention, quantize = source.attn_implementation or attention, source.quantize or self.quantize
+        return replace(source, dtype=dtype, attn_implementation=attention, quantize=quantize)
 
     def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
         """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
         saved = Design.parse(self.design)
         parsed = as_design(design) if design else saved
         source = self.completed(source)
-        decoder, tokenizer = load_decoder(source)
+        decoder, tokenizer = load_decoder(source if self._model is None else replace(source, model=self._model, revision=None))
         return EmbedderParts(
             decoder,
             tokenizer,
@@ -200,46 +203,63 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
     return settings
 
 
+def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings | None:
+    """The settings of a model that sentence-transformers saved; None for any other. Raises UnmaskError if no design expresses it."""
+    folder = _saved_folder(model, revision, MODULES)
+    if folder is None or not (folder / MODULES).is_file():
+        return None
+    check_seal(folder)  # of a saved embedder that has lost its settings
+    encoder = read_sentence_encoder(folder)
+    settings = EmbedderSettings(
+        design=encoder.design.name,
+        max_length=encoder.max_length,
+        dtype="auto",
+        instructions=encoder.prompts,
+        source=lasting_name(model),
+        revision=revision,
+        attention=encoder.design.attention,
+    )
+    settings._folder, settings._model = folder, str(folder / encoder.subfolder) if encoder.subfolder else None
+    return settings
+
+
 def read_saved(
     model: str, revision: str | None, adapter: str | Path | Sequence[str | Path] | None, *, names_design: bool = True
 ) -> EmbedderSettings | None:
     """The settings of the saved embedder that an adapter is, or else the model below it. None if neither is. Raises UnmaskError.
 
-    The uppermost adapter was trained last, and its design goes with it. names_design: whether the user names a design. If not, a model that
-    needs one is refused.
+    The uppermost adapter was trained last, and its design goes with it. A model that sentence-transformers saved says how it is read, too.
+    names_design: whether the user names a design. If not, a model of sentence-transformers that no design expresses is refused.
     """
     locations = [*((name, None) for name in reversed(as_adapters(adapter))), (model, revision)]
     saved = next((settings for location in locations if (settings := read_settings(*location)) is not None), None)
-    if saved is None and not names_design:
-        _require_named_design(*reversed(locations))
-    return saved
-
-
-def _require_named_design(*locations: tuple[str, str | None]) -> None:
-    """Raise UnmaskError for a model that sentence-transformers saved: its design must be named. Warns if that cannot be determined offline.
-
-    Modules of sentence-transformers are not read here. Another attention, prompt or pooling would silently give other vectors.
-    """
-    for name, revision in locations:
-        folder = _saved_folder(name, revision, _MODULES)
-        if folder is not None and (folder / _MODULES).is_file():
-            check_seal(folder)  # of a saved embedder that has lost its settings
-            raise UnmaskError(
-                f"'{name}' is a sentence-transformers model, and nothing in it names its design. Name the design that it was trained "
-                'with, such as -d bidirectional/plain/mean (in Python: design="bidirectional/plain/mean").'
-            )
-        if folder is None and name and name not in BUNDLED:
-            warn_of_unknown(name.removeprefix(HUB), (SETTINGS, _MODULES), revision)
+    if saved is not None:
+        return saved
+    try:
+        if (encoder := next(filter(None, (_read_sentence_encoder(*location) for location in locations)), None)) is not None:
+            return encoder
+    except UnmaskError:
+        if names_design:
+            return None
+        raise
+    for name, location_revision in () if names_design else locations:
+        if name and name not in BUNDLED and _saved_folder(name, location_revision, MODULES) is None:
+            warn_of_unknown(name.removeprefix(HUB), (SETTINGS, MODULES), location_revision)
+    return None
 
 
 def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Path | None:
-    """The folder of a model. If one on the hub has this file it is downloaded: with the settings, all of it."""
-    if not model or model in BUNDLED:  # a bundled model is loaded even if a folder here has its name
+    """The folder of a model. If one on the hub has this file, it is downloaded: all of it with the settings, else its JSON files."""
+    if model in BUNDLED:  # loaded even if a folder here has its name
+        bundled = BUNDLED[model]
+        return bundled.path if bundled.kind == "sentence-transformers" and bundled.installed else None
+    if not model:
         return None
     folder = expanded(model)
     if not model.startswith(HUB) and (folder.exists() or is_path(model)):
         return folder
-    return hub_folder(model.removeprefix(HUB), file, revision, None if file == SETTINGS else [file])
+    patterns = None if file == SETTINGS else ["*.json", "*/config.json"]
+    return hub_folder(model.removeprefix(HUB), file, revision, patterns)
 
 
 def save(embedder: Saveable, folder: Path) -> None:
@@ -276,12 +296,26 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
         not adapted(embedder)
         and mixture_of(embedder) is None
         and design.pooling in _PLAIN_POOLINGS
-        and design == Design(design.attention, "plain", design.pooling)
-        and (next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last")  # its poolings include a BOS token
         and embedder.prompts.max_length <= rotary_border(embedder.backbone.model)  # its batches mix long and short texts
-        and _renders_equal(embedder)
+        and (
+            _reads_all(embedder)
+            or (
+                design == Design(design.attention, "plain", design.pooling)
+                and design.pooling != "first"
+                and (
+                    next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last"
+                )  # its poolings include a BOS token
+                and _renders_equal(embedder)
+            )
+        )
     )
     return "plain" if plain else "unmask"
+
+
+def _reads_all(embedder: Saveable) -> bool:
+    """Whether the design reads what the tokenizer makes of a text, which needs no chat template."""
+    design = embedder.design
+    return embedder.prompts.parts[0].prompt.pools_all and design == Design(design.attention, design.prompt, design.pooling)
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -341,6 +375,9 @@ def write(embedder: Saveable, folder: Path) -> None:
         base_weights=base.base_weights if base else None,
         attention=embedder.backbone.proof.summary,
         attn_implementation=attention_implementation(embedder.backbone.model),
+        quantize=source.quantize
+        if adapted(embedder) or mixture_of(embedder) is not None
+        else None,  # else the files are quantised
         versions=versions(),
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -438,19 +475,21 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
     ]
     modules = types if plain else [("", "unmask.sentence_transformers_module.UnmaskModule")]
     listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)]
-    _write_json(folder / _MODULES, listed)
+    _write_json(folder / MODULES, listed)
     message = {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"}
     _write_json(folder / ST_CONFIG, message)
     if plain:
         # a template of our own: the model's would make a chat of a plain string
-        forward = {"method": "forward", "method_output_name": "last_hidden_state"}
-        chat = {"chat_template": _template(embedder.tokenizer), "restore_suffix": False}
-        config = {
+        forward: dict[str, Any] = {"method": "forward", "method_output_name": "last_hidden_state"}
+        config: dict[str, Any] = {
             "transformer_task": "feature-extraction",
-            "modality_config": {"text": forward, "message": {**forward, "format": "flat"}},
+            "modality_config": {"text": forward},
             "module_output_name": "token_embeddings",
-            "processing_kwargs": {"chat_template": chat},
         }
+        if not _reads_all(embedder):
+            config["modality_config"]["message"] = {**forward, "format": "flat"}
+            chat = {"chat_template": _template(embedder.tokenizer), "restore_suffix": False}
+            config["processing_kwargs"] = {"chat_template": chat}
         _write_json(folder / "sentence_bert_config.json", config)
         (folder / "1_Pooling").mkdir()
         dim = embedder.backbone.model.config.get_text_config(decoder=True).hidden_size

@@ -1,43 +1,55 @@
-"""An index on disk: opened, and searched by vectors, by words, by the words that a model predicts, or by all of them."""
+"""An index on disk: opened, and searched by vectors, by words, or by both."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from unmask.errors import UnmaskError, require_package, unknown
+from unmask.errors import UnmaskError, unknown
 from unmask.io.paths import expanded
-from unmask.search.data import open_data
-from unmask.search.documents import Corpus, joined
-from unmask.search.filters import parse_filter
-from unmask.search.fusion import Ranking, Rows, fuse
-from unmask.search.hits import Hit
-from unmask.search.keywords import Keywords
-from unmask.search.queries import Embedded, Queries
-from unmask.search.rankers import DenseRanker, KeywordRanker, Ranker
-from unmask.search.record import ID, KEYWORDS, LEXICAL, TEXT, TITLE, IndexRecord, read_index
+from unmask.search.documents import Corpus, Value, joined
+from unmask.search.record import ID, TEXT, TITLE, IndexRecord, Mode, check_data, find_index, read_index
 from unmask.search.snippets import snippet
-from unmask.search.stores import STORES
+from unmask.search.table import matching, nearest, open_table
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
     from unmask.search.build import Done
 
-Mode = Literal["dense", "bm25", "lexical", "hybrid"]
-MODES = get_args(Mode)
 _FUSED = 100
-"""Documents that each ranking gives to a fusion, or more if more are wanted."""
+"""Documents that each ranking gives to a fusion, or more if more are requested."""
+_RANK_CONSTANT = 60
+"""The k of reciprocal rank fusion, as in Cormack, Clarke and Buettcher (2009)."""
 _SNIPPET = 160
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that a search returns. rank: from 1. snippet: the passage of its title and text that holds most words of the query."""
+
+    rank: int
+    score: float
+    id: str
+    title: str
+    text: str
+    snippet: str
+    columns: dict[str, Value]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the text, which may have megabytes."""
+        return {name: value for name, value in vars(self).items() if name != "text"}
 
 
 class Index:
     """An index of documents. The embedder is loaded when the first query needs it.
 
-    record: what `index.json` says. An update of the index by another process is not seen by an Index that is open: open it again.
+    record: the content of `index.json`. An open Index does not see an update by another process: open it again.
     """
 
     def __init__(
@@ -46,9 +58,8 @@ class Index:
         """Open the data that the record names. `Index.open` does this for a folder."""
         self.folder, self.record = folder, record
         self._embedder, self._device, self._trust = embedder, device, trust_remote_code
-        require_package(STORES[record.store].needs)
-        self._data = folder / record.data
-        self._store = open_data(folder, record)
+        self._data = check_data(folder, record)
+        self._table = open_table(self._data)
 
     @classmethod
     def open(
@@ -62,21 +73,14 @@ class Index:
         """Open an index. embedder: one that is loaded already; by default the index loads its own, on `device`.
 
         trust_remote_code: run the code that comes with the model, if UNMASK_TRUST_CODE_OF lists the model. Raises UnmaskError for a
-        folder that is no index or is damaged.
+        folder that is not an index or is damaged.
         """
-        place = expanded(folder)
-        record = read_index(place)
-        while True:
-            try:
-                return cls(place, record, embedder, device, trust_remote_code)
-            except Exception:
-                if (newest := read_index(place)) == record:
-                    raise
-                record = newest  # an update removed the data while they were opened
+        folder = expanded(folder)
+        return cls(folder, read_index(folder), embedder, device, trust_remote_code)
 
     def __len__(self) -> int:
         """Number of documents."""
-        return len(self._store)
+        return self.record.documents
 
     def __repr__(self) -> str:
         """Folder, size and design."""
@@ -87,9 +91,8 @@ class Index:
     ) -> list[Hit]:
         """The k best documents for a query, best first.
 
-        mode: "dense" ranks by the cosine of vectors, "bm25" by shared words, "lexical" by lexical vectors, if the index has them.
-        "hybrid" fuses all these rankings by reciprocal rank.
-        where: a filter such as "year >= 2020 and tag = 'a'". exact: compare all documents even if the index is approximate; with
+        mode: "dense" ranks by the cosine of vectors, "bm25" by shared words, "hybrid" fuses both rankings by reciprocal rank.
+        where: a filter in SQL such as "year >= 2020 and tag = 'a'". exact: compare all documents even if the index is approximate; with
         a filter this is always so. Raises UnmaskError for a mistake in these, and if the embedder has changed.
         """
         (hits,) = self.search_all([query], k, mode=mode, where=where, exact=exact)
@@ -101,24 +104,26 @@ class Index:
         """As `search`, for several queries, which are embedded together."""
         if k < 1:
             raise UnmaskError(f"k must be at least 1, not {k}.")
-        if mode not in MODES:
-            raise unknown("mode", mode, MODES)
-        if mode == "lexical" and not self.record.lexical:
-            raise UnmaskError(
-                f"'{self.folder}' has no lexical vectors. Make an index with them in another folder: unmask index --lexical."
-            )
+        if mode not in get_args(Mode):
+            raise unknown("mode", mode, get_args(Mode))
         if isinstance(queries, str):
             raise UnmaskError("search_all takes a list of queries, not one string: search_all([query]).")
         try:
-            allowed = None if where is None else self._allowed(where)  # a mistake in it is told before a model is loaded
-            rankers = self._rankers(mode, exact)
-            number = k if len(rankers) == 1 else max(k, _FUSED)
-            asked = Queries(queries, partial(self._embed, lexical=self._uses_words(mode)))
-            ranked = [ranker.rank(asked, number, allowed) for ranker in rankers]
-            fused = [together[0] if len(rankers) == 1 else fuse(together, k) for together in zip(*ranked, strict=True)]
-            return [self._hits(query, ranking) for query, ranking in zip(queries, fused, strict=True)]
+            if where is not None:
+                self._check_filter(where)
+            if mode == "bm25":
+                return [self._hits(query, matching(self._table, query, k, where)) for query in queries]
+            vectors = np.asarray(self.embedder.encode_query(queries, normalize=True, show_progress=False), np.float32)
+            number = max(k, _FUSED) if mode == "hybrid" else k
+            rankings = [nearest(self._table, vector, number, where, exact=exact) for vector in vectors]
+            if mode == "hybrid":
+                by_words = [matching(self._table, query, number, where) for query in queries]
+                rankings = [fuse(both)[:k] for both in zip(rankings, by_words, strict=True)]
+            return [self._hits(query, rows) for query, rows in zip(queries, rankings, strict=True)]
+        except UnmaskError:
+            raise
         except Exception as error:
-            if self._data.is_dir():
+            if find_index(self.folder) == self.record:
                 raise
             raise UnmaskError(f"'{self.folder}' has been updated since it was opened: open it again.") from error
 
@@ -130,32 +135,25 @@ class Index:
         an id or a text, and if the embedder has changed.
         """
         rows = tuple(map(dict, documents))
-        column = "_id" if rows and "_id" in rows[0] else "id"
-        return self._update(Corpus((), id=column, rows=rows))
+        return self._update(Corpus((), id="_id" if rows and "_id" in rows[0] else "id", rows=rows))
 
     def delete(self, ids: Iterable[str]) -> Done:
         """Remove the documents with these ids, and save the index. Raises UnmaskError for an id that the index does not have."""
         if isinstance(ids, str):
             raise UnmaskError("delete takes a list of ids, not one string: delete([id]).")
         removed = frozenset(map(str, ids))
-        stored = {name for batch in self._store.batches([ID]) for name in batch[ID].to_pylist()}
+        stored = {name for batch in self._table.search().select([ID]).to_batches() for name in batch[ID].to_pylist()}
         if missing := sorted(removed - stored):
             raise UnmaskError(f"'{self.folder}' has no document {missing[0]!r}, so nothing was deleted.")
-        if removed and removed == stored:
-            raise UnmaskError(
-                f"An index needs a document, and these are all of them: remove the folder '{self.folder}' instead."
-            )
         return self._update(Corpus(()), removed)
 
     def _update(self, corpus: Corpus, removed: frozenset[str] = frozenset()) -> Done:
         """Change the index on disk, and open it again."""
-        from unmask.search.build import build
-        from unmask.search.job import Job
+        from unmask.search.build import Job, build
 
         embedder, made_with = self.embedder, self.record.embedder
         source = made_with.model, made_with.revision, made_with.adapters
-        job = Job(corpus, self.folder, *source, keep_missing=True, design=made_with.design, removed=removed)
-        done = build(embedder, job.check())
+        done = build(Job(corpus, self.folder, *source, keep_missing=True, removed=removed), lambda: embedder)
         newest = Index(self.folder, read_index(self.folder), embedder, self._device, self._trust)
         vars(self).clear()
         vars(self).update(vars(newest))
@@ -170,72 +168,34 @@ class Index:
             return require_same(self.record.embedder, self._embedder)
         return load(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
 
-    def _allowed(self, where: str) -> Rows:
-        """The rows of the documents that pass a filter."""
-        import pyarrow as pa
+    def _check_filter(self, where: str) -> None:
+        """Raise UnmaskError for a mistake in a filter, before a model is loaded."""
+        try:
+            self._table.count_rows(where)
+        except (ValueError, RuntimeError) as error:
+            reason = re.sub(r", /\S+\.rs:[\d:]+", "", str(error)).rstrip(".")  # a line of LanceDB's source
+            raise UnmaskError(f"--filter: {reason}. For example: year >= 2020 and tag in ('a', 'b')") from error
 
-        passes = parse_filter(where, self.record.filterable)
-        fields = [column.field for column in self.record.filterable.values()]
-        found, row = [np.empty(0, np.int64)], 0
-        for batch in self._store.batches(list(dict.fromkeys(fields))):
-            table = pa.Table.from_batches([batch]).append_column("row", pa.array(np.arange(row, row + len(batch))))
-            found.append(table.filter(passes)["row"].to_numpy())
-            row += len(batch)
-        return np.concatenate(found)
-
-    def _uses_words(self, mode: Mode) -> bool:
-        return self.record.lexical and mode in ("lexical", "hybrid")
-
-    def _rankers(self, mode: Mode, exact: bool) -> list[Ranker]:
-        """The rankers of a mode; the rankings of several are fused."""
-        dense = self._exact if exact or not self.record.approximate else self._approximate
-        lexical = [self._lexical] if self._uses_words(mode) else []
-        return {
-            "dense": lambda: [dense],
-            "bm25": lambda: [self._words],
-            "lexical": lambda: lexical,
-            "hybrid": lambda: [dense, self._words, *lexical],
-        }[mode]()
-
-    @cached_property
-    def _exact(self) -> Ranker:
-        return DenseRanker(self._store, self.record.layout)
-
-    @cached_property
-    def _approximate(self) -> Ranker:
-        return DenseRanker(self._store, self.record.layout, approximate=True)
-
-    @cached_property
-    def _keywords(self) -> Keywords:
-        return Keywords.open(self._data / KEYWORDS, self.record.language)
-
-    @cached_property
-    def _words(self) -> Ranker:
-        return KeywordRanker(self._keywords, len(self))
-
-    @cached_property
-    def _lexical(self) -> Ranker:
-        from unmask.search.lexical import LexicalRanker, read_packed
-
-        return LexicalRanker(read_packed(self._data / LEXICAL))
-
-    def _embed(self, queries: Sequence[str], lexical: bool) -> Embedded:
-        from unmask.search.embedding import query_vectors
-
-        return query_vectors(self.embedder, queries, lexical)
-
-    def _hits(self, query: str, ranking: Ranking) -> list[Hit]:
-        columns = {column.field: column.name for column in self.record.columns}
-        rows = self._store.table(ranking.rows, [ID, TITLE, TEXT, *columns]).to_pylist()
+    def _hits(self, query: str, rows: list[dict[str, Any]]) -> list[Hit]:
         return [
             Hit(
                 rank,
-                float(score),
+                row["_score"] if "_score" in row else 1 - row["_distance"],
                 row[ID],
                 row[TITLE],
                 row[TEXT],
-                snippet(joined(row[TITLE], row[TEXT]), query, _SNIPPET, self._keywords.stem),
-                {name: row[field] for field, name in columns.items()},
+                snippet(joined(row[TITLE], row[TEXT]), query, _SNIPPET),
+                {name: row[name] for name in self.record.columns},
             )
-            for rank, (score, row) in enumerate(zip(ranking.scores, rows, strict=True), start=1)
+            for rank, row in enumerate(rows, start=1)
         ]
+
+
+def fuse(rankings: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Reciprocal rank fusion: rows by the sum of 1 / (60 + rank) over the rankings that hold them, which becomes their `_score`."""
+    rows: dict[str, dict[str, Any]] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            before = rows[row[ID]]["_score"] if row[ID] in rows else 0.0
+            rows[row[ID]] = row | {"_score": before + 1 / (_RANK_CONSTANT + rank)}
+    return sorted(rows.values(), key=lambda row: -row["_score"])

@@ -1,8 +1,8 @@
-"""Bootstrap: the score of one evaluation, computed again on resamples of its items.
+"""Bootstrap: the score of an evaluation on resamples of its items.
 
-A metric is a function (columns, indices) -> scores. `indices` has the shape (resample, item): row b lists the items that resample b
-drew, with repeats. The metric returns one score for each row. It sorts the values once, not once for each resample: ranks, precisions
-and entropies need only the number of times that each distinct value was drawn.
+A metric is a function (columns, indices) -> scores. `indices` has the shape (resample, item): each row lists the items of a resample,
+with repeats. All resamples are scored in one call. Values are sorted once, not once per resample, because ranks, precisions and entropies
+only need to know how often each distinct value was drawn.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,29 +19,20 @@ Scores = NDArray[np.float64]
 _REPLICATES = 2**31
 """Spawn key of the random numbers that draw replicates, independent of the ones that draw items."""
 DRAWS_AT_ONCE = 2**20
-"""Items drawn in one call of a metric. A bootstrap then needs about ten arrays of 8 MB, however many items there are."""
+"""Items drawn in one call of a metric. This bounds the memory of a bootstrap to about ten arrays of 8 MB."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score that can be computed on many resamples at once, and the columns of `Items` that it needs.
-
-    made: the column that the design produced. also: other columns that it produced. given: the column of the task, equal for all designs.
-    """
+    """A score that can be computed on many resamples at once, and the columns of `Items` that it needs."""
 
     scores: Callable[[Columns, Indices], Scores]
-    made: str
-    given: str | None = None
-    also: tuple[str, ...] = ()
-
-    def __call__(self, columns: Columns, indices: Indices) -> Scores:
-        """The scores, of shape (resample,), for indices of shape (resample, item)."""
-        return self.scores(columns, indices)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Names of the columns that the metric needs."""
-        return (self.made, *self.also, *([] if self.given is None else [self.given]))
+    """(columns, indices of shape (resample, item)) -> scores of shape (resample,)."""
+    output: str
+    """The column that the design produced."""
+    gold: str | None = None
+    """The column of the task, equal for all designs."""
+    other_outputs: tuple[str, ...] = ()
 
 
 def mean(columns: Columns, indices: Indices) -> Scores:
@@ -111,7 +102,7 @@ def _v_of_replicate(columns: Columns, replicate: int, rows: Indices) -> Scores:
 def ratio(columns: Columns, indices: Indices) -> Scores:
     """Sum of `above` divided by sum of `below`; nan for a resample where `below` sums to 0. An item is a sentence.
 
-    For accuracy: correctly tagged words / words. For F1: 2 x entities found / (entities given + entities predicted). This is the F1 of
+    For accuracy: correctly tagged words / words. For F1: 2 x correct entities / (gold entities + predicted entities). This is the F1 of
     all entities together, not the mean of the sentences' F1.
     """
     numerator = columns["above"][indices].sum(axis=1, dtype=np.float64)
@@ -120,11 +111,11 @@ def ratio(columns: Columns, indices: Indices) -> Scores:
 
 
 METRICS: dict[str, Metric] = {
-    "mean": Metric(mean, made="value"),
-    "spearman": Metric(spearman, made="predicted", given="gold"),
-    "average-precision": Metric(average_precision, made="predicted", given="label"),
-    "v-measure": Metric(v_measure, made="assigned", given="label"),
-    "ratio": Metric(ratio, made="above", given="gold", also=("below",)),
+    "mean": Metric(mean, "value"),
+    "spearman": Metric(spearman, "predicted", "gold"),
+    "average-precision": Metric(average_precision, "predicted", "label"),
+    "v-measure": Metric(v_measure, "assigned", "label"),
+    "ratio": Metric(ratio, "above", "gold", ("below",)),
 }
 
 
@@ -132,8 +123,8 @@ METRICS: dict[str, Metric] = {
 class Items:
     """The items of one evaluation, with all values that the score needs. The score can be computed on any resample of them.
 
-    metric: a key of METRICS. columns: arrays with one row for each item, at least those that the metric needs. Raises ValueError if the
-    columns do not fit the metric, or if the score on the full set is undefined.
+    metric: a key of METRICS. columns: arrays with one row per item, at least those that the metric needs. Raises ValueError if the
+    columns do not fit the metric, or if the score on all items is undefined.
     """
 
     metric: str
@@ -142,20 +133,34 @@ class Items:
     def __post_init__(self) -> None:
         """Check the columns, and keep them as arrays in a new dict."""
         if self.metric not in METRICS:
-            raise ValueError(f"Unknown metric {self.metric!r}; known are {', '.join(METRICS)}.")
+            raise ValueError(f"Unknown metric {self.metric!r}; the metrics are {', '.join(METRICS)}.")
+        metric = METRICS[self.metric]
         columns = {name: np.asarray(column) for name, column in self.columns.items()}
-        _check(self.metric, columns)
+        needed = [metric.output, *metric.other_outputs, *([metric.gold] if metric.gold else [])]
+        if missing := [name for name in needed if name not in columns]:
+            raise ValueError(f"{self.metric} needs the columns {', '.join(needed)}; missing: {', '.join(missing)}.")
+        shapes = {name: columns[name].shape for name in needed}
+        shape = shapes[metric.output]
+        dimensions = 2 if self.metric == "v-measure" else 1
+        if len(shape) != dimensions or 0 in shape or any(column.shape[:1] != shape[:1] for column in columns.values()):
+            raise ValueError(f"{self.metric} needs columns of {dimensions} dimensions and equal length, not {shapes}.")
+        for name in needed:
+            values = columns[name]
+            if values.shape != shape or values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+                raise ValueError(f"{self.metric} needs finite numbers of shape {shape} in column {name}.")
+        if dimensions == 1 and np.isnan(metric.scores(columns, np.arange(len(columns[metric.output]))[None])).any():
+            raise ValueError(f"{self.metric} is undefined on these items: all have the same gold value, or none counts.")
         object.__setattr__(self, "columns", columns)
 
     @property
     def n(self) -> int:
         """Number of items."""
-        return len(self.columns[METRICS[self.metric].made])
+        return len(self.columns[METRICS[self.metric].output])
 
     @property
     def replicates(self) -> int:
         """Number of replicates: the second dimension of the columns, or 1 if they have none."""
-        column = self.columns[METRICS[self.metric].made]
+        column = self.columns[METRICS[self.metric].output]
         return column.shape[1] if column.ndim == 2 else 1
 
 
@@ -163,31 +168,30 @@ def score(items: Items) -> float:
     """Score on all items. With several replicates, the mean of their scores."""
     if items.replicates > 1:
         return float(each_replicate(items).mean())
-    return float(METRICS[items.metric](items.columns, np.arange(items.n)[None])[0])
+    return float(METRICS[items.metric].scores(items.columns, np.arange(items.n)[None])[0])
 
 
 def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSequence = 0) -> Scores:
-    """Scores of shape (resample,). Each resample draws n items with replacement.
+    """Scores of shape (resample,), nan where undefined. Each resample draws n items with replacement.
 
-    The same seed and n draw the same items, so two designs on one task are paired. Fewer resamples are the first of more. Undefined
-    scores are nan. Raises ValueError for fewer than 2 items, and for fewer than 1 resample.
-    With several replicates, the score is their mean. So what a resample of items changes is added to the mean of as many replicates,
-    drawn with replacement. One replicate in its place would vary far more than their mean.
+    The same seed and n draw the same items, so two designs on one task are paired. Fewer resamples are the first of more.
+    With several replicates, the score is their mean: the change caused by a resample of items is added to the mean of as many
+    replicates, drawn with replacement. A single replicate would vary far more than that mean. Raises ValueError for fewer than 2 items.
     """
     if items.n < 2:
         raise ValueError("A bootstrap needs at least 2 items: with 1 item, all resamples are equal.")
-    if resamples < 1:
-        raise ValueError(f"A bootstrap needs at least 1 resample, not {resamples}.")
     metric = METRICS[items.metric]
-    draws = _draws(items.n, resamples, items.replicates, np.random.default_rng(seed))
-    scores = np.concatenate([metric(items.columns, indices) for indices in draws])
+    blocks = drawn_indices(items.n, resamples, np.random.default_rng(seed), items.replicates)
+    scores = np.concatenate([metric.scores(items.columns, indices) for indices in blocks])
     if items.replicates == 1:
         return scores
-    alone = each_replicate(items)
-    # what each resample would score with all items: the score of its replicate, or the mean if it has all of them
-    unresampled = alone.mean() if "weight" in items.columns else np.resize(alone, resamples)
-    means = alone[_drawn_replicates(items.replicates, resamples, seed)].mean(axis=1)
-    return np.asarray(scores - unresampled + means, np.float64)
+    by_replicate = each_replicate(items)
+    # the score of each resample with all items: that of its replicate, or the mean if it uses all of them
+    unresampled = by_replicate.mean() if "weight" in items.columns else np.resize(by_replicate, resamples)
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    random = np.random.default_rng(np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, _REPLICATES)))
+    drawn = random.integers(items.replicates, size=(resamples, items.replicates))
+    return np.asarray(scores - unresampled + by_replicate[drawn].mean(axis=1), np.float64)
 
 
 def each_replicate(items: Items) -> Scores:
@@ -196,26 +200,12 @@ def each_replicate(items: Items) -> Scores:
     return np.array([_v_of_replicate(items.columns, replicate, every)[0] for replicate in range(items.replicates)])
 
 
-def _drawn_replicates(replicates: int, resamples: int, seed: int | np.random.SeedSequence) -> Indices:
-    """As many replicates as there are, drawn with replacement for each resample. Two designs with one seed have the same draws."""
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    random = np.random.default_rng(np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, _REPLICATES)))
-    return random.integers(replicates, size=(resamples, replicates))
-
-
-def undefined(samples: ArrayLike) -> int:
-    """The number of resamples without a score (nan). `interval` leaves them out."""
-    return int(np.isnan(np.asarray(samples, dtype=np.float64)).sum())
-
-
 def interval(samples: ArrayLike, level: float = 0.95, *, around: float | None = None) -> tuple[float, float]:
-    """Percentile interval: it holds the middle `level` of the samples, without nan (Efron and Tibshirani, 1993).
+    """Percentile interval: the middle `level` of the samples, without nan (Efron and Tibshirani, 1993).
 
     around: a score; the samples are first shifted so that it is their mean. V-measure needs this: repeated items raise it, and the plain
-    interval may lie above the score. Raises ValueError for a level outside 0..1, and if all samples are nan.
+    interval may lie above the score. Raises ValueError if all samples are nan.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"The level of an interval must be between 0 and 1, not {level}. 0.95 is usual.")
     values = np.asarray(samples, dtype=np.float64)
     values = values[~np.isnan(values)]
     if not values.size:
@@ -226,8 +216,8 @@ def interval(samples: ArrayLike, level: float = 0.95, *, around: float | None = 
     return float(low), float(high)
 
 
-def _draws(n: int, resamples: int, replicates: int, random: np.random.Generator) -> Iterator[Indices]:
-    """Item indices of the resamples, in blocks. The draws do not depend on the block size."""
+def drawn_indices(n: int, resamples: int, random: np.random.Generator, replicates: int = 1) -> Iterator[Indices]:
+    """Item indices of the resamples, in blocks of bounded memory. The draws do not depend on the block size."""
     # the rows of a block are a multiple of the replicates, so each resample gets its own replicate
     rows = replicates * max(1, DRAWS_AT_ONCE // (n * replicates))
     for start in range(0, resamples, rows):
@@ -260,45 +250,3 @@ def _entropy(codes: Indices, weights: NDArray[Any] | None = None) -> Scores:
     share: Scores = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     negative: Scores = (share * np.log(np.where(share > 0, share, 1))).sum(axis=1)
     return -negative
-
-
-def _check(name: str, columns: Columns) -> None:
-    """Raise ValueError if the metric cannot be computed from the columns."""
-    metric = METRICS[name]
-    if missing := [column for column in metric.needs if column not in columns]:
-        raise ValueError(f"{name} needs the columns {', '.join(metric.needs)}; missing: {', '.join(missing)}.")
-    lengths = {column: len(values) if values.ndim else 0 for column, values in columns.items()}
-    if len(set(lengths.values())) != 1 or not lengths[metric.made]:
-        raise ValueError(f"{name} needs columns of equal length, at least 1, not {lengths}.")
-    shapes = {column: columns[column].shape for column in metric.needs}
-    dimensions = 2 if name == "v-measure" else 1
-    if len(set(shapes.values())) != 1 or len(shapes[metric.made]) != dimensions or 0 in shapes[metric.made]:
-        expected = "(item, replicate)" if dimensions == 2 else "(item,)"
-        raise ValueError(f"{name} needs columns of equal shape {expected}, not {shapes}.")
-    for column in metric.needs:
-        _check_values(name, column, columns[column])
-    if name == "spearman" and columns["gold"].min() == columns["gold"].max():
-        raise ValueError("spearman is undefined: gold is the same for every item.")
-    if name == "average-precision" and not np.any(columns["label"]):
-        raise ValueError("average-precision is undefined: no item has label 1.")
-    if name == "ratio":
-        _check_ratio(columns["above"], columns["below"])
-
-
-def _check_ratio(numerators: NDArray[Any], denominators: NDArray[Any]) -> None:
-    if (numerators < 0).any() or (numerators > denominators).any():
-        raise ValueError("ratio needs 0 <= above <= below for every item.")
-    if not denominators.any():
-        raise ValueError("ratio is undefined: below is 0 for every item.")
-
-
-def _check_values(name: str, column: str, values: NDArray[Any]) -> None:
-    """Raise ValueError if a column has other values than the metric needs: finite numbers, labels 0 and 1, or integers for clusters."""
-    if values.dtype.kind not in ("biu" if name == "v-measure" else "biuf"):
-        expected = "integers" if name == "v-measure" else "numbers"
-        raise ValueError(f"{name} needs {expected} in column {column}, not {values.dtype}.")
-    if not np.isfinite(values).all():
-        bad = int((~np.isfinite(values)).sum())
-        raise ValueError(f"{name} needs finite numbers; {bad} of {len(values)} in column {column} are nan or infinite.")
-    if name == "average-precision" and column == "label" and not np.isin(values, (0, 1)).all():
-        raise ValueError(f"{name} needs labels 0 and 1, not {', '.join(map(str, np.unique(values)[:5]))}.")

@@ -66,11 +66,10 @@ def compare_by_domain(values: Mapping[str, Values], against: str, seed: int = 0)
 
 
 def share_of_gain(start: Values, part: Values, full: Values, seed: int = 0) -> Estimate | None:
-    """The share of the gain of `full` over `start` that `part` reaches, as means over domains, with its 95 % interval.
+    """The share of the gain of `full` over `start` that `part` reaches: (start - part) / (start - full), as means over domains.
 
-    (start - part) / (start - full): 1 if part is as good as full, 0 if it equals start, below 0 if it is worse. The interval
-    is the percentile interval of a paired bootstrap over the items of each domain (2 000 resamples). None if the interval of the gain of
-    `whole` is not above 0, since there may be no gain to have a share of.
+    The 95 % interval is the percentile interval of a paired bootstrap over the items of each domain. None if the interval of the gain
+    of `full` is not above 0, since there may be no gain to have a share of.
     """
     resamples = _resamples(start, seed)
     points, samples = [], []

@@ -1,9 +1,9 @@
-"""Is one system better than another, by how much, and how sure is that?
+"""Paired tests of two systems (designs, embedders, mixtures): which is better, by how much, and how certain is that?
 
-Every comparison of two systems (designs, embedders, mixtures) is tested here:
-
-- over tasks, about tasks in general: `compare_on_tasks` (Wilcoxon's signed-rank test; `seed_test` for designs trained with several seeds);
-- over the items of these tasks, about these tasks alone: `compare_on_items` (sign flips or bootstrap, and seeds where there are several).
+- over tasks, for a statement about tasks in general: `compare_on_tasks` (Wilcoxon's signed-rank test; `seed_test` for designs trained
+  with several seeds);
+- over the items of these tasks, for a statement about these tasks only: `compare_on_items` (sign flips or bootstrap, and seeds where
+  there are several).
 
 All tests are two-sided and report the test, n, the effect size and an interval. `with_holm` corrects the tests of a family together.
 `PairedTest.winner` says which system is better.
@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from unmask.statistics.bootstrap import METRICS, Items, Scores, bootstrap, score, undefined
+from unmask.statistics.bootstrap import METRICS, Items, Scores, bootstrap, score
 from unmask.statistics.intervals import NO_WIDTH, Bounds, difference_interval, normal_interval, unseen
 
 FEWEST_TASKS = 6
@@ -36,6 +36,10 @@ DECIMALS = 12
 _MOST_SUMS = 2**20
 """The largest number of sums that a sign-flip test counts. 20 items whose differences all have different sizes have this many sums."""
 
+_MOST_COUNTED = 500
+"""The most differences whose sign patterns the signed-rank test counts. Counting thousands takes minutes."""
+
+_RESAMPLES = 2000
 _IN_STANDARD_ERRORS = "difference in standard errors"
 
 VarianceSource = tuple[float, int]
@@ -53,20 +57,20 @@ class PairedTest:
     """Mean of a - b."""
     p: float
     """Two-sided."""
-    p_holm: float | None
-    """p corrected for all tests of the family; None until `with_holm` sets it, which corrects `interval` and `level` too."""
     effect: float
     """Positive if a is better."""
     effect_name: str
     interval: Bounds
     """Bounds of the difference at `level`."""
-    level: float
+    level: float = 0.95
+    p_holm: float | None = None
+    """p corrected for all tests of the family; None until `with_holm` sets it, which corrects `interval` and `level` too."""
     bounds: Callable[[float], Bounds] | None = field(default=None, compare=False, repr=False)
     """Computes the interval at another level."""
     least: float = 0.0
     """The smallest p that `bounds` can show: m resamples show none below 2 / (m + 1)."""
     changes: Scores | None = field(default=None, compare=False, repr=False)
-    """How much each task adds to the difference, or each item of a sign-flip test; None for other tests."""
+    """The share of each task in the difference, or of each item of a sign-flip test; None for other tests."""
 
     @property
     def corrected_p(self) -> float:
@@ -91,27 +95,26 @@ class PairedTest:
     def mirrored(self) -> PairedTest:
         """The same test of b against a."""
         low, high = self.interval
-        return replace(
-            self, difference=-self.difference, effect=-self.effect, interval=(-high, -low), bounds=None, changes=None
-        )  # fmt: skip
+        flipped = {"difference": -self.difference, "effect": -self.effect, "interval": (-high, -low)}
+        return replace(self, **flipped, bounds=None, changes=None)  # type: ignore[arg-type]
 
     def in_percent(self) -> PairedTest:
         """The same test of scores multiplied by 100."""
+
+        def times_100(bounds: Bounds) -> Bounds:
+            return 100 * bounds[0], 100 * bounds[1]
+
         bounds = self.bounds
         return replace(
             self,
             difference=100 * self.difference,
-            interval=_times_100(self.interval),
-            bounds=None if bounds is None else lambda level: _times_100(bounds(level)),
+            interval=times_100(self.interval),
+            bounds=None if bounds is None else lambda level: times_100(bounds(level)),
             changes=None if self.changes is None else 100 * self.changes,
         )
 
 
-def _times_100(bounds: Bounds) -> Bounds:
-    return 100 * bounds[0], 100 * bounds[1]
-
-
-def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> PairedTest:
+def wilcoxon(a: ArrayLike, b: ArrayLike, *, resamples: int = _RESAMPLES) -> PairedTest:
     """Wilcoxon's signed-rank test of the scores of two designs on the same tasks, both of shape (task,).
 
     Tasks with equal scores are left out of the ranking, as Wilcoxon did (scipy's zero_method="wilcox"). The test's name says how many.
@@ -120,28 +123,71 @@ def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int 
     percentile bootstrap of the mean difference over all tasks. Raises ValueError for scores that are not paired or not finite, and for
     fewer than 6 tasks: with 5, no result can be significant at 0.05.
     """
-    differences = _task_differences(a, b)
+    scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if scores_a.ndim != 1 or scores_a.shape != scores_b.shape:
+        raise ValueError(f"Both designs need one score for each task, not shapes {scores_a.shape} and {scores_b.shape}.")
+    if not (np.isfinite(scores_a).all() and np.isfinite(scores_b).all()):
+        raise ValueError("A score is nan or infinite: leave that task out for both designs.")
+    if len(scores_a) < FEWEST_TASKS:
+        raise ValueError(
+            f"The Wilcoxon signed-rank test needs at least {FEWEST_TASKS} tasks, not {len(scores_a)}: with 5 tasks the smallest "
+            "two-sided p is 0.0625, so no difference can be significant at 0.05. Add tasks, or use paired_bootstrap: it tests the "
+            "difference on these tasks only."
+        )
+    differences = np.round(scores_a - scores_b, DECIMALS)
+    difference, n = float(differences.mean()), len(differences)
     nonzero = differences[differences != 0]
     p, effect = _signed_rank(nonzero)
-    dropped = len(differences) - len(nonzero)
+    dropped = n - len(nonzero)
     zeros = f", {dropped} zero difference{'s' if dropped > 1 else ''} dropped" if dropped else ""
-    means = bootstrap(Items("mean", {"value": differences}), resamples, seed)
-    bounds = partial(difference_interval, means, float(differences.mean()), len(differences))
+    means = bootstrap(Items("mean", {"value": differences}), resamples)
+    bounds = partial(difference_interval, means, difference, n)
     return PairedTest(
         test=f"Wilcoxon signed-rank (two-sided, exact{zeros})",
-        n=len(differences),
+        n=n,
         unit="tasks",
-        difference=float(differences.mean()),
+        difference=difference,
         p=p,
-        p_holm=None,
         effect=effect,
         effect_name="matched rank-biserial correlation",
-        interval=bounds(level),
-        level=level,
+        interval=bounds(0.95),
         bounds=bounds,
-        least=max(2 / (len(means) + 1), 2 / 2 ** len(differences)),
-        changes=differences / len(differences),
+        least=max(2 / (len(means) + 1), 2 / 2**n),
+        changes=differences / n,
     )
+
+
+def _signed_rank(nonzero: Scores) -> tuple[float, float]:
+    """Two-sided p of the signed-rank test, and the matched rank-biserial correlation.
+
+    There are 2^m ways to set the m signs. p is twice the share of those with a W+ at least as extreme as the observed one. scipy's exact
+    count assumes the ranks 1..m, which is wrong with ties, so this is our own count. It uses doubled ranks: they are integers, also for
+    ties. Above `_MOST_COUNTED` differences, W+ is taken as normal, with the variance of these ranks.
+    """
+    from scipy.stats import norm, rankdata
+
+    if not len(nonzero):
+        return 1.0, 0.0
+    doubled = np.rint(2 * rankdata(np.abs(nonzero))).astype(np.int64)
+    effect = float((doubled * np.sign(nonzero)).sum() / doubled.sum())
+    if len(nonzero) > _MOST_COUNTED:
+        z = (doubled * np.sign(nonzero)).sum() / np.sqrt((doubled.astype(np.float64) ** 2).sum())
+        return float(2 * norm.sf(abs(z))), effect
+    share = sums_under_chance(doubled)  # share[w]: the share of sign patterns in which twice W+ is w
+    observed = doubled[nonzero > 0].sum()
+    p = 2 * min(share[: observed + 1].sum(), share[observed:].sum())
+    return float(min(1.0, p)), effect
+
+
+def sums_under_chance(ranks: NDArray[np.int64]) -> Scores:
+    """Distribution of the sum of the ranks with a plus sign, if both signs are equally likely: the share of each sum 0, 1, ...
+
+    It is counted rank by rank: each rank is in the sum or not (Streitberg and Roehmel, 1986). Ranks are whole numbers.
+    """
+    share = np.ones(1)
+    for rank in ranks:
+        share = (np.pad(share, (0, rank)) + np.pad(share, (rank, 0))) / 2
+    return share
 
 
 @dataclass(frozen=True)
@@ -156,7 +202,7 @@ class SeedTest:
     """For other trainings on other tasks."""
 
 
-def seed_test(a: ArrayLike, b: ArrayLike, *, paired: bool = False, level: float = 0.95) -> SeedTest:
+def seed_test(a: ArrayLike, b: ArrayLike, *, paired: bool = False) -> SeedTest:
     """Test of two trained designs on the same tasks: scores of shape (seed, task), or (task,) for a design that is not trained.
 
     A claim about designs needs two things: these embedders differ on tasks in general, and other trainings would differ in the same way.
@@ -172,18 +218,24 @@ def seed_test(a: ArrayLike, b: ArrayLike, *, paired: bool = False, level: float 
     71 % of simulations with 2 seeds and 87 % with 3, where nearly all variance was between runs).
 
     paired: both designs read the same trained models, seed by seed. A training then moves both, so the differences of each seed are tested.
-    Raises ValueError for one seed, for seeds that all score the same, for scores not finite or on other tasks, for two designs that are
-    not trained (see `wilcoxon`), and for fewer than 6 tasks.
+    Raises ValueError for one seed, for seeds that all score the same, for two designs that are not trained, and as `wilcoxon`.
     """
     from scipy.stats import t
 
     sides = tables = [np.asarray(scores, dtype=np.float64) for scores in (a, b)]
     if paired:
         tables = [sides[0] - sides[1], np.zeros(sides[0].shape[-1])]
-    _check_seeds(tables)
+    trained = [table for table in tables if table.ndim == 2]
+    if not trained:
+        raise ValueError("Neither design has seeds: compare them with wilcoxon.")
+    if any(len(table) < 2 or not _seeds_differ(table) for table in trained):
+        raise ValueError(
+            "With one seed, or with seeds that all score the same, the variance of training cannot be estimated. Train with more seeds, "
+            "best 3 or more, or ask wilcoxon or paired_bootstrap about these two embedders, not their designs."
+        )
     means = [np.atleast_2d(table).mean(axis=0) for table in tables]
-    over_tasks = wilcoxon(*means, resamples=1, level=level)
-    parts = [means[0] - means[1], *(table.mean(axis=1) for table in tables if table.ndim == 2)]
+    over_tasks = wilcoxon(*means, resamples=1)
+    parts = [means[0] - means[1], *(table.mean(axis=1) for table in trained)]
     error, freedom = standard_error([(float(part.var(ddof=1)) / len(part), len(part) - 1) for part in parts])
     p_both, difference = _p_of_t(over_tasks.difference, error, freedom), over_tasks.difference
 
@@ -197,7 +249,7 @@ def seed_test(a: ArrayLike, b: ArrayLike, *, paired: bool = False, level: float 
         over_tasks,
         test=f"{over_tasks.test} of means over {counts}, and t over tasks and seeds: the larger p",
         p=max(over_tasks.p, p_both),
-        interval=bounds(level),
+        interval=bounds(0.95),
         bounds=bounds,
         least=0.0,
         changes=None,  # a training adds to the difference, too
@@ -220,6 +272,10 @@ def compare_on_tasks(a: Scores, b: Scores, *, same_trainings: bool = False) -> P
     return replace(test, test=f"{test.test} of means over seeds that score the same") if seeded else test
 
 
+def _seeds_differ(table: Scores) -> bool:
+    return table.ndim == 2 and bool(np.ptp(table, axis=0).round(DECIMALS).any())
+
+
 @dataclass(frozen=True, eq=False)
 class SampledScores:
     """A system on the items of several tasks: its scores, and its scores on bootstrap resamples.
@@ -238,7 +294,7 @@ class SampledScores:
     def draw(
         cls,
         items: Sequence[Sequence[Items]],
-        resamples: int = 2000,
+        resamples: int = _RESAMPLES,
         seed: int = 0,
         *,
         points: Scores | None = None,
@@ -248,8 +304,13 @@ class SampledScores:
         scale, runs = np.asarray(weights, dtype=np.float64), list(zip(*items, strict=True))
         if points is None:
             points = np.array([[score(of_task) for of_task in run] for run in runs])
-        samples = np.mean([bootstrap_tasks(run, resamples, seed) * scale.reshape(-1, 1) for run in runs], axis=0)
-        return cls(items, points * scale, samples)
+        seeds = np.random.SeedSequence(seed).spawn(len(items))
+        samples = [
+            np.stack([bootstrap(of_task, resamples, child) for of_task, child in zip(run, seeds, strict=True)])
+            * scale.reshape(-1, 1)
+            for run in runs
+        ]
+        return cls(items, points * scale, np.mean(samples, axis=0))
 
     def on(self, tasks: Sequence[int]) -> SampledScores:
         """The same system on some of the tasks, by index."""
@@ -260,40 +321,82 @@ def compare_on_items(
     a: SampledScores,
     b: SampledScores,
     *,
-    level: float = 0.95,
     normal: bool = False,
     same_trainings: bool = False,
     interaction: bool = False,
 ) -> PairedTest:
-    """The test over the items of the same tasks: `difference_test`, or t over items and seeds if one system has several runs.
+    """The test over the items of the same tasks. Its p comes from the first of these that is possible:
 
-    With several runs the variance of the mean difference has two parts: each task's difference over resamples (times n / (n - 1), since a
-    bootstrap of n items has too little), and the mean of each system over its seeds. A system with one run has no variance over seeds, so
-    it counts as this embedder. Where few items differ, this t test is too liberal, so p is at least the p of `sign_flip_p`.
+    - t over items and seeds, if a system has several runs. The variance of the mean difference is then the sum of each task's over
+      resamples (times n / (n - 1), since a bootstrap of n items has too little), and of each system's mean over its seeds. A system with
+      one run has no variance over seeds, so it counts as this embedder. Where few items differ, this t test is too liberal, so p is at
+      least that of `sign_flip_p`.
+    - `sign_flip_p`, if scores are sums over items and their sums can be counted.
+    - the bootstrap: with d the differences on m resamples, shifted to have the observed mean, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) /
+      (m + 1), at most 1 (Davison and Hinkley, 1997, 4.2). If few items differ, this p is too small: for 4 items that differ, all in one
+      direction, it is 0.04 instead of 0.125.
 
-    normal: as in `difference_test`. same_trainings: both read the same models, seed by seed, so the variance over seeds is taken from
-    their differences. interaction: the difference of two differences. Its null hypothesis does not make the sign of an item a coin flip.
+    The effect is the difference divided by its standard error. It is infinite if all resamples have the same difference, not zero. A
+    resample is left out if the score of a task is undefined on it; the test's name says how many.
+
+    normal: the bootstrap's p and interval are those of a normal distribution. Such a p can be as small as needed, for families of very many
+    pairs, where a counted p would take a hundred thousand resamples. same_trainings: both read the same models, seed by seed, so the
+    variance over seeds is taken from their differences. interaction: the difference of two differences. Its null hypothesis does not make
+    the sign of an item a coin flip.
     """
     sizes = [runs[0].n for runs in a.items]
     changes = None if interaction else task_changes(a.items, b.items)
+    exact = None if changes is None else sign_flip_p(changes)
     if max(len(a.points), len(b.points)) == 1:
-        return difference_test(
-            a.samples, b.samples, a.points[0], b.points[0], sum(sizes),
-            level=level, normal=normal, smallest=min(sizes), changes=changes,
-        )  # fmt: skip
+        return _bootstrap_test(a, b, exact, changes, normal=normal)
     means = [side.points.mean(axis=1) for side in (a, b)]
     over_items = np.nanvar(a.samples - b.samples, axis=1, ddof=1)
     sources = [(float(variance) / len(sizes) ** 2 * n / (n - 1), n - 1) for variance, n in zip(over_items, sizes, strict=True)]
     trained = [means[0] - means[1]] if same_trainings else [side for side in means if len(side) > 1]
     sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in trained]
     test = t_test(float(means[0].mean() - means[1].mean()), sources, sum(sizes), "items (bootstrap) and seeds")
-    exact = None if changes is None else sign_flip_p(changes)
     return test if exact is None else replace(test, p=max(test.p, exact), changes=changes)
 
 
-def paired_bootstrap(
-    a: Sequence[Items], b: Sequence[Items], resamples: int = 2000, seed: int = 0, *, level: float = 0.95
+def _bootstrap_test(
+    a: SampledScores, b: SampledScores, exact: float | None, changes: Scores | None, *, normal: bool
 ) -> PairedTest:
+    from scipy.stats import norm
+
+    sizes = [runs[0].n for runs in a.items]
+    differences = (a.samples - b.samples).mean(axis=0)
+    skipped = int(np.isnan(differences).sum())
+    differences = differences[~np.isnan(differences)]
+    difference = float(np.round((a.points[0] - b.points[0]).mean(), DECIMALS))
+    # The resamples are shifted so that their mean is the observed difference. For most metrics that is a hundredth of a standard error.
+    # But repeated items raise a V-measure, and many clusters raise it more than few: unshifted, two equally good designs would differ
+    # because of their numbers of clusters. A resample without a difference stays at zero, since the shift must not decide its sign.
+    shifted = np.round(differences - differences.mean() + difference, DECIMALS)
+    differences = np.where(np.abs(differences) < 10**-DECIMALS, 0.0, shifted)
+    error = float(differences.std(ddof=1))
+    effect = difference / error if error > 10**-DECIMALS else _effect_without_spread(difference)
+    bounds = partial(normal_interval if normal else difference_interval, differences, difference, len(sizes) * min(sizes))
+    bootstrap_p = float(2 * norm.sf(abs(effect))) if normal else counted_p(differences)
+    resampling = f"{'normal with the error of ' * normal}{len(differences)} resamples"
+    resampling += f", {skipped} more undefined" if skipped else ""
+    return PairedTest(
+        test=f"paired bootstrap over items (two-sided, {resampling})"
+        if exact is None
+        else f"exact sign-flip test over items (two-sided; interval: paired bootstrap, {resampling})",
+        n=sum(sizes),
+        unit="items",
+        difference=difference,
+        p=bootstrap_p if exact is None else exact,
+        effect=effect,
+        effect_name=_IN_STANDARD_ERRORS,
+        interval=bounds(0.95),
+        bounds=bounds,
+        least=0.0 if normal else 2 / (len(differences) + 1),
+        changes=None if exact is None else changes,
+    )
+
+
+def paired_bootstrap(a: Sequence[Items], b: Sequence[Items], resamples: int = _RESAMPLES, seed: int = 0) -> PairedTest:
     """Test of two designs on the items of their tasks; a[i] and b[i] are the items of task i.
 
     To compare many designs, call `SampledScores.draw` once for each design and `compare_on_items` for each pair. Raises ValueError if the
@@ -302,14 +405,12 @@ def paired_bootstrap(
     if len(a) != len(b) or not a:
         raise ValueError(f"Both designs need the same tasks, at least 1. One has {len(a)}, the other {len(b)}.")
     for index, (items_a, items_b) in enumerate(zip(a, b, strict=True)):
-        if (items_a.metric, items_a.n) != (items_b.metric, items_b.n):
-            difference = f"{items_a.metric} of {items_a.n} items, and {items_b.metric} of {items_b.n} items"
-            raise ValueError(f"Task {index} is not the same for both designs: {difference}.")
-        gold = METRICS[items_a.metric].given
-        if gold is not None and not np.array_equal(items_a.columns[gold], items_b.columns[gold]):
-            raise ValueError(f"Task {index} is not the same for both designs: their columns {gold} differ.")
+        gold = METRICS[items_a.metric].gold
+        is_paired = (items_a.metric, items_a.n) == (items_b.metric, items_b.n)
+        if not is_paired or (gold and not np.array_equal(items_a.columns[gold], items_b.columns[gold])):
+            raise ValueError(f"Task {index} does not have the same items, metric and gold values for both designs.")
     sides = (SampledScores.draw([[items] for items in side], resamples, seed) for side in (a, b))
-    return compare_on_items(*sides, level=level)
+    return compare_on_items(*sides)
 
 
 def task_changes(a: Sequence[Sequence[Items]], b: Sequence[Sequence[Items]]) -> Scores | None:
@@ -359,105 +460,64 @@ def sign_flip_p(changes: ArrayLike) -> float | None:
     return float(min(1.0, share[as_far].sum()))
 
 
-def bootstrap_tasks(tasks: Sequence[Items], resamples: int = 2000, seed: int = 0) -> Scores:
-    """Scores of one design on resamples of each task's items, of shape (task, resample).
-
-    Task i uses child i of the seed: its draws do not depend on the other tasks, and are the same for every design.
-    """
-    seeds = np.random.SeedSequence(seed).spawn(len(tasks))
-    return np.stack([bootstrap(items, resamples, child) for items, child in zip(tasks, seeds, strict=True)])
+def counted_p(differences: Scores) -> float:
+    """Two-sided p of bootstrapped differences: twice the share on the smaller side of zero. One is added to both counts."""
+    fewer = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
+    return min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
 
 
-def difference_test(
-    samples_a: ArrayLike,
-    samples_b: ArrayLike,
-    point_a: ArrayLike,
-    point_b: ArrayLike,
-    n: int,
-    *,
-    level: float = 0.95,
-    normal: bool = False,
-    smallest: int | None = None,
-    changes: Scores | None = None,
-) -> PairedTest:
-    """Test of the difference a - b, averaged over the tasks, from paired bootstrap samples.
+def t_test(difference: float, sources: Sequence[VarianceSource], n: int, units: str) -> PairedTest:
+    """t of a difference whose variance is the sum of several. n: number of items. units: names the sources in the name of the test."""
+    from scipy.stats import t
 
-    Samples have the shape (task, resample): `bootstrap_tasks` makes them, with the same seed for a and b. Points are the scores on the
-    items, of shape (task,). n is the total number of items. `changes` are the amounts that the items add to the difference
-    (`task_changes`).
+    difference, (error, freedom) = round(difference, DECIMALS), standard_error(sources)
 
-    - p comes from `sign_flip_p` if there are `changes` and their sums can be counted. Otherwise it comes from the bootstrap. With d the
-      differences on m resamples, shifted to have the observed mean, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) / (m + 1), at most 1 (Davison
-      and Hinkley, 1997, 4.2). If few items differ, this p is too small: for 4 items that differ, all in one direction, it is 0.04 instead
-      of 0.125.
-    - With `normal`, the bootstrap's p is 2 P(Z >= |effect|) for a standard normal Z, and the interval is normal too. Such a p can be as
-      small as needed. It is for families of very many pairs, where a counted p would take a hundred thousand resamples.
-    - The effect is the difference divided by its standard error (the standard deviation of d). It is infinite if all resamples have the
-      same difference and it is not zero.
+    def bounds(level: float) -> Bounds:
+        # without any variance: a bound on what this many items did not show
+        half = float(error * t.ppf((1 + level) / 2, freedom)) if error else unseen(n, level) * (2 * abs(difference) or 1.0)
+        return difference - half, difference + half
 
-    A resample is left out if the score of a task is undefined on it; the test's name says how many. Raises ValueError if shapes do not
-    match, or if fewer than 2 resamples are left.
-    """
-    from scipy.stats import norm
-
-    table_a, table_b, scores_a, scores_b = (
-        np.asarray(values, dtype=np.float64) for values in (samples_a, samples_b, point_a, point_b)
-    )
-    if table_a.ndim != 2 or table_a.shape != table_b.shape:
-        raise ValueError(f"Samples need the same shape (task, resample), not {table_a.shape} and {table_b.shape}.")
-    if scores_a.shape != table_a.shape[:1] or scores_b.shape != scores_a.shape:
-        raise ValueError(
-            f"Points need the shape ({len(table_a)},), one score for each task, not {scores_a.shape} and {scores_b.shape}."
-        )
-    differences = (table_a - table_b).mean(axis=0)
-    skipped = undefined(differences)
-    differences = differences[~np.isnan(differences)]
-    if len(differences) < 2:
-        raise ValueError(
-            f"A bootstrap test needs at least 2 resamples on which all tasks have a score. Here are {len(differences)}."
-        )
-    difference = float(np.round((scores_a - scores_b).mean(), DECIMALS))
-    # The resamples are shifted so that their mean is the observed difference. For most metrics that is a hundredth of a standard error.
-    # But repeated items raise a V-measure, and many clusters raise it more than few: unshifted, two equally good designs would differ
-    # because of their numbers of clusters. A resample without a difference stays at zero, since the shift must not decide its sign.
-    shifted = np.round(differences - differences.mean() + difference, DECIMALS)
-    differences = np.where(np.abs(differences) < 10**-DECIMALS, 0.0, shifted)
-    error = float(differences.std(ddof=1))
-    effect = difference / error if error > 10**-DECIMALS else _effect_without_spread(difference)
-    fewest = len(table_a) * (smallest or n // len(table_a))
-    bounds = partial(normal_interval if normal else difference_interval, differences, difference, fewest)
-    exact = None if changes is None else sign_flip_p(changes)
-    p = exact if exact is not None else float(2 * norm.sf(abs(effect))) if normal else counted_p(differences)
-    resampling = f"{'normal with the error of ' * normal}{len(differences)} resamples"
-    resampling += f", {skipped} more undefined" if skipped else ""
     return PairedTest(
-        test=f"paired bootstrap over items (two-sided, {resampling})"
-        if exact is None
-        else f"exact sign-flip test over items (two-sided; interval: paired bootstrap, {resampling})",
+        test=f"t over {units}",
         n=n,
         unit="items",
         difference=difference,
-        p=p,
-        p_holm=None,
-        effect=effect,
+        p=_p_of_t(difference, error, freedom),
+        effect=difference / error if error else _effect_without_spread(difference),
         effect_name=_IN_STANDARD_ERRORS,
-        interval=bounds(level),
-        level=level,
+        interval=bounds(0.95),
         bounds=bounds,
-        least=0.0 if normal else 2 / (len(differences) + 1),
-        changes=None if exact is None else changes,
     )
+
+
+def standard_error(sources: Sequence[VarianceSource]) -> tuple[float, float]:
+    """The standard error of a difference whose variance is the sum of several, and its degrees of freedom (Satterthwaite, 1946).
+
+    Without any variance the error is 0. Means of equal scores differ in their last bits, so this is not an exact 0.
+    """
+    variance = sum(part for part, _ in sources)
+    if variance <= NO_WIDTH**2:
+        return 0.0, 1.0
+    return float(np.sqrt(variance)), variance**2 / sum(part**2 / freedom for part, freedom in sources)
+
+
+def _p_of_t(difference: float, error: float, freedom: float) -> float:
+    from scipy.stats import t
+
+    return float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
+
+
+def _effect_without_spread(difference: float) -> float:
+    return float(np.copysign(np.inf, difference)) if difference else 0.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction, in the given order: the k-th smallest of m p-values is multiplied by m - k + 1, at most 1.
 
     The order of the p-values stays: a corrected p is never below the corrected p of a smaller p-value (Holm, 1979). The correction
-    limits the chance of any false positive, also if the tests depend on each other. Raises ValueError for a p outside 0..1.
+    limits the chance of any false positive, also if the tests depend on each other.
     """
     p = np.asarray(p_values, dtype=np.float64)
-    if not ((p >= 0) & (p <= 1)).all():
-        raise ValueError(f"A p-value must be between 0 and 1, but these were given: {', '.join(map(str, p_values))}.")
     order = np.argsort(p, kind="stable")
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
@@ -486,131 +546,10 @@ def with_holm(tests: Sequence[PairedTest], level: float = SIGNIFICANT) -> list[P
     return family
 
 
-def fewest_tasks(comparisons: int = 1, level: float = 0.05) -> int:
+def fewest_tasks(comparisons: int = 1, level: float = SIGNIFICANT) -> int:
     """The number of tasks from which a family of signed-rank tests can have a significant one. For a single test it is 6.
 
     It is the smallest n with comparisons x 2/2^n < level. The smallest p of n tasks is 2/2^n, and Holm's first step multiplies it by the
     number of comparisons.
     """
     return next(n for n in count(1) if comparisons * 2.0 ** (1 - n) < level)
-
-
-def sums_under_chance(ranks: NDArray[np.int64]) -> Scores:
-    """Distribution of the sum of the ranks with a plus sign, if both signs are equally likely: the share of each sum 0, 1, ...
-
-    It is counted rank by rank: each rank is in the sum or not (Streitberg and Roehmel, 1986). Ranks are whole numbers.
-    """
-    share = np.ones(1)
-    for rank in ranks:
-        share = (np.pad(share, (0, rank)) + np.pad(share, (rank, 0))) / 2
-    return share
-
-
-def _task_differences(a: ArrayLike, b: ArrayLike) -> Scores:
-    """The difference a - b on each task. Raises ValueError if the scores are not paired, not finite or too few."""
-    scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if scores_a.ndim != 1 or scores_a.shape != scores_b.shape:
-        raise ValueError(f"Both designs need one score for each task, not shapes {scores_a.shape} and {scores_b.shape}.")
-    if not (np.isfinite(scores_a).all() and np.isfinite(scores_b).all()):
-        raise ValueError("A score is nan or infinite: leave that task out for both designs.")
-    if len(scores_a) < FEWEST_TASKS:
-        raise ValueError(
-            f"The Wilcoxon signed-rank test needs at least {FEWEST_TASKS} tasks, not {len(scores_a)}: with 5 tasks the smallest "
-            "two-sided p is 0.0625, so no difference can be significant at 0.05. Add tasks, or use paired_bootstrap: it tests the "
-            "difference on these tasks only."
-        )
-    return np.round(scores_a - scores_b, DECIMALS)
-
-
-_COUNTED = 500  # differences whose signs are counted exactly
-
-
-def _signed_rank(nonzero: Scores) -> tuple[float, float]:
-    """Two-sided p of the signed-rank test, and the matched rank-biserial correlation.
-
-    There are 2^m ways to set the m signs. p is twice the share of those with a W+ at least as extreme as the observed one. scipy's exact
-    count assumes the ranks 1..m, which is wrong with ties, so this is our own count. It uses doubled ranks: they are integers, also for
-    ties. A count for thousands takes minutes, so above 500 differences W+ is taken as normal, with the variance of these ranks.
-    """
-    from scipy.stats import norm, rankdata
-
-    if not len(nonzero):
-        return 1.0, 0.0
-    doubled = np.rint(2 * rankdata(np.abs(nonzero))).astype(np.int64)
-    effect = float((doubled * np.sign(nonzero)).sum() / doubled.sum())
-    if len(nonzero) > _COUNTED:
-        z = (doubled * np.sign(nonzero)).sum() / np.sqrt((doubled.astype(np.float64) ** 2).sum())
-        return float(2 * norm.sf(abs(z))), effect
-    share = sums_under_chance(doubled)  # share[w]: the share of sign patterns in which twice W+ is w
-    observed = doubled[nonzero > 0].sum()
-    p = 2 * min(share[: observed + 1].sum(), share[observed:].sum())
-    return float(min(1.0, p)), effect
-
-
-def counted_p(differences: Scores) -> float:
-    """Two-sided p of bootstrapped differences: twice the share on the smaller side of zero. One is added to both counts."""
-    fewer = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
-    return min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
-
-
-def t_test(difference: float, sources: Sequence[VarianceSource], n: int, units: str) -> PairedTest:
-    """t of a difference whose variance is the sum of several. n: number of items. units: names the sources in the name of the test."""
-    from scipy.stats import t
-
-    difference, (error, freedom) = round(difference, DECIMALS), standard_error(sources)
-
-    def bounds(level: float) -> Bounds:
-        # without any variance: a bound on what this many items did not show
-        half = float(error * t.ppf((1 + level) / 2, freedom)) if error else unseen(n, level) * (2 * abs(difference) or 1.0)
-        return difference - half, difference + half
-
-    return PairedTest(
-        test=f"t over {units}", n=n, unit="items", difference=difference, p=_p_of_t(difference, error, freedom), p_holm=None,
-        effect=difference / error if error else _effect_without_spread(difference), effect_name=_IN_STANDARD_ERRORS,
-        interval=bounds(0.95), level=0.95, bounds=bounds,
-    )  # fmt: skip
-
-
-def standard_error(sources: Sequence[VarianceSource]) -> tuple[float, float]:
-    """The standard error of a difference whose variance is the sum of several, and its degrees of freedom (Satterthwaite, 1946).
-
-    Without any variance the error is 0. Means of equal scores differ in their last bits, so this is not an exact 0.
-    """
-    variance = sum(part for part, _ in sources)
-    if variance <= NO_WIDTH**2:
-        return 0.0, 1.0
-    return float(np.sqrt(variance)), variance**2 / sum(part**2 / freedom for part, freedom in sources)
-
-
-def _p_of_t(difference: float, error: float, freedom: float) -> float:
-    from scipy.stats import t
-
-    return float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
-
-
-def _effect_without_spread(difference: float) -> float:
-    return float(np.copysign(np.inf, difference)) if difference else 0.0
-
-
-def _seeds_differ(table: Scores) -> bool:
-    return table.ndim == 2 and bool(np.ptp(table, axis=0).round(DECIMALS).any())
-
-
-def _check_seeds(tables: Sequence[Scores]) -> None:
-    shapes = " and ".join(str(table.shape) for table in tables)
-    if any(table.ndim not in (1, 2) for table in tables) or tables[0].shape[-1] != tables[1].shape[-1]:
-        raise ValueError(f"Designs need scores (seed, task), or (task,) untrained, on the same tasks, not shapes {shapes}.")
-    if all(table.ndim == 1 for table in tables):
-        raise ValueError("Neither design has seeds: compare them with wilcoxon.")
-    if not all(np.isfinite(table).all() for table in tables):
-        raise ValueError("A score is nan or infinite: leave that task out for both designs.")
-    for table in (table for table in tables if table.ndim == 2):
-        if len(table) < 2:
-            raise ValueError(
-                "One seed: the variance of training cannot be separated from the difference of designs. Train with more "
-                "seeds, best 3 or more, or ask wilcoxon or paired_bootstrap about these two embedders, not their designs."
-            )
-        if not _seeds_differ(table):
-            raise ValueError(
-                f"The {len(table)} seeds score the same on every task: a seed that changes nothing is not a replicate."
-            )

@@ -1,7 +1,7 @@
 """Ratios: scores that are a sum over sentences divided by another sum over sentences, such as accuracy and F1.
 
-Accuracy is correct words / words. The F1 of entities is 2 x found / (given + predicted). Words of one sentence depend on each other, so
-a bootstrap draws whole sentences (Efron and Tibshirani, 1993).
+Accuracy is correct words / words. The F1 of entities is 2 x correct / (gold + predicted). Words of a sentence depend on each other, so
+the bootstrap draws whole sentences (Efron and Tibshirani, 1993).
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from jaxtyping import Float
 
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
-from unmask.statistics.bootstrap import interval
+from unmask.statistics.bootstrap import drawn_indices, interval, ratio
 from unmask.statistics.intervals import NO_WIDTH, difference_interval, unseen
 from unmask.statistics.paired import SIGNIFICANT, counted_p, sign_flip_p
 
 RESAMPLES = 2000
-_DRAWS_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +67,11 @@ class Difference:
 def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Difference:
     """Compare two ratios over the same sentences. Raises UnmaskError for fewer than two sentences.
 
-    Both are computed on the same draws. p comes from an exact sign-flip test if both have the same denominators (an accuracy, say) and
-    few enough differing sentences to count. Otherwise it comes from the bootstrap: twice the smaller share of draws on one side of zero,
-    draws of exactly zero on both sides, with one added to both counts (Davison and Hinkley, 1997). The interval of two shares always has a
-    width (`difference_interval`).
+    p is exact (`sign_flip_p`) if both have the same denominators, as an accuracy has, and few enough sentences differ. Otherwise it is
+    counted on the bootstrap (`counted_p`). The interval of two shares always has a width (`difference_interval`).
 
-    Of few sentences the bootstrap's interval is too narrow. So it is widened to contain 0 if p is 0.05 or more. If an exact p is
-    smaller but the interval contains 0 (of skewed differences, say), the bootstrap p is used.
+    With few sentences the bootstrap interval is too narrow, so it is widened to contain 0 if p is 0.05 or more. If an exact p is
+    smaller but the interval contains 0, as with skewed differences, the bootstrap p is used.
     """
     if len(first.above) != len(second.above) or len(first.above) < 2:
         counts = f"{len(first.above)} and {len(second.above)}"
@@ -92,16 +89,8 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
     return Difference(metric, first.value, second.value, observed, (low, high), p, n)
 
 
-def _resampled(ratio: Ratio, seed: int) -> NDArray[np.float64]:
+def _resampled(score: Ratio, seed: int) -> NDArray[np.float64]:
     """The score on each resample; nan for a resample with nothing to score."""
-    n = len(ratio.above)
-    random = np.random.default_rng(seed)
-    rows = max(1, _DRAWS_AT_ONCE // n)
-    parts = []
-    for start in range(0, RESAMPLES, rows):
-        indices = random.integers(n, size=(min(rows, RESAMPLES - start), n))
-        denominator = ratio.below[indices].sum(axis=1)
-        parts.append(
-            np.where(denominator > 0, ratio.above[indices].sum(axis=1) / np.where(denominator > 0, denominator, 1), np.nan)
-        )
-    return np.concatenate(parts)
+    columns = {"above": score.above, "below": score.below}
+    blocks = drawn_indices(len(score.above), RESAMPLES, np.random.default_rng(seed))
+    return np.concatenate([ratio(columns, indices) for indices in blocks])

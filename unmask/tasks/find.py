@@ -134,7 +134,7 @@ def _stated_kind(folder: TaskFolder, name: str) -> TaskKind | None:
 
 def recognised_kind(folder: TaskFolder) -> TaskKind:
     """The kind whose files and columns a folder has."""
-    kinds = sorted(KINDS.values(), key=lambda kind: kind.tried)
+    kinds = sorted(KINDS.values(), key=lambda kind: kind.order)
     for kind in kinds:
         if kind.recognises(folder):
             return kind

@@ -12,9 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from unmask.errors import UnmaskError, first_problem
 from unmask.io import rows as rows_of
 from unmask.io.files import inside
-from unmask.io.rows import Row, read_rows
-from unmask.tasks import columns
-from unmask.tasks.columns import read_columns
+from unmask.io.rows import read_rows
 
 
 class TaskFile(BaseModel):
@@ -86,16 +84,6 @@ class TaskFolder:
                 f"'{self.path}' for its test file, another file of it, or '{self.main_file}:clustering' to cluster labelled texts."
             )
         return train
-
-    def labelled_texts(self, file: Path) -> list[Row]:
-        """Rows of `text` and `label`, whatever the file calls these columns."""
-        names = {"text": self.settings.text, "label": self.settings.label}
-        return read_columns(file, {"text": columns.text, "label": columns.label}, names)
-
-    @property
-    def has_labelled_texts(self) -> bool:
-        """Whether the main file has a text and a label in each row."""
-        return {self.settings.text, self.settings.label} <= self.columns
 
 
 def open_folder(path: Path, split: str | None = None) -> TaskFolder:

@@ -30,13 +30,8 @@ def random_subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> li
     return [items[index] for index in np.sort(np.random.default_rng(seed).choice(len(items), limit, replace=False))]
 
 
-def first_drawn(table: Sequence[Row], size: int, seed: int, classes: Sequence[Hashable] | None = None) -> list[Row]:
-    """The first `size` rows of `drawn_order`."""
-    return [table[index] for index in drawn_order(len(table), seed, classes)[:size]]
-
-
 def drawn_order(count: int, seed: int, classes: Sequence[Hashable] | None = None) -> list[int]:
-    """Places of `count` items in an order that the seed draws.
+    """Indices of `count` items in an order that the seed draws.
 
     classes: the class of each item. One item of every class comes first; then the classes follow in proportion to their sizes. So
     every beginning of the order that has room for all classes holds all of them.
@@ -53,7 +48,7 @@ def drawn_order(count: int, seed: int, classes: Sequence[Hashable] | None = None
 
 
 def drawn_halves(count: int, seed: int, classes: Sequence[Hashable], *, odd_first: bool = False) -> tuple[list[int], list[int]]:
-    """Places of `count` items in two halves that a seed draws, each with half of every class.
+    """Indices of `count` items in two halves that a seed draws, each with half of every class.
 
     The odd item of a class goes to either half in turn; with `odd_first`, to the first half.
     """

@@ -1,48 +1,59 @@
-"""Sentences with a tag for each word, from jsonl or CoNLL files, with errors that name file and line."""
+"""Sentences with a tag for each word, from jsonl or CoNLL-U files, with errors that name file and line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from unmask.errors import UnmaskError
-from unmask.io.rows import field, read_rows
+from unmask.io.rows import read_rows
+from unmask.tasks import columns
 
-_WORD_ID = re.compile(r"\d+")
+READERS = (".jsonl", ".conllu")
+"""Endings of files of tagged sentences."""
 _OTHER_ID = re.compile(r"\d+-\d+|\d+\.\d+")  # a range of words written as one (1-2), or an empty node (1.1)
-_DOCUMENT = "-DOCSTART-"  # CoNLL-2003 parts its documents by such lines
 _COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # of CoNLL-U
+
+_Word = tuple[int, str, str]  # line, word, tag
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words and their tags; where: file and line, for errors."""
+    """Words and their tags."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     where: str = ""
+    """File and line, for errors."""
 
 
 def read_sentences(file: Path, tags: str | None = None, tokens: str | None = None) -> list[Sentence]:
-    """Read the tagged sentences of a file.
+    """Read the tagged sentences of a file. Raises UnmaskError with file, line and reason.
 
-    .jsonl: rows {tokens: [str], tags: [str]}, columns by name. .conllu: ten columns parted by tabs; by name, or by number from 1
-    (form and upos unless told otherwise). .conll: columns parted by white space; by number from 1, or from the end -1, -2 (the
-    first and the last unless told otherwise). In both, a blank line ends a sentence and a line that begins with `#` is a comment:
-    in .conll unless it has as many columns as the lines of words and a tag of theirs. Ranges (1-2) and empty nodes (1.1) of
-    CoNLL-U are skipped.
-    Raises UnmaskError with file, line and reason.
+    .jsonl: rows {tokens: [str], tags: [str]}. .conllu: the columns form and upos, without ranges (1-2) and empty nodes (1.1).
+    tags, tokens: names of other columns.
     """
     if not file.is_file():
         raise UnmaskError(f"There is no file '{file}'.")
     if file.suffix not in READERS:
         raise UnmaskError(f"'{file}': files of tagged sentences end with {', '.join(READERS)}, not '{file.suffix}'.")
+    read = _jsonl(file, tokens or "tokens", tags or "tags")
+    if file.suffix == ".conllu":
+        read = _conllu(file, tokens or "form", tags or "upos")
     try:
-        sentences = list(READERS[file.suffix](file, tokens, tags))
+        sentences = []
+        for line, words in read:
+            if not words:
+                raise UnmaskError(f"{file}, line {line}: a sentence without words.")
+            for number, word, tag in words:
+                if not word.strip() or not tag:
+                    raise UnmaskError(f"{file}, line {number}: an empty {'tag' if word.strip() else 'word'}.")
+            _, forms, labels = zip(*words, strict=True)
+            sentences.append(Sentence(forms, labels, f"{file}, line {line}"))
     except UnicodeDecodeError as error:
         raise UnmaskError(f"{file} is not UTF-8 text (byte {error.start}).") from error
     if not sentences:
@@ -51,114 +62,38 @@ def read_sentences(file: Path, tags: str | None = None, tokens: str | None = Non
 
 
 def sample(sentences: Sequence[Sentence], limit: int | None, seed: int) -> list[Sentence]:
-    """At most `limit` sentences, drawn by the seed, in their order. Raises UnmaskError for a limit below 1."""
-    if limit is not None and limit < 1:
-        raise UnmaskError(f"A limit of sentences is 1 or more, not {limit}.")
+    """At most `limit` sentences, drawn by the seed, in their order."""
     if limit is None or limit >= len(sentences):
         return list(sentences)
     indices = np.random.default_rng(seed).permutation(len(sentences))[:limit]
     return [sentences[index] for index in sorted(indices.tolist())]
 
 
-def _jsonl(file: Path, tokens: str | None, tags: str | None) -> Iterator[Sentence]:
+def _jsonl(file: Path, tokens: str, tags: str) -> Iterator[tuple[int, list[_Word]]]:
     for line, row in read_rows(file):
-        columns = (tokens or "tokens", tags or "tags")
-        words, labels = (_strings(file, line, field(file, line, row, name, list), name) for name in columns)
+        words, labels = (columns.texts(file, line, row, name) for name in (tokens, tags))
         if len(words) != len(labels):
             raise UnmaskError(f"{file}, line {line}: {len(words)} words, but {len(labels)} tags.")
-        yield _sentence(file, [(line, word, tag) for word, tag in zip(words, labels, strict=True)], line)
+        yield line, [(line, word, tag) for word, tag in zip(words, labels, strict=True)]
 
 
-def _strings(file: Path, line: int, values: list[object], column: str) -> list[str]:
-    for value in values:
-        if not isinstance(value, str):
-            raise UnmaskError(f"{file}, line {line}, column '{column}': expected strings, found {type(value).__name__}.")
-    return [str(value) for value in values]
-
-
-def _conllu(file: Path, tokens: str | None, tags: str | None) -> Iterator[Sentence]:
-    word_at, tag_at = (_number(file, name, _COLUMNS) for name in (tokens or "form", tags or "upos"))
-    for block in _blocks(file, lambda line: line.startswith("#")):
-        rows = []
-        for number, line in block:
-            cells = line.split("\t")
-            if _OTHER_ID.fullmatch(cells[0]):
-                continue
-            if len(cells) != len(_COLUMNS):
-                raise UnmaskError(
-                    f"{file}, line {number}: expected {len(_COLUMNS)} columns parted by tabs, found {len(cells)}."
-                )
-            if not _WORD_ID.fullmatch(cells[0]):
-                raise UnmaskError(f"{file}, line {number}: '{cells[0]}' is not the number of a word.")
-            rows.append((number, cells[word_at], cells[tag_at]))
-        if rows:
-            yield _sentence(file, rows, block[0][0])
-
-
-def _conll(file: Path, tokens: str | None, tags: str | None) -> Iterator[Sentence]:
-    word_at, tag_at = _number(file, tokens or "1", ()), _number(file, tags or "-1", ())
-    fewest = max(2, *(column + 1 if column >= 0 else -column for column in (word_at, tag_at)))
-    rows = [line.split() for block in _blocks(file, lambda line: line.startswith(("#", _DOCUMENT))) for _, line in block]
-    width = len(rows[0]) if rows else fewest
-    if width < fewest:
-        raise UnmaskError(f"'{file}': its first line of words has {width} columns, and {fewest} are needed.")
-    tag_set = {cells[tag_at] for cells in rows if len(cells) == width}
-
-    def comment(line: str) -> bool:
-        # "#" is a word as well, in tweets above all: such a line has as many columns as the others, and a tag of theirs
-        cells = line.split()
-        return line.startswith(_DOCUMENT) or (line.startswith("#") and (len(cells) != width or cells[tag_at] not in tag_set))
-
-    for block in _blocks(file, comment):
-        words = []
-        for number, line in block:
-            cells = line.split()
-            if len(cells) != width:
-                raise UnmaskError(f"{file}, line {number}: expected {width} columns as before, found {len(cells)}.")
-            words.append((number, cells[word_at], cells[tag_at]))
-        yield _sentence(file, words, block[0][0])
-
-
-def _number(file: Path, column: str, names: Sequence[str]) -> int:
-    """Where a column is: from its name, or from its number, 1 or more, or from the end -1 or less."""
-    if column in names:
-        return names.index(column)
-    try:
-        number = int(column)
-    except ValueError:
-        number = 0
-    if number == 0 or (names and not -len(names) <= number <= len(names)):
-        allowed = f", or {', '.join(names)}" if names else ""
-        raise UnmaskError(f"'{file}': '{column}' is no column; give its number from 1 (from the end: -1){allowed}.")
-    return number - 1 if number > 0 else number
-
-
-def _blocks(file: Path, comment: Callable[[str], bool]) -> Iterator[list[tuple[int, str]]]:
-    block: list[tuple[int, str]] = []
+def _conllu(file: Path, tokens: str, tags: str) -> Iterator[tuple[int, list[_Word]]]:
+    for name in (tokens, tags):
+        if name not in _COLUMNS:
+            raise UnmaskError(f"'{file}': '{name}' is not a column of CoNLL-U. Its columns are {', '.join(_COLUMNS)}.")
+    word_column, tag_column = _COLUMNS.index(tokens), _COLUMNS.index(tags)
+    first, words = 0, list[_Word]()
     with file.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            line = line.rstrip("\r\n")
-            if not line.strip():
-                if block:
-                    yield block
-                block = []
-            elif not comment(line):
-                block.append((number, line))
-    if block:
-        yield block
-
-
-def _sentence(file: Path, rows: Sequence[tuple[int, str, str]], line: int) -> Sentence:
-    if not rows:
-        raise UnmaskError(f"{file}, line {line}: a sentence without words.")
-    for number, word, tag in rows:
-        if not word.strip() or not tag:
-            raise UnmaskError(f"{file}, line {number}: an empty {'tag' if word.strip() else 'word'}.")
-    return Sentence(tuple(word for _, word, _ in rows), tuple(tag for _, _, tag in rows), f"{file}, line {line}")
-
-
-READERS: dict[str, Callable[[Path, str | None, str | None], Iterator[Sentence]]] = {
-    ".jsonl": _jsonl,
-    ".conll": _conll,
-    ".conllu": _conllu,
-}
+        for number, line in enumerate([*lines, ""], start=1):
+            cells = line.rstrip("\r\n").split("\t")
+            if not line.strip():  # a sentence ends
+                if words:
+                    yield first, words
+                words = []
+            elif not line.startswith("#") and not _OTHER_ID.fullmatch(cells[0]):
+                if len(cells) != len(_COLUMNS) or not cells[0].isdecimal():
+                    raise UnmaskError(
+                        f"{file}, line {number}: expected the number of a word and {len(_COLUMNS) - 1} columns parted by tabs."
+                    )
+                first = first if words else number
+                words.append((number, cells[word_column], cells[tag_column]))

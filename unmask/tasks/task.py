@@ -12,15 +12,14 @@ from unmask.tasks.kinds.kind import Data, TextsAndPairs
 
 @dataclass(frozen=True)
 class LocalTask:
-    """A folder of labelled data, read and checked.
-
-    kind: a name of KINDS. data: rows by part ("test", and "train" for classification; "corpus", "queries", "qrels" for retrieval),
-    with the columns of the kind, whatever the files call them.
-    """
+    """A folder of labelled data, read and checked."""
 
     name: str
     kind: str
+    """A name of KINDS."""
     data: Data = field(repr=False)
+    """Rows by part ("test", and "train" for classification; "corpus", "queries", "qrels" for retrieval), with the columns of the kind,
+    whatever the files call them."""
     seed: int = 0
     instruction: str | None = None
 
@@ -37,34 +36,45 @@ class LocalTask:
 
     @property
     def texts_and_pairs(self) -> TextsAndPairs:
-        """The texts that are scored, documents included, and the places of those that are compared with each other."""
+        """The texts that are scored, documents included, and the indices of those that are compared with each other."""
         return KINDS[self.kind].texts_and_pairs(self.data)
+
+    def subset(self, size: int) -> LocalTask:
+        """The task on its first `size` items in an order that its seed draws, or the task itself if it has no more.
+
+        Every class of the task is in each subset, so a subset has at least as many items as there are classes. Classification keeps its
+        training texts. Retrieval keeps the documents that are relevant to its queries, and ten others for each query: the task grows with
+        its items, so small subsets are easier than large ones, equally for all designs.
+        """
+        kind = KINDS[self.kind]
+        size = max(size, kind.number_of_classes(self.data))
+        if size >= self.size:
+            return self
+        return replace(self, name=f"{self.name}@{size}", data=kind.first_items(self.data, size, self.seed))
+
+    def halves(self) -> tuple[LocalTask, LocalTask]:
+        """The task on two halves of its items: one to choose a design on, and one to estimate the score of the chosen design."""
+        chosen_on, held_out = KINDS[self.kind].halves(self.data, self.seed)
+        return (
+            replace(self, name=f"{self.name}/chosen-on", data=chosen_on),
+            replace(self, name=f"{self.name}/held-out", data=held_out),
+        )
 
 
 @dataclass(frozen=True)
 class MtebTask:
-    """A task of mteb by name. Its data come from the hub, at the revision that mteb pins.
-
-    metric: mteb's main score. splits, subsets: what it is scored on (none: all of mteb's splits, all English subsets). revision: of
-    the data, with subsets and splits where there is a choice. limit: it is scored on this number of its items only.
-    """
+    """A task of mteb by name. Its data come from the hub, at the revision that mteb pins."""
 
     name: str
     kind: str
     revision: str
+    """Of the data, with subsets and splits where there is a choice."""
     metric: str = ""
+    """mteb's main score."""
     splits: tuple[str, ...] = ()
+    """What it is scored on; none: all of mteb's splits."""
     subsets: tuple[str, ...] = ()
-    limit: int | None = None
-
-    def limited(self, size: int) -> MtebTask:
-        """The task on this number of its items, which is another task with other scores."""
-        return replace(self, name=f"{self.name}@{size}", revision=f"{self.revision}@{size}", limit=size)
-
-    @property
-    def in_mteb(self) -> str:
-        """What mteb calls the task."""
-        return self.name if self.limit is None else self.name.removesuffix(f"@{self.limit}")
+    """What it is scored on; none: all English subsets."""
 
 
 Task = LocalTask | MtebTask

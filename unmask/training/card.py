@@ -13,26 +13,18 @@ from unmask.io.files import atomic
 from unmask.io.terminal import say
 from unmask.runs import runs
 from unmask.training.recipe import Recipe
-from unmask.training.records import ModelRecord, StageData, TeacherRecord, TrainingResult, TrainingRun
+from unmask.training.records import StageData, TrainingResult, TrainingRun
 
 _ROWS = 12  # of a curve
 
 
 def write_card(recipe: Recipe, run: TrainingRun) -> None:
-    """Write README.md (and the curves as a picture) into a trained embedder's folder, from the record of the run.
-
-    A card that was edited since is kept.
-    """
+    """Write README.md into a trained embedder's folder, from the record of the run. A card that was edited since is kept."""
     record = runs.read_result(run.folder, TrainingResult)
     if record is None:
         return
-    curves = _curves(run.folder)
-    picture = run.result / "training.png"
-    if not picture.is_file():  # a result that is made again comes without one
-        with atomic(picture) as scratch:
-            draw_curves(curves, scratch)
     plain = "UnmaskModule" not in (run.result / "modules.json").read_text(encoding="utf-8")
-    text, file = card(recipe, record, curves, plain).encode(), run.result / "README.md"
+    text, file = card(recipe, record, _curves(run.folder), plain).encode(), run.result / "README.md"
     digest = hashlib.sha256(text).hexdigest()
     if file.is_file() and record.card:
         if record.card == digest:
@@ -45,28 +37,20 @@ def write_card(recipe: Recipe, run: TrainingRun) -> None:
         scratch.write_bytes(text)
 
 
-def checkpoint_was_chosen(folder: Path) -> bool:
-    """Whether scores chose a checkpoint of a run whose stages are still there."""
-    return _chose(_curves(folder))
+def chose_checkpoint(folder: Path) -> bool:
+    """Whether scores chose a checkpoint of a run whose stages are still there: a stage was scored at several steps."""
+    return any(len({entry["step"] for entry in log if "eval_score" in entry}) > 1 for log in _curves(folder).values())
 
 
 def _curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The logs of a run's finished stages."""
-    return {stage.name: _log(stage / "log.json") for stage in stage_folders(folder)}
-
-
-def _log(file: Path) -> list[dict[str, Any]]:
-    """The log of a stage; an empty one if the file was damaged."""
-    try:
-        return list(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError:
-        warnings.warn(f"'{file}' is damaged, so the card has no curve of this stage.", stacklevel=2)
-        return []
-
-
-def stage_folders(folder: Path) -> list[Path]:
-    """Folders of a run's finished stages, in order. None if they were removed: a finished run does not need them."""
-    return [file.parent for file in sorted((folder / "stages").glob("*/log.json"))]
+    """The logs of a run's finished stages; none if they were removed, since a finished run does not need them."""
+    curves = {}
+    for file in sorted((folder / "stages").glob("*/log.json")):
+        try:
+            curves[file.parent.name] = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            warnings.warn(f"'{file}' is damaged, so the card has no curve of this stage.", stacklevel=2)
+    return curves
 
 
 def card(recipe: Recipe, record: TrainingResult, curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:
@@ -85,11 +69,13 @@ def card(recipe: Recipe, record: TrainingResult, curves: dict[str, list[dict[str
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
         "These tasks chose the best checkpoint, so they flatter it.\n" if record.chosen else "",
         _gain(record.gain) if record.gain else "",
-        _teacher(record.base.teacher) if record.base.teacher else "",
+        f"Teacher: `{teacher.model}`, weights {teacher.weights}{f', read by `{teacher.design}`' if teacher.design else ''}.\n"
+        if (teacher := record.base.teacher)
+        else "",
         "## Data\n",
         "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
         "\nTexts of the recipe's tasks stayed in the training data.\n" if record.kept_leaks else "",
-        "\n## Training\n![loss](training.png)\n",
+        "\n## Training\n",
         *(_curve(name, log) for name, log in curves.items()),
         "## Trainable parameters\n",
         "\n".join(f"- {stage}: {sum(kinds.values()):,}" for stage, kinds in record.trains.items()),
@@ -99,19 +85,6 @@ def card(recipe: Recipe, record: TrainingResult, curves: dict[str, list[dict[str
         + ".\n",
     ]
     return "\n".join(part for part in parts if part)
-
-
-def _chose(curves: dict[str, list[dict[str, Any]]]) -> bool:
-    """Whether a stage was scored at several steps, so that there was a checkpoint to choose."""
-    return any(len({entry["step"] for entry in log if "eval_score" in entry}) > 1 for log in curves.values())
-
-
-def _model(model: ModelRecord) -> str:
-    return f"`{model.model}`, weights {model.weights}"
-
-
-def _teacher(teacher: TeacherRecord) -> str:
-    return f"Teacher: {_model(teacher)}{f', read by `{teacher.design}`' if teacher.design else ''}.\n"
 
 
 def _gain(gain: TrainingGain) -> str:
@@ -148,21 +121,3 @@ def _curve(name: str, log: list[dict[str, Any]]) -> str:
     scores = "\n".join(f"| {entry['step']} | {100 * entry['eval_score']:.2f} |" for entry in log if "eval_score" in entry)
     table = f"### {name}\n\n| step | loss |\n|--:|--:|\n{rows}\n"
     return table + (f"\n| step | mean score |\n|--:|--:|\n{scores}\n" if scores else "")
-
-
-def draw_curves(curves: dict[str, list[dict[str, Any]]], file: Path) -> None:
-    """Loss (and mean score, where tasks were watched) of each stage over its steps, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5 * max(1, len(curves)), 3.2), layout="constrained")
-    for number, (name, log) in enumerate(curves.items(), start=1):
-        axes = figure.add_subplot(1, len(curves), number)
-        losses = [(entry["step"], entry["loss"]) for entry in log if "loss" in entry]
-        axes.plot(*zip(*losses, strict=True), color="tab:blue", linewidth=1.2)
-        axes.set(title=name, xlabel="step", ylabel="loss")
-        axes.grid(alpha=0.3)
-        if scores := [(entry["step"], 100 * entry["eval_score"]) for entry in log if "eval_score" in entry]:
-            score_axes = axes.twinx()
-            score_axes.plot(*zip(*scores, strict=True), color="tab:orange", marker="o", markersize=3, linewidth=1)
-            score_axes.set_ylabel("mean score x 100", color="tab:orange")
-    figure.savefig(file, dpi=110, format="png")

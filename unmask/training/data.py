@@ -7,9 +7,10 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field
 from unmask.tasks import columns as task_columns
-from unmask.training.sources import open_source, refuse_split, titled_documents
+from unmask.training.sources import open_source, refuse_split
 from unmask.training.text_keys import Positives, several_positives, text_key
 
 # an anchor's column -> the columns that may hold its positive, the likeliest first
@@ -31,62 +32,17 @@ PARTNERS: Final[dict[str, tuple[str, ...]]] = {
 }
 _ROLES: Final = ("text", "label", "anchor", "positive", "negative", "negatives")
 
-# Words in the name of a column, or values of it, that say whether or how much the texts of a pair match. A column of pairs that has them
-# turns some rows into the opposite of training pairs.
-_VERDICT_NAMES: Final = frozenset(
-    (
-        "label",
-        "labels",
-        "gold",
-        "score",
-        "scores",
-        "similarity",
-        "relatedness",
-        "entailment",
-        "contradiction",
-        "duplicate",
-        "paraphrase",
-        "relevance",
-        "relevant",
-        "rating",
-        "grade",
-        "judgment",
-        "judgement",
-        "match",
-        "correct",
-        "equivalent",
-        "equivalence",
-        "verdict",
-        "stance",
-        "quality",
-        "answerable",
-        "impossible",
-        "target",
-        "class",
-    )
+# Words in the name of a column, or values of it, that say whether or how much the texts of a pair match. Such a column turns some rows
+# into the opposite of training pairs.
+_VERDICT_NAME: Final = re.compile(
+    "labels?|gold|scores?|similarity|relatedness|entailment|contradiction|duplicate|paraphrase|relevance|relevant|rating|grade|judge?ment|"
+    "match|correct|equivalen(t|ce)|verdict|stance|quality|answerable|impossible|target|class"
 )
-_VERDICT_VALUES: Final = frozenset(
-    (
-        "entailment",
-        "contradiction",
-        "neutral",
-        "not_entailment",
-        "duplicate",
-        "not_duplicate",
-        "paraphrase",
-        "not_paraphrase",
-        "supports",
-        "support",
-        "refutes",
-        "refute",
-        "yes",
-        "no",
-        "true",
-        "false",
-    )
+_VERDICT_VALUE: Final = re.compile(
+    "((not_)?(entailment|duplicate|paraphrase))|contradiction|neutral|supports?|refutes?|yes|no|true|false"
 )
 _NEGATIVE_NAME: Final = re.compile(r"(?:^|[^a-z])(?:neg|negs|negative|negatives)(?![a-z])|[Nn]eg(?:ative)?s?$")
-_FEW, _SHORT = 20, 40  # a column that names classes has few different texts, and short ones
+_FEW, _SHORT = 20, 40  # a column of classes has few distinct values, and short ones
 
 Value = str | int | float | bool
 
@@ -103,24 +59,24 @@ Condition = Value | tuple[Value, ...] | AtLeast
 
 
 class DataSource(BaseModel):
-    """One [data.NAME] table of a recipe: where rows come from, which rows to use, and what their columns mean.
-
-    path: a file (jsonl, json, parquet, feather, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG],
-    starter:reference, starter:pairs or starter:labels. columns: from our name of a column to the file's name. split: of the hub, or of
-    a folder's judgements. where: use only rows in which these columns have a value, one of several values, or at least a number.
-    negatives: most negatives of an example; if not given, all columns, or one of a list or of other labels.
-    """
+    """One [data.NAME] table of a recipe: where rows come from, which rows to use, and what their columns mean."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str
+    """A file (jsonl, json, parquet, feather, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG], starter:reference,
+    starter:pairs or starter:labels."""
     columns: dict[str, str] = {}
+    """Our name of a column -> the file's name."""
     split: str = "train"
+    """Of a hub data set, or of a folder's relevance judgements."""
     instruction: str | None = None
     document_instruction: str | None = None
     limit: int | None = Field(default=None, ge=1)
     where: dict[str, Condition] = {}
+    """Use only rows in which these columns have a value, one of several values, or at least a number."""
     negatives: int | None = Field(default=None, ge=0)
+    """Most negatives of an example. By default all columns, or one of a list or of other labels."""
 
     @field_validator("columns")
     @classmethod
@@ -128,9 +84,9 @@ class DataSource(BaseModel):
         for role in columns:
             if role not in _ROLES and not role.startswith("negative_"):
                 raise ValueError(f"'{role}' is none of {', '.join(_ROLES)}, negative_1, negative_2 and so on")
-        unread = columns.keys() - {"text", "label"}
-        if "label" in columns and unread:
-            raise ValueError(f"a label goes with a text, and not with {', '.join(sorted(unread))}: name text and label only")
+        others = columns.keys() - {"text", "label"}
+        if "label" in columns and others:
+            raise ValueError(f"a label goes with a text, and not with {', '.join(sorted(others))}: name text and label only")
         return columns
 
 
@@ -138,7 +94,7 @@ class DataSource(BaseModel):
 class Example:
     """One sentence (1 text) or one pair (anchor, positive, negatives).
 
-    row: its line in the file. classes: the class of each text, by its number; empty without labels.
+    row: its line in the file. classes: the class of each text, as an index; empty without labels.
     """
 
     row: int
@@ -148,33 +104,101 @@ class Example:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Examples of one source, checked.
+    """Checked examples of one source.
 
-    revision: hash of their texts and classes. skipped: reason -> rows left out. positives: of the anchors of pairs that have several, all
-    that the source names, also in rows that are not among the examples. plain: of the documents with a title of a folder, the key of title
-    and text -> the key of the text. unread: columns of the file that nothing was read from.
+    skipped: reason -> rows left out. positives: for anchors with several positives, all that the source names, also in rows that are not
+    among the examples. unread: columns of the file that nothing was read from.
     """
 
     name: str
-    kind: Literal["sentences", "pairs"]
     columns: tuple[str, ...]
     examples: list[Example]
     source: DataSource
-    revision: str
     skipped: dict[str, int]
     positives: Positives = dataclass_field(default_factory=dict)
-    plain: Mapping[str, str] = dataclass_field(default_factory=dict)
     unread: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Literal["sentences", "pairs"]:
+        """Whether an example is one text or a pair, possibly with negatives."""
+        return "sentences" if self.columns == ("text",) else "pairs"
+
+    @property
+    def summary(self) -> str:
+        """Number of examples, rows left out and columns not read, in one line."""
+        left_out = "".join(f", {count} {reason} left out" for reason, count in self.skipped.items())
+        unread = f" (columns not read: {', '.join(self.unread)})" if self.unread else ""
+        return f"{self.name}: {len(self.examples)} {self.kind}{left_out}{unread}"
+
+    @cached_property
+    def revision(self) -> str:
+        """A hash of the columns and of all texts in order, with their classes if they have some; 16 hex digits."""
+        classes = [example.classes for example in self.examples if example.classes]
+        content = (self.columns, [example.texts for example in self.examples], *([classes] if classes else []))
+        return hashlib.sha256(repr(content).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class _Roles:
-    """The columns of anchor, positive and negatives. listed: the negatives are one column that holds a list."""
+class SourceTable:
+    """The rows of a source that `where` selects, with their lines, and with columns under our names."""
 
-    anchor: str
-    positive: str
-    negatives: tuple[str, ...] = ()
-    listed: bool = False
+    name: str
+    source: DataSource
+    seed: int
+    file: Path
+    rows: Sequence[tuple[int, Row]]
+
+    def text(self, line: int, row: Row, column: str) -> str:
+        """A text that is not empty. Raises UnmaskError with file and line."""
+        text = str(field(self.file, line, row, column))
+        if not text.strip():
+            raise UnmaskError(f"{self.file}, line {line}, column '{column}' is empty.")
+        return text
+
+    def texts(self, line: int, row: Row, column: str, empty: bool = False) -> list[str]:
+        """The text of a column as a list, or its list of texts. empty: allow empty texts."""
+        value: Any = field(self.file, line, row, column, (str, list))
+        texts = value if isinstance(value, list) else [value]
+        for text in texts:
+            if not isinstance(text, str):
+                raise UnmaskError(f"{self.file}, line {line}, column '{column}': expected texts, found {type(text).__name__}.")
+            if not empty and not text.strip():
+                raise UnmaskError(f"{self.file}, line {line}, column '{column}' is empty.")
+        return texts
+
+    def values(self, column: str) -> list[Any]:
+        """The values of a column that are not empty."""
+        return [row[column] for _, row in self.rows if row.get(column) not in (None, "")]
+
+    def unread(self, used: Iterable[str]) -> tuple[str, ...]:
+        """The columns that are neither used nor named in `where`, in the order of the file."""
+        names = dict.fromkeys(name for _, row in self.rows for name in row)
+        return tuple(name for name in names if name and name not in {*used, *self.source.where})
+
+    def data_set(
+        self,
+        columns: tuple[str, ...],
+        examples: Iterable[Example],
+        skipped: Mapping[str, int],
+        used: Iterable[str],
+        positives: Positives | None = None,
+    ) -> DataSet:
+        """A data set of at most `limit` of the examples, in the order of the file. used: the columns that they were read from."""
+        examples = list(examples)
+        if not examples:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+            raise UnmaskError(f"data set '{self.name}': all rows of {self.file} were left out: {reasons}.")
+        limit = self.source.limit
+        if limit is not None and limit < len(examples):
+            sample = random.Random(self.seed).sample(range(len(examples)), limit)
+            examples = [examples[index] for index in sorted(sample)]
+        return DataSet(self.name, columns, examples, self.source, dict(skipped), positives or {}, self.unread(used))
+
+
+def columns_of_pairs(negatives: int) -> tuple[str, ...]:
+    """The columns of pairs with this number of negatives."""
+    numbered = [f"negative_{number}" for number in range(1, negatives + 1)]
+    return ("anchor", "positive", *(["negative"] if negatives == 1 else numbered))
 
 
 def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -182,151 +206,67 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
 
     Empty and repeated texts are left out and counted. Raises UnmaskError with file and line for a row without text.
     """
-    file, table = read_table(source, root)
-    return sentences_of(name, source, file, table, seed)
-
-
-def sentences_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
-    """As `read_sentences`, of rows that are read."""
-    columns = _text_columns(file, source, table)
-    skipped: Counter[str] = Counter()
-    unique: dict[str, Example] = {}
-    for line, row in table:
-        for column in columns:
-            for text in _strings(file, line, row, column):
-                if not (text := text.strip()):
-                    skipped["empty"] += 1
-                elif text in unique:
-                    skipped["repeated"] += 1
-                else:
-                    unique[text] = Example(line, (text,))
-    dataset = data_set(name, "sentences", ("text",), list(unique.values()), source, seed, skipped, file)
-    return replace(dataset, unread=unread_columns(source, table, columns))
+    return _sentences(read_table(name, source, root, seed))
 
 
 def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """Pairs or triples of a source, one for each positive of an anchor.
 
     Left out and counted: anchors equal to their positive, repeated rows, rows without a positive or with too few negatives, and rows
-    with a negative that another row names as a positive of the same anchor. Raises UnmaskError with file and line for a text that is
-    missing, empty or not a string, for a negative equal to its positive, for a column that is named and not read, and for one that is not
-    named and may say that a pair does not match.
+    with a negative that is a positive of the same anchor. Raises UnmaskError with file and line for a text that is missing, empty or
+    not a string, for a column that the recipe names but does not need, and for an unread column that may change what a row means.
     """
-    file, table = read_table(source, root)
-    return pairs_of(name, source, file, table, seed)
-
-
-def pairs_of(
-    name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int, *, as_matches: bool = True
-) -> DataSet:
-    """As `read_pairs`, of rows that are read. as_matches: whether training takes both texts of a pair for a match."""
-    roles = _pair_roles(file, table)
-    _require_read(name, source, file, roles)
-    unread = unread_columns(source, table, (roles.anchor, roles.positive, *roles.negatives))
-    if as_matches:
-        _refuse_unread_verdicts(name, source, file, table, unread)
-        _refuse_unread_negatives(name, source, file, table, unread)
-    negative_count = _wanted(source, roles)
-    positives = several_positives(_named_pairs(file, table, roles))
-    skipped: Counter[str] = Counter()
-    unique: dict[tuple[str, ...], Example] = {}
-    for line, row in table:
-        # by row, so that other rows do not change what is drawn for this one
-        generator = random.Random(f"{seed}:{name}:{line}")
-        for texts in _row_examples(file, line, row, roles, negative_count, positives, generator, skipped):
-            if texts in unique:  # the two would be each other's false negative
-                skipped["repeated"] += 1
-            else:
-                unique[texts] = Example(line, texts)
-    negative_names = ["negative"] if negative_count == 1 else [f"negative_{number}" for number in range(1, negative_count + 1)]
-    dataset = data_set(
-        name, "pairs", ("anchor", "positive", *negative_names), list(unique.values()), source, seed, skipped, file
-    )
-    return replace(dataset, positives=positives, unread=unread)
+    return pairs_of(read_table(name, source, root, seed))
 
 
 def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """The pairs of a source, or its sentences if it has a text column. The texts of a pair need not match."""
-    file, table = read_table(source, root)
-    if _text_columns(file, source, table) == ("text",):
-        return sentences_of(name, source, file, table, seed)
-    return pairs_of(name, source, file, table, seed, as_matches=False)
+    table = read_table(name, source, root, seed)
+    return _sentences(table) if _text_columns(table) == ("text",) else pairs_of(table, as_matches=False)
 
 
 def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
-    """All texts of a source, to be searched: as `read_any`, but every row with all of its negatives. Nothing is drawn or left out."""
-    file, table = read_table(source, root)
-    if _text_columns(file, source, table) == ("text",):
-        return sentences_of(name, source, file, table, seed=0)
-    roles = _pair_roles(file, table)
+    """All texts of a source, to be searched: as `read_any`, but every row with all of its negatives. Nothing is sampled or left out."""
+    table = read_table(name, source, root, 0)
+    if _text_columns(table) == ("text",):
+        return _sentences(table)
+    roles = _pair_roles(table)
     examples = []
-    for line, row in table:
-        anchor = text_of(file, line, row, roles.anchor)
-        negatives = [column for column in roles.negatives if row.get(column) is not None]
-        pool = [text for column in negatives for text in _strings(file, line, row, column, empty=False)]
-        positives = _strings(file, line, row, roles.positive, empty=False) or [anchor]
-        examples += [Example(line, (anchor, positive, *pool)) for positive in positives]
+    for line, row in table.rows:
+        anchor = table.text(line, row, roles.anchor)
+        present = [column for column in roles.negatives if row.get(column) is not None]
+        negatives = [text for column in present for text in table.texts(line, row, column)]
+        for positive in table.texts(line, row, roles.positive) or [anchor]:
+            examples.append(Example(line, (anchor, positive, *negatives)))
     longest = max(len(example.texts) for example in examples)
-    columns = ("anchor", "positive", *("negative" for _ in range(2, longest)))
-    plain = _without_titles(file, examples)
-    unread = unread_columns(source, table, (roles.anchor, roles.positive, *roles.negatives))
-    return DataSet(name, "pairs", columns, examples, source, content_hash(columns, examples), {}, plain=plain, unread=unread)
+    return table.data_set(("anchor", "positive", *["negative"] * (longest - 2)), examples, {}, roles.columns)
 
 
-def data_set(
-    name: str,
-    kind: Literal["sentences", "pairs"],
-    columns: tuple[str, ...],
-    examples: list[Example],
-    source: DataSource,
-    seed: int,
-    skipped: Counter[str],
-    file: Path,
-) -> DataSet:
-    """A data set of at most `limit` of the examples, in the order of the file."""
-    if not examples:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-        raise UnmaskError(f"data set '{name}': all rows of {file} were left out: {reasons}.")
-    plain = _without_titles(file, examples)
-    if source.limit is not None and source.limit < len(examples):
-        sample = random.Random(seed).sample(range(len(examples)), source.limit)
-        examples = [examples[index] for index in sorted(sample)]
-    return DataSet(name, kind, columns, examples, source, content_hash(columns, examples), dict(skipped), plain=plain)
-
-
-def _without_titles(file: Path, examples: Sequence[Example]) -> dict[str, str]:
-    """Of the texts of a folder that begin with a title: the key of title and text -> the key of the text."""
-    if not file.is_dir():
-        return {}
-    texts = {text.strip() for example in examples for text in example.texts}
-    return {text_key(joined): text_key(text) for joined, text in titled_documents(file) if joined.strip() in texts}
-
-
-def content_hash(columns: tuple[str, ...], examples: Sequence[Example]) -> str:
-    """A hash of the data, 16 hex digits: the columns and all texts in their order, with their classes if they have some."""
-    classes = [example.classes for example in examples if example.classes]
-    used = (columns, [example.texts for example in examples], *([classes] if classes else []))
-    return hashlib.sha256(repr(used).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def read_table(source: DataSource, root: Path) -> tuple[Path, list[tuple[int, Row]]]:
-    """The rows that `where` keeps, with columns under our names."""
+def read_table(name: str, source: DataSource, root: Path, seed: int) -> SourceTable:
+    """The rows that `where` selects, with columns under our names."""
     if "split" in source.model_fields_set:
         refuse_split(source.path, source.split, root)
     file, rows = open_source(source.path, source.split, root)
-    table = [(line, row) for line, row in rows if row]
-    if not table:
+    selected = [(line, row) for line, row in rows if row]
+    if not selected:
         raise UnmaskError(f"{file} holds no row.")
-    for column, value in source.where.items():
-        selected = [(line, row) for line, row in table if _satisfies(file, line, row, column, value)]
+    for column, condition in source.where.items():
+        candidates = selected
+        selected = [(line, row) for line, row in candidates if _satisfies(file, line, row, column, condition)]
         if not selected:
-            values = ", ".join(sorted({repr(row[column])[:40] for _, row in table})[:5])
-            condition = f">= {value.at_least:g}" if isinstance(value, AtLeast) else f"= {value!r}"
-            raise UnmaskError(f"{file}: no row is left with {column} {condition}; that column holds {values}.")
-        table = selected
-    if source.columns:
-        table = [(line, _renamed(file, line, row, source.columns)) for line, row in table]
-    return file, table
+            values = ", ".join(sorted({repr(row[column])[:40] for _, row in candidates})[:5])
+            wanted = f">= {condition.at_least:g}" if isinstance(condition, AtLeast) else f"= {condition!r}"
+            raise UnmaskError(f"{file}: no row is left with {column} {wanted}; that column holds {values}.")
+    mapped = set(source.columns.values())
+    renamed = [
+        (
+            line,
+            {column: value for column, value in row.items() if column not in mapped}
+            | {role: _value(file, line, row, column) for role, column in source.columns.items()},
+        )
+        for line, row in selected
+    ]
+    return SourceTable(name, source, seed, file, renamed)
 
 
 def _value(file: Path, line: int, row: Row, column: str) -> object:
@@ -339,231 +279,191 @@ def _satisfies(file: Path, line: int, row: Row, column: str, condition: Conditio
     value = _value(file, line, row, column)
     if isinstance(condition, AtLeast):
         return task_columns.number(file, line, row, column) >= condition.at_least
-    return any(_same(value, allowed) for allowed in (condition if isinstance(condition, tuple) else (condition,)))
+    for allowed in condition if isinstance(condition, tuple) else (condition,):
+        # csv files hold numbers as text; and in Python 1 == True
+        if (
+            value == str(allowed)
+            if isinstance(value, str)
+            else value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
+        ):
+            return True
+    return False
 
 
-def _same(value: object, allowed: str | float | bool) -> bool:
-    """Whether a value is the one of the recipe: 1 is not true, and csv files hold numbers as text."""
-    if isinstance(value, str):
-        return value == str(allowed)
-    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
+def _sentences(table: SourceTable) -> DataSet:
+    columns = _text_columns(table)
+    skipped: Counter[str] = Counter()
+    unique: dict[str, Example] = {}
+    for line, row in table.rows:
+        for column in columns:
+            for text in map(str.strip, table.texts(line, row, column, empty=True)):
+                if not text:
+                    skipped["empty"] += 1
+                elif text in unique:
+                    skipped["repeated"] += 1
+                else:
+                    unique[text] = Example(line, (text,))
+    return table.data_set(("text",), unique.values(), skipped, columns)
 
 
-def _renamed(file: Path, line: int, row: Row, columns: dict[str, str]) -> Row:
-    renamed = {role: _value(file, line, row, column) for role, column in columns.items()}
-    assigned = set(columns.values())
-    return {**{column: value for column, value in row.items() if column not in assigned}, **renamed}
+def _text_columns(table: SourceTable) -> tuple[str, ...]:
+    is_mapped_pair = {"anchor", "positive"} <= set(table.source.columns)
+    return ("text",) if "text" in table.rows[0][1] and not is_mapped_pair else _pair_roles(table).columns
 
 
-def _text_columns(file: Path, source: DataSource, table: Sequence[tuple[int, Row]]) -> tuple[str, ...]:
-    paired = {"anchor", "positive"} <= set(source.columns)
-    if "text" in table[0][1] and not paired:
-        return ("text",)
-    roles = _pair_roles(file, table)
-    return (roles.anchor, roles.positive, *roles.negatives)
+def pairs_of(table: SourceTable, *, as_matches: bool = True) -> DataSet:
+    """As `read_pairs`, of a table. as_matches: whether training takes both texts of a pair for a match."""
+    roles, source = _pair_roles(table), table.source
+    _refuse_unused_names(table, roles)
+    if as_matches:
+        _refuse_unread(table, table.unread(roles.columns))
+    default = 1 if roles.listed else len(roles.negatives)
+    count = default if source.negatives is None else source.negatives if roles.listed else min(source.negatives, default)
+    named = [
+        (table.text(line, row, roles.anchor), positive)
+        for line, row in table.rows
+        for positive in table.texts(line, row, roles.positive)
+    ]
+    several = several_positives(named)
+    skipped: Counter[str] = Counter()
+    unique: dict[tuple[str, ...], Example] = {}
+    for line, row in table.rows:
+        # seeded by row, so that other rows do not change what is sampled for this one
+        generator = random.Random(f"{table.seed}:{table.name}:{line}")
+        anchor, positives = table.text(line, row, roles.anchor), table.texts(line, row, roles.positive)
+        pool = _negatives(table, line, row, roles, count)
+        keys = set(map(text_key, pool))
+        if not positives:
+            skipped["no positive"] += 1
+        for positive in positives:
+            other_positives = several.get(text_key(anchor), frozenset()) - {text_key(positive)}
+            negatives = [text for text in pool if text_key(text) not in other_positives]
+            if positive.strip() == anchor.strip():
+                skipped["anchor equal to its positive"] += 1
+            elif text_key(anchor) in keys:
+                skipped["anchor equal to a negative"] += 1
+            elif text_key(positive) in keys:
+                skipped["positive equal to a negative"] += 1
+            elif len(pool) < count:
+                skipped["too few negatives"] += 1
+            elif len(negatives) < count:
+                skipped["negative that is a positive in another row"] += 1
+            else:
+                texts = (anchor, positive, *(generator.sample(negatives, count) if roles.listed else negatives))
+                if texts in unique:  # the two would be each other's false negative
+                    skipped["repeated"] += 1
+                else:
+                    unique[texts] = Example(line, texts)
+    return table.data_set(columns_of_pairs(count), unique.values(), skipped, roles.columns, several)
+
+
+def _negatives(table: SourceTable, line: int, row: Row, roles: _PairRoles, count: int) -> list[str]:
+    """The texts that the negatives of a row are taken from."""
+    if not roles.listed:
+        texts_by_column = {column: table.texts(line, row, column) for column in roles.negatives[:count]}
+        for column, texts in texts_by_column.items():
+            if len(texts) > 1:
+                raise UnmaskError(
+                    f"{table.file}, line {line}, column '{column}': expected one text, found a list of {len(texts)}."
+                )
+        return [text for texts in texts_by_column.values() for text in texts]
+    unique: dict[str, str] = {}
+    for text in table.texts(line, row, roles.negatives[0]) if count else ():
+        unique.setdefault(text_key(text), text)
+    return list(unique.values())
+
+
+@dataclass(frozen=True)
+class _PairRoles:
+    """The columns of anchor, positive and negatives. listed: the negatives are one column that holds lists."""
+
+    anchor: str
+    positive: str
+    negatives: tuple[str, ...] = ()
+    listed: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.anchor, self.positive, *self.negatives)
 
 
 def pair_columns(row: Row) -> tuple[str, str] | None:
-    """The columns of anchor and positive by their names; None if a row has none that are known."""
+    """The columns of anchor and positive by their names; None if a row has no such columns."""
     pairs = ((anchor, partner) for anchor, partners in PARTNERS.items() for partner in partners)
     return next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
 
 
-def _pair_roles(file: Path, table: Sequence[tuple[int, Row]]) -> _Roles:
-    """The columns of a pair by their names: anchor and positive of the first row, and the negatives that any row has.
-
-    Raises UnmaskError that says how to name them if there are none.
-    """
-    row = table[0][1]
-    columns_of_pair = pair_columns(row)
-    if columns_of_pair is None:
+def _pair_roles(table: SourceTable) -> _PairRoles:
+    """The columns of a pair by their names: anchor and positive of the first row, and the negatives that any row has."""
+    first_row = table.rows[0][1]
+    pair = pair_columns(first_row)
+    if pair is None:
         allowed = "; ".join(f"{anchor} with {' or '.join(partners)}" for anchor, partners in PARTNERS.items())
         raise UnmaskError(
-            f"{file} has the columns {', '.join(row)}, and none of these pairs of columns is among them: {allowed}. "
+            f"{table.file} has the columns {', '.join(first_row)}, and none of these pairs of columns is among them: {allowed}. "
             'Name the columns: columns = {anchor = "...", positive = "..."}, {text = "...", label = "..."} for texts with labels, '
             'or {text = "..."} for sentences.'
         )
-    kinds = {
-        (column, type(value))
-        for _, row in table
-        for column, value in row.items()
-        if column.startswith("negative") and value is not None
-    }
+    present: dict[str, bool] = {}  # column -> whether it holds lists
+    for _, row in table.rows:
+        for column, value in row.items():
+            if column.startswith("negative") and value is not None:
+                present[column] = present.get(column, False) or isinstance(value, list)
     for column in ("negatives", "negative"):
-        if (column, list) in kinds:
-            return _Roles(*columns_of_pair, (column,), listed=True)
-    present = {column for column, _ in kinds}
-    numbered = (column for column in present if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
-    columns = sorted(numbered, key=lambda column: int(column.removeprefix("negative_")))
-    return _Roles(*columns_of_pair, ("negative",) if "negative" in present else tuple(columns))
+        if present.get(column):
+            return _PairRoles(*pair, (column,), listed=True)
+    if "negative" in present:
+        return _PairRoles(*pair, ("negative",))
+    numbers = sorted(int(column[9:]) for column in present if column.startswith("negative_") and column[9:].isdecimal())
+    return _PairRoles(*pair, tuple(f"negative_{number}" for number in numbers))
 
 
-def unread_columns(source: DataSource, table: Sequence[tuple[int, Row]], used: Iterable[str]) -> tuple[str, ...]:
-    """The columns that are neither read nor named in `where`, in the order of the file."""
-    used_columns = {*used, *source.where}
-    return tuple(
-        column for column in dict.fromkeys(name for _, row in table for name in row) if column and column not in used_columns
-    )
+def _refuse_unused_names(table: SourceTable, roles: _PairRoles) -> None:
+    """Raise UnmaskError for a column that the recipe names but that is not read."""
+    used = set(roles.columns)
+    if not {"anchor", "positive"} <= table.source.columns.keys():
+        used.add("text")  # of another stage on the same data, which reads single texts
+    if unused := [role for role in table.source.columns if role not in used]:
+        negatives = f", with {', '.join(roles.negatives)}" if roles.negatives else ", without negatives"
+        raise UnmaskError(
+            f"data set '{table.name}': columns.{unused[0]} would change nothing: {table.file} is read by its columns {roles.anchor} and "
+            f"{roles.positive}{negatives}. A column of negatives holds lists; a single negative is called negative."
+        )
 
 
-def _refuse_unread_verdicts(
-    name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], unread: Sequence[str]
-) -> None:
-    """Raise UnmaskError if an unread column may say that the texts of a pair do not match, and `where` names no such column."""
-    if any(_is_verdict(column, _values(table, column)) for column in source.where):
-        return
+def _refuse_unread(table: SourceTable, unread: Sequence[str]) -> None:
+    """Raise UnmaskError if an unread column may say that the texts of a pair do not match, or looks like negatives."""
+    has_condition = any(_is_verdict(column, table.values(column)) for column in table.source.where)
     for column in unread:
-        values = _values(table, column)
-        if _is_verdict(column, values):
-            listed = sorted(set(map(str, values)))
-            examples = ", ".join(listed[:5]) + (", ..." if len(listed) > 5 else "")
+        values = table.values(column)
+        if not has_condition and _is_verdict(column, values):
+            distinct = sorted(set(map(str, values)))
+            examples = ", ".join(distinct[:5]) + (", ..." if len(distinct) > 5 else "")
             raise UnmaskError(
-                f"data set '{name}': the column '{column}' of {file} ({examples}) may say that a pair does not match, and all rows would "
-                f"be trained as pairs that match. Choose rows by it: {_example_of_where(column, values)} in a recipe, or --where with "
-                "unmask mine. A list keeps several values."
+                f"data set '{table.name}': the column '{column}' of {table.file} ({examples}) may say that a pair does not match, and all "
+                f"rows would be trained as pairs that match. Select rows by it: where = {{ {column} = {json.dumps(values[0])} }} or "
+                f"{{ {column} = {{ at_least = NUMBER }} }} in a recipe, or --where with unmask mine. A list keeps several values."
             )
-
-
-def _values(table: Sequence[tuple[int, Row]], column: str) -> list[Any]:
-    return [row[column] for _, row in table if row.get(column) not in (None, "")]
+        kinds = {type(entry) for value in values for entry in (value if isinstance(value, list) else [value])}
+        if table.source.negatives != 0 and _NEGATIVE_NAME.search(column) and kinds & {str, dict}:
+            role = "negatives" if any(isinstance(value, list) for value in values) else "negative"
+            raise UnmaskError(
+                f"data set '{table.name}': the column '{column}' of {table.file} looks like negatives and is not read. Name it, such as "
+                f'columns = {{ {role} = "{column}" }} (negative_1, negative_2 and so on for several columns), or set negatives = 0.'
+            )
 
 
 def _is_verdict(column: str, values: Sequence[Any]) -> bool:
     if not values or not all(isinstance(value, Value) for value in values):
         return False  # a list of scores belongs to several texts
-    if any(isinstance(value, bool) for value in values):
-        return True
     texts = {value.casefold() for value in values if isinstance(value, str)}
-    names_classes = len(texts) <= _FEW and all(len(text) <= _SHORT for text in texts)
-    if texts & _VERDICT_VALUES and names_classes:
-        return True
     words = {word.casefold() for word in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", column)}
-    return bool(words & _VERDICT_NAMES) and (names_classes or all(map(_is_number, texts)))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _example_of_where(column: str, values: Sequence[Any]) -> str:
-    numbers = [float(value) for value in values if _is_number(str(value))]
-    if len(numbers) == len(values) and len(set(numbers)) > 2:
-        return f"where = {{ {column} = {{ at_least = {max(numbers):g} }} }}"
-    value = next((value for value in values if str(value).casefold() in _MATCHING), values[0])
-    return f"where = {{ {column} = {json.dumps(value)} }}"
-
-
-_MATCHING: Final = frozenset({"1", "true", "yes", "entailment", "duplicate", "paraphrase", "supports", "support"})
-
-
-def _refuse_unread_negatives(
-    name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], unread: Sequence[str]
-) -> None:
-    """Raise UnmaskError if an unread column looks like negatives, unless the source wants none."""
-    if source.negatives == 0:
-        return
-    for column in unread:
-        kinds = {type(entry) for value in _values(table, column) for entry in (value if isinstance(value, list) else [value])}
-        if _NEGATIVE_NAME.search(column) and kinds & {str, dict}:
-            role = "negatives" if any(isinstance(value, list) for value in _values(table, column)) else "negative"
-            raise UnmaskError(
-                f"data set '{name}': the column '{column}' of {file} looks like negatives and is not read. Name it, such as columns = "
-                f'{{ {role} = "{column}" }} (negative_1, negative_2 and so on for several columns), or set negatives = 0.'
-            )
-
-
-def _require_read(name: str, source: DataSource, file: Path, roles: _Roles) -> None:
-    """Raise UnmaskError for a column that the recipe names and that is not read."""
-    used = {roles.anchor, roles.positive, *roles.negatives}
-    if not {"anchor", "positive"} <= source.columns.keys():
-        used.add("text")  # of another stage on the same data, which reads single texts
-    if unread := [role for role in source.columns if role not in used]:
-        negatives = f", with {', '.join(roles.negatives)}" if roles.negatives else ", without negatives"
-        raise UnmaskError(
-            f"data set '{name}': columns.{unread[0]} would change nothing: {file} is read by its columns {roles.anchor} and "
-            f"{roles.positive}{negatives}. A column of negatives holds lists; a single negative is called negative."
+    is_categorical = len(texts) <= _FEW and all(len(text) <= _SHORT for text in texts)
+    return (
+        any(isinstance(value, bool) for value in values)
+        or (is_categorical and any(map(_VERDICT_VALUE.fullmatch, texts)))
+        or (
+            any(map(_VERDICT_NAME.fullmatch, words))
+            and (is_categorical or all(re.fullmatch(r"-?\d*\.?\d+", text) for text in texts))
         )
-
-
-def _wanted(source: DataSource, roles: _Roles) -> int:
-    """Number of negatives of an example."""
-    if roles.listed:
-        return 1 if source.negatives is None else source.negatives
-    present = len(roles.negatives)
-    return present if source.negatives is None else min(source.negatives, present)
-
-
-def _named_pairs(file: Path, table: Sequence[tuple[int, Row]], roles: _Roles) -> Iterator[tuple[str, str]]:
-    """Every anchor with every positive that a row gives it."""
-    for line, row in table:
-        anchor = text_of(file, line, row, roles.anchor)
-        for positive in _strings(file, line, row, roles.positive, empty=False):
-            yield anchor, positive
-
-
-def _row_examples(
-    file: Path,
-    line: int,
-    row: Row,
-    roles: _Roles,
-    count: int,
-    positives: Positives,
-    generator: random.Random,
-    skipped: Counter[str],
-) -> Iterator[tuple[str, ...]]:
-    """The examples of a row: one for each positive, with its negatives. positives: of the anchors that have several."""
-    anchor = text_of(file, line, row, roles.anchor)
-    columns = roles.negatives if roles.listed and count else roles.negatives[:count]
-    of_column = {column: _strings(file, line, row, column, empty=False) for column in columns}
-    for column, texts in of_column.items():
-        if len(texts) > 1 and not roles.listed:
-            raise UnmaskError(f"{file}, line {line}, column '{column}': expected one text, found a list of {len(texts)}.")
-    pool = [text for texts in of_column.values() for text in texts]
-    if roles.listed:
-        first = {text_key(text): text for text in reversed(pool)}
-        pool = [first[key] for key in dict.fromkeys(map(text_key, pool))]  # each text once, as it stands there first
-    exact, keys = {text.strip() for text in pool}, {text_key(text) for text in pool}
-    of_row = _strings(file, line, row, roles.positive, empty=False)
-    if not of_row:
-        skipped["no positive"] += 1
-    for positive in of_row:
-        if positive.strip() in exact and count:
-            raise UnmaskError(f"{file}, line {line}: a negative is equal to the positive {positive[:40]!r}.")
-        other_positives = positives.get(text_key(anchor), frozenset()) - {text_key(positive)} if count else frozenset()
-        negatives = [text for text in pool if text_key(text) not in other_positives] if other_positives else pool
-        if positive.strip() == anchor.strip():
-            skipped["anchor equal to its positive"] += 1
-        elif text_key(anchor) in keys and count:
-            skipped["anchor equal to a negative"] += 1
-        elif text_key(positive) in keys and count:
-            skipped["positive equal to a negative but for case, spaces and punctuation"] += 1
-        elif len(pool) < count:
-            skipped["too few negatives"] += 1
-        elif len(negatives) < count:
-            skipped["negative that is a positive in another row"] += 1
-        else:
-            yield (anchor, positive, *(generator.sample(negatives, count) if roles.listed else negatives))
-
-
-def _strings(file: Path, line: int, row: Row, column: str, empty: bool = True) -> list[str]:
-    """The text or the texts of a column."""
-    value: Any = field(file, line, row, column, (str, list))
-    texts = value if isinstance(value, list) else [value]
-    for text in texts:
-        if not isinstance(text, str):
-            raise UnmaskError(f"{file}, line {line}, column '{column}': expected texts, found {type(text).__name__}.")
-        if not empty and not text.strip():
-            raise UnmaskError(f"{file}, line {line}, column '{column}' is empty.")
-    return texts
-
-
-def text_of(file: Path, line: int, row: Row, column: str) -> str:
-    """A text that is not empty. Raises UnmaskError with file and line."""
-    text = str(field(file, line, row, column))
-    if not text.strip():
-        raise UnmaskError(f"{file}, line {line}, column '{column}' is empty.")
-    return text
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -18,22 +18,27 @@ from unmask.io.terminal import say
 from unmask.tasks.find import resolve_tasks
 from unmask.tasks.kinds.kind import Forms
 from unmask.tasks.task import LocalTask
-from unmask.training.data import DataSet, DataSource, content_hash, read_whole
+from unmask.training.data import DataSet, DataSource, read_whole
 from unmask.training.text_keys import fold
 
 SHINGLE: Final = 5  # letters: a changed word touches few of them, and two texts on one subject share few
+THRESHOLD: Final = 0.8
+"""Jaccard similarity of letter shingles from which on two texts are near duplicates."""
+
+Scored = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
+"""Texts of a task, and the index pairs that it compares. A document may have two forms, with its title and without."""
 _Matches = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Leak:
-    """A training text and the text of a task that it is most like. row: line in the training file; place: position in the task's texts."""
+    """A training text and the most similar text of a task. row: line in the training file; position: in the task's texts."""
 
     row: int
     column: str
     text: str
-    place: int
-    found: str
+    position: int
+    task_text: str
     similarity: float
 
 
@@ -41,8 +46,8 @@ class Leak:
 class TaskLeaks:
     """What leaks into one task. texts: distinct texts of the task; seen: how many of them the training data hold, near ones included.
 
-    leaks: one for each distinct training text. both: places of the examples two of whose texts are a pair that the task scores, so
-    that training saw the answer; one: places of the others that leak, which saw a text but not what it is compared with.
+    leaks: one for each distinct training text. both: indices of the examples two of whose texts are a pair that the task scores, so
+    that training saw the answer; one: indices of the other examples that leak.
     """
 
     task: str
@@ -54,7 +59,7 @@ class TaskLeaks:
 
     @property
     def exact(self) -> int:
-        """Distinct training texts that are texts of the task, but for case, punctuation and spaces."""
+        """Distinct training texts that equal a text of the task, except for case, punctuation and spaces."""
         return sum(leak.similarity == 1 for leak in self.leaks)
 
     @property
@@ -65,13 +70,11 @@ class TaskLeaks:
 
 @dataclass(frozen=True)
 class LeakReport:
-    """Leaks of one data set into every task. texts: its distinct texts; revision: of the data set."""
+    """Leaks of one data set into every task. texts: its distinct texts."""
 
     data: str
-    revision: str
     texts: int
     examples: int
-    threshold: float
     tasks: tuple[TaskLeaks, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -80,22 +83,18 @@ class LeakReport:
         return {**asdict(self), "tasks": tasks}
 
 
-def search_leaks(train: Sequence[str], tasks: Sequence[str], threshold: float = 0.8) -> list[LeakReport]:
+def search_leaks(train: Sequence[str], tasks: Sequence[str]) -> list[LeakReport]:
     """`find_leaks` for training data and task folders by name."""
-    scored: dict[str, Any] = {}
+    scored: dict[str, Scored] = {}
     for task in resolve_tasks(tasks):
         if not isinstance(task, LocalTask):
             raise UnmaskError(f"Leaks are searched in task folders, but '{task.name}' is a task of mteb.")
         scored[task.name] = task.texts_and_pairs
-    texts = {name: task_texts for name, (task_texts, _) in scored.items()}
-    pairs = {name: task_pairs for name, (_, task_pairs) in scored.items()}
-    reports = []
-    for path in train:
-        data = read_whole(_label(path), DataSource(path=path), Path())
+    datasets = [read_whole(_label(path), DataSource(path=path), Path()) for path in train]
+    for data in datasets:
         if data.unread:
             say(f"{data.name}: columns not searched: {', '.join(data.unread)}")
-        reports.append(find_leaks(data, texts, threshold, pairs))
-    return reports
+    return find_leaks(datasets, scored)
 
 
 def _label(path: str) -> str:
@@ -106,170 +105,117 @@ def _label(path: str) -> str:
     return file.name if file.is_dir() else f"{file.parent.name}/{file.stem}"
 
 
-def find_leaks(
-    dataset: DataSet,
-    evaluation: Mapping[str, Sequence[Forms]],
-    threshold: float = 0.8,
-    pairs: Mapping[str, Iterable[tuple[int, int]]] | None = None,
-) -> LeakReport:
-    """Find the training texts that equal a task's text once folded, or whose letter shingles have a Jaccard of at least threshold.
-
-    evaluation: texts by task. A document may be a text with its title and without, in both; so may a document of a training folder.
-    pairs: the positions in those texts of the pairs that the task scores; without them no leak is called one of both texts. Raises
-    UnmaskError for a threshold outside (0, 1].
-    """
-    return find_all_leaks([dataset], evaluation, threshold, pairs)[0]
-
-
-def find_all_leaks(
-    datasets: Sequence[DataSet],
-    evaluation: Mapping[str, Sequence[Forms]],
-    threshold: float = 0.8,
-    pairs: Mapping[str, Iterable[tuple[int, int]]] | None = None,
-) -> list[LeakReport]:
-    """As `find_leaks`, of several data sets. The texts of the tasks, which may be many, are prepared once for all sets."""
-    if not 0 < threshold <= 1:
-        raise UnmaskError(f"The threshold of near duplicates is above 0 and at most 1, not {threshold}.")
+def find_leaks(datasets: Sequence[DataSet], tasks: Mapping[str, Scored]) -> list[LeakReport]:
+    """For each data set, its texts that equal a task's text once folded, or have a shingle similarity of at least `THRESHOLD`."""
+    searched = [_Task.of(name, *scored) for name, scored in tasks.items()]
     keys = [[[fold(text) for text in example.texts] for example in dataset.examples] for dataset in datasets]
-    trained = [list(dict.fromkeys(key for row in rows for key in row if key)) for rows in keys]
-    tasks = [_task(name, texts, (pairs or {}).get(name, ())) for name, texts in evaluation.items()]
-    scored = tuple(dict.fromkeys(key for task in tasks for key in task.places))
-    forms = [[form for key in of_set for form in _forms(key, data)] for data, of_set in zip(datasets, trained, strict=True)]
-    matches = _matches(tuple(dict.fromkeys(key for of_set in forms for key in of_set)), scored, threshold)
-    reports = []
-    for dataset, rows, of_set in zip(datasets, keys, trained, strict=True):
-        matching_keys = {key: likes for key in of_set if (likes := _likes(_forms(key, dataset), matches))}
-        leaks = tuple(_task_leaks(dataset, rows, matching_keys, task) for task in tasks)
-        reports.append(LeakReport(dataset.name, dataset.revision, len(of_set), len(rows), threshold, leaks))
-    return reports
+    distinct = [dict.fromkeys(key for row in rows for key in row if key) for rows in keys]
+    matches = _matches(
+        tuple(dict.fromkeys(key for of_set in distinct for key in of_set)),
+        tuple(dict.fromkeys(key for task in searched for key in task.positions)),
+    )
+    return [
+        LeakReport(dataset.name, len(of_set), len(rows), tuple(_task_leaks(dataset, rows, matches, task) for task in searched))
+        for dataset, rows, of_set in zip(datasets, keys, distinct, strict=True)
+    ]
 
 
-def without_leaks(dataset: DataSet, report: LeakReport, pairs_only: bool = False) -> DataSet:
-    """The data set without the examples that leak, which `skipped` counts; pairs_only: without those that saw an answer only.
-
-    Raises UnmaskError if the report is about other data, and if nothing would be left.
-    """
-    if report.revision != dataset.revision:
-        raise UnmaskError(f"The report of leaks is about other data than '{dataset.name}' ({dataset.revision}).")
-    leaking = {index for task in report.tasks for index in (task.both if pairs_only else (*task.both, *task.one))}
+def without_leaks(dataset: DataSet, report: LeakReport) -> DataSet:
+    """The data set without the examples that leak, which `skipped` counts. Raises UnmaskError if nothing would be left."""
+    leaking = {index for task in report.tasks for index in (*task.both, *task.one)}
     examples = [example for index, example in enumerate(dataset.examples) if index not in leaking]
     if not examples:
         raise UnmaskError(f"data set '{dataset.name}': all {len(leaking)} examples leak into a task.")
-    skipped = {**dataset.skipped, "in a task": len(leaking)} if leaking else dataset.skipped
-    return replace(dataset, examples=examples, revision=content_hash(dataset.columns, examples), skipped=skipped)
+    return replace(dataset, examples=examples, skipped={**dataset.skipped, "in a task": len(leaking)}) if leaking else dataset
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A task as training texts are compared with it.
+    """A task to compare training texts with.
 
-    texts: each in its first form. size: number of distinct ones. places: folded text, in any form -> where it stands first. pairs:
-    folded texts that it scores.
+    texts: each in its first form. size: number of distinct ones. positions: folded text, in any form -> its first position. pairs:
+    folded texts that it compares.
     """
 
     name: str
     texts: Sequence[str]
     size: int
-    places: dict[str, int]
+    positions: dict[str, int]
     pairs: set[frozenset[str]]
 
-
-def _task(name: str, texts: Sequence[Forms], pairs: Iterable[tuple[int, int]]) -> _Task:
-    forms = [(text,) if isinstance(text, str) else text for text in texts]
-    keys = [[fold(form) for form in of_text] for of_text in forms]
-    rows_by_key: dict[str, int] = {}
-    for index, (first, *_) in enumerate(keys):
-        if first:
-            rows_by_key.setdefault(first, index)
-    size = len(rows_by_key)
-    for index, (_, *alternatives) in enumerate(keys):
-        for key in filter(None, alternatives):
-            rows_by_key.setdefault(key, index)
-    compared = {frozenset((x, y)) for first, second in pairs for x in keys[first] for y in keys[second]}
-    return _Task(name, [first for first, *_ in forms], size, rows_by_key, compared)
-
-
-def _forms(key: str, dataset: DataSet) -> list[str]:
-    """The key of a training text, and the key of the document without its title if it is one."""
-    return [key, dataset.plain[key]] if key in dataset.plain else [key]
-
-
-def _likes(forms: Sequence[str], matches: _Matches) -> Mapping[str, float]:
-    """The scored texts that any form of a training text is like, each with the highest similarity."""
-    likes: dict[str, float] = {}
-    for form in forms:
-        for key, like in matches.get(form, {}).items():
-            likes[key] = max(like, likes.get(key, 0))
-    return likes
+    @classmethod
+    def of(cls, name: str, texts: Sequence[Forms], pairs: Sequence[tuple[int, int]]) -> _Task:
+        forms = [(text,) if isinstance(text, str) else text for text in texts]
+        keys = [[fold(form) for form in of_text] for of_text in forms]
+        size = len({key for key, *_ in keys if key})
+        positions: dict[str, int] = {}
+        # a text in its first form goes before the second form of another
+        for form in range(max((len(row) for row in keys), default=0)):
+            for position, row in enumerate(keys):
+                if row[form:] and row[form]:
+                    positions.setdefault(row[form], position)
+        compared = {frozenset((x, y)) for first, second in pairs for x in keys[first] for y in keys[second]}
+        return cls(name, [first for first, *_ in forms], size, positions, compared)
 
 
 def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task: _Task) -> TaskLeaks:
     near = {
-        key: {key_in_task: like for key_in_task, like in likes.items() if key_in_task in task.places}
-        for key, likes in matches.items()
+        key: {other: similarity for other, similarity in matches.get(key, {}).items() if other in task.positions}
+        for row in keys
+        for key in row
     }
-    near = {key: likes for key, likes in near.items() if likes}
     leaks: dict[str, Leak] = {}
     both, one_text = [], []
     for index, (example, row) in enumerate(zip(dataset.examples, keys, strict=True)):
-        leaking = [key for key in row if key in near]
+        leaking = [key for key in row if near[key]]
         for column, key, text in zip(dataset.columns, row, example.texts, strict=False):  # rows may have fewer negatives
-            if key in near and key not in leaks:
-                key_in_task, like = max(near[key].items(), key=lambda match: match[1])
-                place_in_task = task.places[key_in_task]
-                leaks[key] = Leak(example.row, column, text, place_in_task, task.texts[place_in_task], like)
+            if near[key] and key not in leaks:
+                match, similarity = max(near[key].items(), key=lambda item: item[1])
+                position = task.positions[match]
+                leaks[key] = Leak(example.row, column, text, position, task.texts[position], similarity)
         if any(frozenset((x, y)) in task.pairs for a, b in combinations(leaking, 2) for x in near[a] for y in near[b]):
             both.append(index)
         elif leaking:
             one_text.append(index)
-    found_rows = {task.places[key_in_task] for likes in near.values() for key_in_task in likes}
-    return TaskLeaks(task.name, task.size, len(found_rows), tuple(leaks.values()), tuple(both), tuple(one_text))
+    seen = {task.positions[match] for similar in near.values() for match in similar}
+    return TaskLeaks(task.name, task.size, len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
 
 
 @lru_cache(maxsize=4)  # a study trains many models on the same rows, and this takes as long as a short training
-def _matches(trained: tuple[str, ...], scored: tuple[str, ...], threshold: float) -> _Matches:
+def _matches(trained: tuple[str, ...], scored: tuple[str, ...]) -> _Matches:
     """Training text -> {scored text: Jaccard of their shingles}, for all that reach the threshold; 1 means equal texts only.
 
-    Exact, and fast by prefixes (Bayardo et al. 2007): two sets with a Jaccard of t share one of the rarest n - ceil(t n) + 1
+    Exact, and fast by prefix filtering (Bayardo et al. 2007): two sets with a Jaccard of t share one of the rarest n - ceil(t n) + 1
     elements of each, so only texts with a rare shingle in common are compared.
     """
-    matches: dict[str, dict[str, float]] = defaultdict(dict)
-    of_trained, of_scored = _ranked([trained, scored])
+    if not scored:
+        return {}
+    counts = Counter(shingle for text in (*trained, *scored) for shingle in _shingles(text))
+    ranks = {shingle: rank for rank, shingle in enumerate(sorted(counts, key=lambda shingle: (counts[shingle], shingle)))}
+
+    def rarest_first(text: str) -> array[int]:
+        return array("L", sorted(ranks[shingle] for shingle in _shingles(text)))
+
+    def prefix(shingles: array[int]) -> array[int]:
+        return shingles[: len(shingles) - math.ceil(THRESHOLD * len(shingles) - 1e-9) + 1]
+
+    of_scored = [rarest_first(text) for text in scored]
     index: dict[int, list[int]] = defaultdict(list)
     for number, shingles in enumerate(of_scored):
-        for shingle in shingles[: _prefix(len(shingles), threshold)]:
+        for shingle in prefix(shingles):
             index[shingle].append(number)
-    for key, shingles in zip(trained, of_trained, strict=True):
-        candidates = {number for shingle in shingles[: _prefix(len(shingles), threshold)] for number in index.get(shingle, ())}
-        shingle_set = set(shingles)
-        for number in candidates:
-            other_shingles = of_scored[number]
-            if not threshold * len(shingle_set) <= len(other_shingles) <= len(shingle_set) / threshold:
-                continue
-            shared = len(shingle_set.intersection(other_shingles))
-            like = shared / (len(shingle_set) + len(other_shingles) - shared)
-            if key == scored[number]:
-                matches[key][key] = 1.0
-            elif like >= threshold:
-                matches[key][scored[number]] = min(like, math.nextafter(1, 0))  # other letters in the same shingles
+    matches: dict[str, dict[str, float]] = defaultdict(dict)
+    for text in trained:
+        shingles = rarest_first(text)
+        elements = set(shingles)
+        for number in {number for shingle in prefix(shingles) for number in index.get(shingle, ())}:
+            shared = len(elements.intersection(of_scored[number]))
+            similarity = shared / (len(elements) + len(of_scored[number]) - shared)
+            if text == scored[number]:
+                matches[text][text] = 1.0
+            elif similarity >= THRESHOLD:
+                matches[text][scored[number]] = min(similarity, math.nextafter(1, 0))  # other letters in the same shingles
     return dict(matches)
-
-
-def _prefix(size: int, threshold: float) -> int:
-    return size - math.ceil(threshold * size - 1e-9) + 1
-
-
-def _ranked(sides: Sequence[Sequence[str]]) -> list[list[array[int]]]:
-    """The shingles of each text as numbers, the rarest first."""
-    counts: Counter[str] = Counter()
-    for texts in sides:
-        for text in texts:
-            counts.update(_shingles(text))
-    ranks = {
-        shingle: rank
-        for rank, shingle in enumerate(sorted(counts, key=lambda shingle_count: (counts[shingle_count], shingle_count)))
-    }
-    return [[array("L", sorted(ranks[shingle] for shingle in _shingles(text))) for text in texts] for texts in sides]
 
 
 def _shingles(text: str) -> set[str]:

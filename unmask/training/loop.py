@@ -20,15 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Sampler, SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import Trainer, TrainingArguments
 
 from unmask.errors import UnmaskError
 from unmask.io.files import naming, remove, sync
 from unmask.io.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
-from unmask.training.attention_kernel import attention_kernel
-from unmask.training.sharding import is_sharded, whole
+from unmask.training.cpu_kernels import attention_kernel
 from unmask.training.stages.stage import StageOptions
 
 Evaluate = Callable[[], dict[str, float]]
@@ -36,32 +35,17 @@ Rates = Mapping[float, Collection[nn.Parameter]]
 """Learning rates, each with the weights that train at it."""
 WEIGHTS = "trainable.safetensors"
 COMPLETE = "complete"  # the seal of a checkpoint, written last, when every process has written its part
-_KEPT = 2  # checkpoints, besides the best one: if the last is damaged, the one before it is used
+_RETAINED = 2  # checkpoints, besides the best one: if the last is damaged, the one before it is used
 _EXPLODED = 10.0  # times the median of the last losses
 _AT_LEAST = 1.0  # a loss near zero may rise to this times _EXPLODED: a harder data set is not an explosion
-_MEMORY = 50
-
-
-class ScheduleDataset(Dataset[Any]):
-    """A schedule as the data set that torch wants."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        """The row at a place."""
-        return self.rows[index]
+_HISTORY = 50
 
 
 class Loop(Trainer):  # type: ignore[misc]
     """One stage of training.
 
-    objective: (model, inputs of a batch, items of the whole step) -> loss. evaluate_with: returns the current model's scores, or
-    None. own_rates: for weights that train at another rate than the rest. Raises UnmaskError with the step, the rows and the last good
+    objective: (model, inputs of a batch, items of the whole step) -> loss. evaluate_with: returns the current model's scores.
+    own_rates: for weights that train at another rate than the rest. Raises UnmaskError with the step, the rows and the last good
     checkpoint when the loss is not finite or explodes.
     """
 
@@ -81,29 +65,30 @@ class Loop(Trainer):  # type: ignore[misc]
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=ScheduleDataset(rows),
-            eval_dataset=ScheduleDataset([]) if evaluate_with else None,  # Trainer asks for one; scores come from tasks
+            train_dataset=rows,  # torch takes any sequence
+            eval_dataset=[] if evaluate_with else None,  # Trainer requires one; scores come from tasks
             data_collator=collate,
-            callbacks=[_Moved(), *callbacks],
+            callbacks=list(callbacks),
         )
-        self.is_distributed_loading_by_transformers = is_sharded(model)  # Trainer then wraps nothing around shards
         self.objective, self.evaluate_with, self.own_rates = objective, evaluate_with, own_rates or {}
         self.model_accepts_loss_kwargs = True  # the objective divides by the items of the whole step itself
-        self._losses: deque[float] = deque(maxlen=_MEMORY)
+        self._losses: deque[float] = deque(maxlen=_HISTORY)
         if arguments.process_index:  # every process drops in its own way; in the first one as a process alone does
             torch.manual_seed(arguments.seed + 1_000_003 * arguments.process_index)
 
     def _get_train_sampler(self, *_: Any, **__: Any) -> Sampler[int]:
-        assert isinstance(self.train_dataset, ScheduleDataset)
         return SequentialSampler(self.train_dataset)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Trainer's optimizer. Weights with a separate learning rate form separate groups: a schedule scales the rate of each group."""
         is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
-        if is_new:
-            for rate, weights in self.own_rates.items():
-                _move_to_own_groups(optimizer, weights, rate)
+        for rate, weights in self.own_rates.items() if is_new else ():
+            ids = {id(weight) for weight in weights}
+            for group in list(optimizer.param_groups):  # their other settings, such as weight decay, stay
+                if moved := [weight for weight in group["params"] if id(weight) in ids]:
+                    group["params"] = [weight for weight in group["params"] if id(weight) not in ids]
+                    optimizer.add_param_group({**group, "params": moved, "lr": rate})
         return optimizer
 
     def compute_loss(
@@ -113,7 +98,7 @@ class Loop(Trainer):  # type: ignore[misc]
         rows = inputs.pop("rows")
         loss = self.objective(self.model, inputs, num_items_in_batch)  # not as wrapped: see training_step
         parts = 1 if num_items_in_batch is None else self.args.gradient_accumulation_steps * self.accelerator.num_processes
-        self._require_sane(float(loss.detach()) * parts, rows)
+        self._check_loss(float(loss.detach()) * parts, rows)
         # the loss was already divided by the item count across processes, and is averaged over processes again
         return loss if num_items_in_batch is None else loss * self.accelerator.num_processes
 
@@ -125,7 +110,7 @@ class Loop(Trainer):  # type: ignore[misc]
             processes.average_gradients(self.model.parameters())
         return loss
 
-    def _require_sane(self, loss: float, rows: Sequence[str]) -> None:
+    def _check_loss(self, loss: float, rows: Sequence[str]) -> None:
         typical = statistics.median(self._losses) if len(self._losses) >= 10 else math.inf
         if math.isfinite(loss) and loss <= _EXPLODED * max(typical, _AT_LEAST):
             self._losses.append(loss)
@@ -166,7 +151,7 @@ class Loop(Trainer):  # type: ignore[misc]
             seal(folder / f"checkpoint-{self.state.global_step}", COMPLETE)
             sync(folder)
             best = f"checkpoint-{self.state.best_global_step}"
-            for checkpoint in checkpoints(folder)[:-_KEPT]:  # those before are whole and durable
+            for checkpoint in checkpoints(folder)[:-_RETAINED]:  # those before are whole and durable
                 if checkpoint.name != best:
                     remove(checkpoint)
 
@@ -179,30 +164,13 @@ class Loop(Trainer):  # type: ignore[misc]
         load_trainable(self.model, Path(resume_from_checkpoint) / WEIGHTS)
 
     def _load_best_model(self) -> None:
-        load_trainable(self.model, Path(str(self.state.best_model_checkpoint)) / WEIGHTS)
-
-
-def _move_to_own_groups(optimizer: torch.optim.Optimizer, weights: Collection[nn.Parameter], rate: float) -> None:
-    """Split each group of an optimizer, so that these weights have this rate. Their other settings, such as weight decay, stay."""
-    ids = {id(weight) for weight in weights}
-    for group in list(optimizer.param_groups):
-        if moved := [weight for weight in group["params"] if id(weight) in ids]:
-            group["params"] = [weight for weight in group["params"] if id(weight) not in ids]
-            optimizer.add_param_group({**group, "params": moved, "lr": rate})
-
-
-class _Moved(TrainerCallback):  # type: ignore[misc]
-    """Finds the best checkpoint in the folder of the run, wherever that was when training stopped: it is recorded by its path."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        best = Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}"
-        if state.best_global_step and best.is_dir():
-            state.best_model_checkpoint = str(best)
+        # the state records a path, but the run may have been moved since
+        load_trainable(self.model, Path(str(self.args.output_dir)) / f"checkpoint-{self.state.best_global_step}" / WEIGHTS)
 
 
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
-    """Give every generator its state back: tasks seed the global ones, and dropout would then repeat itself after each look."""
+    """Restore every random generator: tasks seed the global ones, and dropout would then repeat itself after each evaluation."""
     before, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng():
@@ -218,42 +186,39 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The last checkpoint that was written to its end; a run may have been killed while it wrote the very last."""
+    """The last complete checkpoint; a run may have been killed while it wrote the very last."""
     return next((checkpoint for checkpoint in reversed(checkpoints(folder)) if (checkpoint / COMPLETE).is_file()), None)
 
 
 def resumable(folder: Path) -> Path | None:
     """The last checkpoint of a stage from which training can be resumed. Those that cannot be used are removed.
 
-    A checkpoint is used if it is complete and not damaged, and if the best one so far, which it names, is there as well.
+    A checkpoint is used if it is complete and not damaged, and if the best one so far, to which training would return at its end, is
+    there as well.
     """
     if processes.is_first():
-        intact = {checkpoint.name for checkpoint in checkpoints(folder) if _is_whole(checkpoint)}
-        usable = [
-            checkpoint.name
-            for checkpoint in checkpoints(folder)
-            if checkpoint.name in intact and _best_before(checkpoint) in {None, *intact}
-        ]
+        intact = [checkpoint for checkpoint in checkpoints(folder) if _is_intact(checkpoint)]
+        while intact and _best_before(intact[-1]) not in {None, *(checkpoint.name for checkpoint in intact)}:
+            intact.pop()
         for checkpoint in checkpoints(folder):
-            if checkpoint.name not in intact or not usable or _step(checkpoint) > _step(folder / usable[-1]):
+            if checkpoint not in intact:
                 remove(checkpoint)
     processes.wait()
     return last_checkpoint(folder)
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_intact(checkpoint: Path) -> bool:
     if not (checkpoint / COMPLETE).is_file():
         return False  # of a run that was killed while it wrote it
     try:
         check_seal(checkpoint, COMPLETE)
     except Damaged as error:
-        warnings.warn(f"A checkpoint cannot be used, so training goes on from an earlier state: {error}", stacklevel=2)
+        warnings.warn(f"A checkpoint cannot be used, so training is resumed from an earlier state: {error}", stacklevel=2)
         return False
     return True
 
 
 def _best_before(checkpoint: Path) -> str | None:
-    """Name of the best checkpoint so far, which training would return to at its end."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     best = state.get("best_model_checkpoint")
     return Path(best).name if best else None
@@ -264,15 +229,10 @@ def _step(checkpoint: Path) -> int:
 
 
 def save_trainable(model: nn.Module, file: Path) -> None:
-    """Write every parameter that trains, bit for bit: the first process does. With weights in shards, all have to call this."""
-    first, training = processes.is_first(), {}
-    for name, weight in model.named_parameters():
-        if weight.requires_grad:
-            full = whole(weight.detach())
-            if first:  # the full set of weights may not fit on its device
-                training[name] = full.cpu().contiguous()
-    if first:
-        save_tensors(file, training)
+    """Write every parameter that trains, bit for bit; only the first process does."""
+    if processes.is_first():
+        training = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        save_tensors(file, {name: weight.detach().cpu().contiguous() for name, weight in training.items()})
 
 
 def load_trainable(model: nn.Module, file: Path) -> None:
@@ -286,10 +246,8 @@ def load_trainable(model: nn.Module, file: Path) -> None:
             weight.copy_(saved[name])
 
 
-def arguments(
-    stage: StageOptions, folder: Path, seed: int, cpu: bool, evaluates: bool, saves: bool = True
-) -> TrainingArguments:
-    """What transformers' Trainer has to know of a stage. Raises UnmaskError if the batch cannot be shared between the processes."""
+def arguments(stage: StageOptions, folder: Path, seed: int, cpu: bool, evaluates: bool) -> TrainingArguments:
+    """The arguments of transformers' Trainer for a stage. Raises UnmaskError if the batch cannot be divided between the processes."""
     world = processes.count()
     share, rest = divmod(stage.batch, stage.accumulate * world)
     if rest:
@@ -317,7 +275,7 @@ def arguments(
         logging_nan_inf_filter=False,
         report_to=[],  # TensorBoard's callback is given a folder of ours
         disable_tqdm=True,
-        save_strategy="steps" if saves else "no",
+        save_strategy="steps",
         save_steps=every,
         save_total_limit=None,  # older ones go when the new one is sealed, not before
         eval_strategy="steps" if evaluating else "no",

@@ -81,7 +81,7 @@ def router_kinds(model: PreTrainedModel) -> dict[str, list[str]]:
 
 
 def free_kinds(model: nn.Module, kinds: dict[str, list[str]], requested: Sequence[str]) -> None:
-    """Let the weights of these kinds train, in place. Raises UnmaskError for a kind that the model lacks."""
+    """Make the weights of these kinds trainable, in place. Raises UnmaskError for a kind that the model lacks."""
     for kind in requested:
         if kind not in kinds:
             raise unknown("kind of weight in train", kind, kinds)
@@ -109,28 +109,25 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
     for kind in options.targets if options.targets != EVERY else ():
         if kind not in kinds:
             raise unknown("LoRA target", kind, kinds)
+        if not _is_reached(model, kinds[kind][0]):
+            raise _partly_reached(kind, 0, len(kinds[kind]))
     requested = kinds if options.targets == EVERY else {kind: kinds[kind] for kind in options.targets}
     reached = {kind: names for kind, names in requested.items() if _is_reached(model, names[0])}
-    if options.targets != EVERY:
-        require_asked(
-            [Coverage(kind, len(names), len(names) * (kind in reached), 0, 1) for kind, names in requested.items()], options
-        )
-    names = [name for of_kind in reached.values() for name in of_kind]
     parameters = dict(model.named_parameters())
-    experts = [name for name in names if name in parameters]
-    if not names:
+    experts = {kind: names for kind, names in reached.items() if names[0] in parameters}
+    if not reached:
         raise UnmaskError("peft reaches nothing in the layers of this model, so nothing would train.")
     if experts and options.dropout:
         raise UnmaskError(
-            f"LoRA on experts ({_kind_of(experts[0], kinds)}) cannot have dropout: set lora.dropout = 0, "
+            f"LoRA on experts ({next(iter(experts))}) cannot have dropout: set lora.dropout = 0, "
             "or leave the experts out of lora.targets."
         )
     config = LoraConfig(
         r=options.r,
         lora_alpha=options.alpha,
         lora_dropout=options.dropout,
-        target_modules=[name for name in names if name not in parameters],
-        target_parameters=experts or None,
+        target_modules=[name for kind, names in reached.items() if kind not in experts for name in names],
+        target_parameters=[name for names in experts.values() for name in names] or None,
     )
     try:
         return get_peft_model(model, config)
@@ -141,7 +138,7 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
 def _is_reached(model: PreTrainedModel, name: str) -> bool:
     """Whether peft adapts a weight where it is.
 
-    Beside fused experts it takes a dense `gate_proj` for a part of them, and would adapt the experts of ALL layers instead, at twice
+    Next to fused experts it takes a dense `gate_proj` for a part of them, and would adapt the experts of ALL layers instead, at twice
     the rank. Of experts in two dimensions it wraps the owner, whose other weights the model then cannot find.
     """
     from peft import LoraConfig
@@ -158,25 +155,26 @@ def _is_reached(model: PreTrainedModel, name: str) -> bool:
     return name in (config.target_modules or ())
 
 
-def _kind_of(name: str, kinds: dict[str, list[str]]) -> str:
-    return next(kind for kind, names in kinds.items() if name in names)
+def _partly_reached(kind: str, adapted: int, present: int) -> UnmaskError:
+    return UnmaskError(
+        f"lora.targets names '{kind}', but only {adapted} of {present} would train: peft does not reach the others in this model. Leave it "
+        'out of lora.targets, or use train = "full".'
+    )
 
 
 def coverage(model: nn.Module, kinds: dict[str, list[str]]) -> list[Coverage]:
     """What trains, kind by kind, as seen on the model AFTER adapters were added (or weights freed)."""
-    return [_covered(model, kind, names) for kind, names in kinds.items()]
-
-
-def _covered(model: nn.Module, kind: str, names: Sequence[str]) -> Coverage:
-    adapted = parameters = trainable = 0
-    for name in names:
-        owned: list[Any] = _parameters_at(model, name)
-        base = [parameter for path, parameter in owned if "lora_" not in path]
-        training = [parameter for _, parameter in owned if parameter.requires_grad]
-        parameters += sum(parameter.numel() for parameter in base)
-        trainable += sum(parameter.numel() for parameter in training)
-        adapted += bool(training)
-    return Coverage(kind, len(names), adapted, parameters, trainable)
+    table = []
+    for kind, names in kinds.items():
+        adapted = parameters = trainable = 0
+        for name in names:
+            weights: list[Any] = _parameters_at(model, name)
+            training = [weight.numel() for _, weight in weights if weight.requires_grad]
+            parameters += sum(weight.numel() for path, weight in weights if "lora_" not in path)
+            trainable += sum(training)
+            adapted += bool(training)
+        table.append(Coverage(kind, len(names), adapted, parameters, trainable))
+    return table
 
 
 def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]]:
@@ -197,16 +195,13 @@ def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]
     return [*adapted, (leaf, parameter)]
 
 
-def require_asked(covered: Sequence[Coverage], options: LoraOptions) -> None:
-    """Raise UnmaskError if nothing trains, or if a kind that was named trains in fewer places than it occurs.
+def require_coverage(table: Sequence[Coverage], options: LoraOptions) -> None:
+    """Raise UnmaskError if nothing trains, or if weights of a kind that was named do not train.
 
     "all" means all that peft can reach: on a few mixtures it cannot reach dense MLPs next to fused experts, and the table says so.
     """
-    if not any(kind.trainable for kind in covered):
+    if not any(kind.trainable for kind in table):
         raise UnmaskError("LoRA reached nothing in this model, so nothing would train.")
-    for kind in covered if options.targets != EVERY else []:
-        if kind.kind in options.targets and kind.adapted < kind.present:
-            raise UnmaskError(
-                f"lora.targets names '{kind.kind}', but only {kind.adapted} of {kind.present} would train: peft does not reach the others "
-                'in this model. Leave it out of lora.targets, or use train = "full".'
-            )
+    for kind in table:
+        if options.targets != EVERY and kind.kind in options.targets and kind.adapted < kind.present:
+            raise _partly_reached(kind.kind, kind.adapted, kind.present)

@@ -8,8 +8,8 @@ columns, so that texts of similar length go together.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,11 +17,6 @@ from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, normalize
-
-from unmask.errors import UnmaskError
-
-Agree: TypeAlias = Callable[[Sequence[dict[str, Tensor]], bool], tuple[list[dict[str, Tensor]], bool]]
-"""Makes the chunks, and whether GradCache computes them, the same in all processes (sharding.py)."""
 
 
 def info_nce(
@@ -52,54 +47,50 @@ def neighbour_divergence(
     texts: Float[Tensor, "text dim"],
     candidates: Float[Tensor, "other dim"],
     teacher: Float[Tensor, "text width"],
-    teacher_others: Float[Tensor, "other width"],
+    teacher_candidates: Float[Tensor, "other width"],
     first: int,
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """How far the neighbours that a student gives each text are from the teacher's, in nats, averaged over texts.
+    """How far the student's neighbour distribution of each text is from the teacher's: KL(teacher, student) in nats, mean over texts.
 
-    The neighbours of text i are a probability of every other text j: the softmax over j of cosine(i, j) / temperature, without i
-    itself, which is row first + i of the others. The divergence is KL(teacher, student). It is zero if all cosines are the
-    teacher's. Formula: stages/distill.py.
+    The neighbours of text i are a distribution over every other text j: the softmax over j of cosine(i, j) / temperature, without i
+    itself, which is row first + i of the candidates. The divergence is zero if all cosines are the teacher's. Formula:
+    stages/distill.py.
     """
-    log_student = _log_neighbours(texts, candidates, first, temperature)
-    of_teacher = _log_neighbours(teacher, teacher_others, first, temperature)
-    return kl_div(log_student, of_teacher, reduction="batchmean", log_target=True)
 
+    def log_neighbours(
+        vectors: Float[Tensor, "text dim"], others: Float[Tensor, "other dim"]
+    ) -> Float[Tensor, "text neighbour"]:
+        cosines = normalize(vectors, dim=1) @ normalize(others, dim=1).T
+        positions = torch.arange(len(others), device=vectors.device)
+        is_other = positions != positions[first : first + len(vectors)].unsqueeze(1)
+        return (cosines[is_other].reshape(len(vectors), -1) / temperature).log_softmax(dim=1)
 
-def _log_neighbours(
-    texts: Float[Tensor, "text dim"], candidates: Float[Tensor, "other dim"], first: int, temperature: float
-) -> Float[Tensor, "text neighbour"]:
-    cosines = normalize(texts, dim=1) @ normalize(candidates, dim=1).T
-    positions = torch.arange(len(candidates), device=texts.device)
-    not_itself = positions != positions[first : first + len(texts)].unsqueeze(1)
-    return (cosines[not_itself].reshape(len(texts), -1) / temperature).log_softmax(dim=1)
+    student, target = log_neighbours(texts, candidates), log_neighbours(teacher, teacher_candidates)
+    return kl_div(student, target, reduction="batchmean", log_target=True)
 
 
 class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
     """A loss over the vectors of a chunked batch (see PairCollator): call it with the chunks and what `of` needs besides their vectors.
 
     model: features -> {"sentence_embedding"}; cache_tokens: with more padded tokens than this in a batch, GradCache computes chunk by
-    chunk, for one more forward pass. agree: see Agree; processes that share the weights must make equally many passes.
+    chunk, for one more forward pass.
     """
 
     mini_batch_size = 1 << 30  # a chunk is never split: the collator made it of the right size
 
-    def __init__(self, model: nn.Module, temperature: float, cache_tokens: int, agree: Agree | None = None) -> None:
+    def __init__(self, model: nn.Module, temperature: float, cache_tokens: int) -> None:
         super().__init__()
-        self.model, self.temperature, self.cache_tokens, self.agree = model, temperature, cache_tokens, agree
+        self.model, self.temperature, self.cache_tokens = model, temperature, cache_tokens
 
     @abstractmethod
     def of(self, vectors: Float[Tensor, "text dim"], labels: Any) -> Float[Tensor, ""]:
-        """The loss of the vectors of a batch, which come in the order of the chunks."""
+        """The loss of the vectors of a batch, in the order of the chunks."""
 
     def forward(self, chunks: Iterable[dict[str, Tensor]], labels: Any) -> Tensor:
         """The loss of one batch, whose backward pass reaches the model either way."""
         chunks = list(chunks)
-        cached = sum(chunk["input_ids"].numel() for chunk in chunks) > self.cache_tokens
-        if self.agree is not None:
-            chunks, cached = self.agree(chunks, cached)
-        if cached and torch.is_grad_enabled():
+        if sum(chunk["input_ids"].numel() for chunk in chunks) > self.cache_tokens and torch.is_grad_enabled():
             return self.forward_cached(chunks, labels)
         return self.calculate_loss([[self.model(dict(chunk))["sentence_embedding"]] for chunk in chunks], labels)
 
@@ -113,7 +104,7 @@ class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
 
 
 class RankingLoss(ChunkedLoss):
-    """InfoNCE of a chunked batch: call it with the chunks, their order and, where anchors have several positives, what these are.
+    """InfoNCE of a chunked batch. Its labels are the order, candidate ids and positive ids of collate.py; the ids may be None.
 
     matryoshka: the loss is the mean over these leading dimensions and all of them (arXiv 2205.13147). Across processes, every anchor
     sees the candidates of every process.
@@ -126,20 +117,9 @@ class RankingLoss(ChunkedLoss):
         cache_tokens: int,
         false_negative_margin: float | None = None,
         matryoshka: tuple[int, ...] = (),
-        agree: Agree | None = None,
     ) -> None:
-        super().__init__(model, temperature, cache_tokens, agree)
+        super().__init__(model, temperature, cache_tokens)
         self.false_negative_margin, self.matryoshka = false_negative_margin, matryoshka
-
-    def forward(
-        self,
-        chunks: Iterable[dict[str, Tensor]],
-        order: Tensor,
-        candidate_ids: Tensor | None = None,
-        positive_ids: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of one batch, whose backward pass reaches the model either way. Ids: see collate.py; both or none."""
-        return super().forward(chunks, (order, candidate_ids, positive_ids))
 
     def of(self, vectors: Float[Tensor, "text dim"], labels: tuple[Tensor, Tensor | None, Tensor | None]) -> Float[Tensor, ""]:
         """The loss of vectors, by the order of their texts, the candidate ids and the ids of each anchor's positives."""
@@ -149,23 +129,13 @@ class RankingLoss(ChunkedLoss):
         if torch.distributed.is_initialized():
             candidates = [all_gather_with_grad(column) for column in candidates]
             first = get_rank() * len(anchors)
-        all_candidates = torch.cat(candidates)
+        everything = torch.cat(candidates)
         positives = None if candidate_ids is None or positive_ids is None else _are_positives(candidate_ids, positive_ids)
-        sizes = {*self.matryoshka, anchors.shape[1]}
-        require_dimensions(self.matryoshka, anchors.shape[1])
         losses = [
-            info_nce(
-                anchors[:, :size], all_candidates[:, :size], first, self.temperature, self.false_negative_margin, positives
-            )
-            for size in sorted(sizes)
+            info_nce(anchors[:, :size], everything[:, :size], first, self.temperature, self.false_negative_margin, positives)
+            for size in sorted({*self.matryoshka, anchors.shape[1]})
         ]
         return torch.stack(losses).mean()
-
-
-def require_dimensions(matryoshka: Sequence[int], dim: int) -> None:
-    """Raise UnmaskError if the loss is to be averaged over more dimensions than vectors have."""
-    if max(matryoshka, default=0) > dim:
-        raise UnmaskError(f"matryoshka asks for {max(matryoshka)} dimensions, and a vector has {dim}.")
 
 
 def _are_positives(candidate_ids: Tensor, positive_ids: Tensor) -> Bool[Tensor, "anchor candidate"]:
@@ -181,15 +151,12 @@ def _are_positives(candidate_ids: Tensor, positive_ids: Tensor) -> Bool[Tensor, 
 
 
 class NeighbourLoss(ChunkedLoss):
-    """Divergence of a chunked batch's neighbours from a teacher's: call it with the chunks and the teacher's vectors.
-
-    Across processes, the neighbours of a text include the texts of every process.
-    """
+    """Divergence of a chunked batch's neighbours from a teacher's. Across processes, they include the texts of every process."""
 
     def of(self, vectors: Float[Tensor, "text dim"], labels: Float[Tensor, "text width"]) -> Float[Tensor, ""]:
         """The loss of vectors against the teacher's vectors of the same texts, in the same order."""
-        candidates, teacher_others, first = vectors, labels, 0
+        candidates, teacher_candidates, first = vectors, labels, 0
         if torch.distributed.is_initialized():
-            candidates, teacher_others = all_gather_with_grad(vectors), all_gather(labels)
+            candidates, teacher_candidates = all_gather_with_grad(vectors), all_gather(labels)
             first = get_rank() * len(vectors)
-        return neighbour_divergence(vectors, candidates, labels, teacher_others, first, self.temperature)
+        return neighbour_divergence(vectors, candidates, labels, teacher_candidates, first, self.temperature)

@@ -8,13 +8,11 @@ different numbers of parts. It also stops at an expert that no token of a batch 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-
-_TOGETHER = 1 << 24  # elements that are averaged in one message
 
 
 def count() -> int:
@@ -52,11 +50,8 @@ def agreed(value: Any) -> Any:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Average gradients over the processes in place. A missing gradient counts as zero, unless it is missing in all.
-
-    Weights in shards are left out: FSDP2 averages their gradients (sharding.py).
-    """
-    training = [parameter for parameter in parameters if parameter.requires_grad and not hasattr(parameter, "full_tensor")]
+    """Average gradients over the processes in place. A missing gradient counts as zero, unless it is missing in all."""
+    training = [parameter for parameter in parameters if parameter.requires_grad]
     if count() == 1 or not training:
         return
     present = torch.tensor([float(parameter.grad is not None) for parameter in training], device=training[0].device)
@@ -66,22 +61,6 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
         if has:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             gradients.append(parameter.grad)
-    for group in _groups(gradients):
-        flat = torch.cat([gradient.flatten() for gradient in group])
-        torch.distributed.all_reduce(flat)
-        flat /= count()
-        for gradient, averaged in zip(group, flat.split([parameter.numel() for parameter in group]), strict=True):
-            gradient.copy_(averaged.view_as(gradient))
-
-
-def _groups(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Groups of gradients of one precision, each small enough for one message."""
-    group: list[Tensor] = []
-    for gradient in sorted(gradients, key=lambda part: str(part.dtype)):
-        full = sum(part.numel() for part in group) + gradient.numel() > _TOGETHER
-        if group and (full or group[0].dtype != gradient.dtype):
-            yield group
-            group = []
-        group.append(gradient)
-    if group:
-        yield group
+    for gradient in gradients:
+        torch.distributed.all_reduce(gradient)
+        gradient /= count()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,52 +20,44 @@ from unmask.io.paths import expanded
 from unmask.training.data import DataSet, DataSource
 from unmask.training.lora import LoraOptions
 from unmask.training.stages import STAGES
-from unmask.training.stages.contrastive import ContrastiveOptions
+from unmask.training.stages.contrastive import ContrastiveOptions, SimcseOptions
 from unmask.training.stages.distill import SELF, DistillOptions
-from unmask.training.stages.mntp import MntpOptions
-from unmask.training.stages.next_token import NextTokenOptions
-from unmask.training.stages.simcse import SimcseOptions
+from unmask.training.stages.language import MntpOptions, NextTokenOptions
 from unmask.training.stages.stage import MOST, StageOptions, Table
 
 
 class Evaluation(Table):
-    """Tasks, named as in `unmask compare`. Training rows with texts of these tasks are left out and reported.
-
-    tasks: scored during training. The best checkpoint is chosen by their mean, so do not claim results on them. held_out: the tasks
-    on which results will be claimed. They are never scored here. compared: the trained embedder, its untrained base and a reference
-    row are compared on these tasks, after the last stage. They cannot be among `tasks`.
-    """
+    """Tasks, named as in `unmask compare`. Training rows with texts of these tasks are left out and reported."""
 
     tasks: tuple[str, ...] = ()
+    """Scored during training. The best checkpoint is chosen by their mean, so do not claim results on them."""
     held_out: tuple[str, ...] = ()
+    """The tasks on which results will be claimed. They are never scored here."""
     compared: tuple[str, ...] = ()
+    """The trained embedder, its untrained base and a reference row are compared on these after the last stage. Not among `tasks`."""
 
 
 class Recipe(Table):
-    """A checked recipe at one scale.
-
-    designs: one, or several that are trained in the same way. seeds: one run of each design for each seed. train: "lora", or "full" for
-    all weights, or "head" for the head alone, or a list of kinds of weight that train directly, such as ["gate_proj", "router"];
-    the coverage table names the kinds. head_parameters: make every head as near to this size as its kind allows, so that
-    designs are compared at one size. merge: the result holds merged weights, not an adapter next to its base model. shard: split the
-    weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then restarts.
-    """
+    """A checked recipe at one scale."""
 
     name: str
     about: str = ""
     source: str = ""
     model: str
     designs: tuple[str, ...] = Field(min_length=1)
+    """One, or several that are trained in the same way."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(default=(0,), min_length=1)
+    """One run of each design for each seed."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"  # float16 would lose small gradients
     train: Literal["lora", "full", "head"] | Annotated[tuple[str, ...], Field(min_length=1)] = "lora"
+    """An adapter, all weights, the head alone, or a list of kinds of weight that train directly, such as ["gate_proj", "router"]; the
+    coverage table names the kinds."""
     merge: bool = True
-    shard: bool = False
+    """Whether the result holds merged weights, or an adapter next to its base model."""
     max_length: int = Field(default=512, ge=2, le=MOST)
     stages: tuple[str, ...] = Field(min_length=1)
     lora: LoraOptions = LoraOptions()
     head: HeadOptions | None = None
-    head_parameters: int | None = Field(default=None, ge=1)
     data: dict[str, DataSource]
     evaluation: Evaluation = Evaluation()
     next_token: NextTokenOptions | None = Field(default=None, alias="next-token")
@@ -77,8 +68,7 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _coherent(self) -> Recipe:
-        for design in self.designs:
-            Design.parse(design)
+        designs = {Design.parse(design): design for design in self.designs}
         for field_name, values in (("designs", self.designs), ("seeds", self.seeds)):
             if len(set(values)) < len(values):
                 raise ValueError(f"{field_name} holds one value twice")
@@ -88,20 +78,12 @@ class Recipe(Table):
             for data in self.stage(name).data:
                 if data not in self.data:
                     raise ValueError(str(unknown(f"data set of stage {name}", data, self.data)))
-        self._teacher_differs()
-        return self
-
-    def _teacher_differs(self) -> None:
-        """A model that teaches itself what it says already would learn nothing."""
-        if self.stages[:1] == ("distill",) and self.distill and self.distill.teacher == SELF and self.distill.teacher_design:
-            taught = Design.parse(self.distill.teacher_design)
-            if same := next((design for design in self.designs if Design.parse(design) == taught), None):
-                raise ValueError(f"the model says already what it would learn: '{same}' is its design and its teacher's")
-
-    @model_validator(mode="after")
-    def _adapter_fits(self) -> Recipe:
+        teacher = self.distill.teacher_design if self.distill and self.distill.teacher == SELF else None
+        same = designs.get(Design.parse(teacher)) if teacher and self.stages[0] == "distill" else None
+        if same:
+            raise ValueError(f"the model already says what it would learn: '{same}' is its design and its teacher's")
         if not self.merge and self.train != "lora":
-            raise ValueError(f"merge = false keeps an adapter, and train = {_shown(self.train)} trains none: leave it out")
+            raise ValueError(f"merge = false keeps an adapter, and train = {_toml(self.train)} trains none: leave it out")
         if not self.merge and len(self.stages) > 1:
             raise ValueError(
                 f"merge = false keeps one adapter, and {len(self.stages)} stages make as many, each on what the last one left: "
@@ -130,29 +112,20 @@ def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet
 
 
 def without_effect(recipe: Recipe) -> list[str]:
-    """What a recipe sets although its other settings leave it without effect: a sentence for each."""
-    reasons = _unwatched(recipe)
-    if recipe.train != "lora" and recipe.lora != LoraOptions():
-        reasons["[lora]"] = f"train = {_shown(recipe.train)} trains no adapter"
-    if not any(Design.parse(design).needs_head for design in recipe.designs):
-        settings = {"[head]": recipe.head, "head_parameters": recipe.head_parameters}
-        reasons |= {key: "no design has a head" for key, value in settings.items() if value is not None}
-    return [f"{key} has no effect, because {reason}" for key, reason in reasons.items()]
-
-
-def _unwatched(recipe: Recipe) -> dict[str, str]:
-    """The `evaluate_every` of stages that are not evaluated in between, and why they are not."""
+    """Settings of a recipe that its other settings leave without effect: a sentence for each."""
     reasons: dict[str, str] = {}
     for name in recipe.stages:
-        if not recipe.stage(name).evaluate_every:
-            continue
-        attention = STAGES[name].attention
-        mismatched = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
-        if not recipe.evaluation.tasks:
-            reasons[f"{name}.evaluate_every"] = "evaluation.tasks names no task"
-        elif mismatched:
-            reasons[f"{name}.evaluate_every for {', '.join(mismatched)}"] = f"the stage trains with {attention} attention"
-    return reasons
+        attention, key = STAGES[name].attention, f"{name}.evaluate_every"
+        others = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
+        if recipe.stage(name).evaluate_every and not recipe.evaluation.tasks:
+            reasons[key] = "evaluation.tasks names no task"
+        elif recipe.stage(name).evaluate_every and others:
+            reasons[f"{key} for {', '.join(others)}"] = f"the stage trains with {attention} attention"
+    if recipe.train != "lora" and recipe.lora != LoraOptions():
+        reasons["[lora]"] = f"train = {_toml(recipe.train)} trains no adapter"
+    if recipe.head is not None and not any(Design.parse(design).needs_head for design in recipe.designs):
+        reasons["[head]"] = "no design has a head"
+    return [f"{key} has no effect, because {reason}" for key, reason in reasons.items()]
 
 
 def shipped() -> dict[str, Path]:
@@ -182,43 +155,27 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
     """Read a recipe at one of its scales, with `key=value` settings over it. Raises UnmaskError that names file and key."""
     file = recipe_file(name)
     tables = _tables(file)
-    scale_tables, settings = tables.pop("scale", {}), list(settings)
-    if scale is not None:
-        if scale not in scale_tables:
-            raise unknown(f"scale of recipe '{name}'", scale, scale_tables or ["(this recipe has none)"])
-        tables = merged(tables, scale_tables[scale])
-    for setting in settings:
-        tables = merged(tables, parse_setting(setting))
+    scales, changes = tables.pop("scale", {}), {setting: parse_setting(setting) for setting in settings}
+    if scale is not None and scale not in scales:
+        raise unknown(f"scale of recipe '{name}'", scale, scales or ["(this recipe has none)"])
+    for change in (scales.get(scale, {}), *changes.values()):
+        tables = merged(tables, change)
     try:
         recipe = Recipe.model_validate({"name": file.stem, **tables})
     except ValidationError as error:
         location = f"{file} at scale {scale}" if scale else str(file)
-        choose = (
-            f" No scale was chosen; choose one with --scale: {', '.join(scale_tables)}." if scale_tables and not scale else ""
-        )
+        choose = f" No scale was chosen; choose one with --scale: {', '.join(scales)}." if scales and not scale else ""
         raise UnmaskError(f"{location}: {_explain(error)}{choose}") from error
-    for setting in settings:
-        _require_effect(recipe, setting)
-    return recipe
-
-
-def _require_effect(recipe: Recipe, setting: str) -> None:
-    """Raise UnmaskError for a setting of a stage that is not run, or of a data set that no stage reads.
-
-    A recipe file may hold such tables, because other `stages` may be chosen.
-    """
+    # A recipe file may hold tables that nothing reads, because other stages may be chosen. A setting may not.
     used = {data for stage in recipe.stages for data in recipe.stage(stage).data}
-    for table, value in parse_setting(setting).items():
-        if table in STAGES and table not in recipe.stages:
-            raise UnmaskError(
-                f"'{setting}' would change nothing in recipe '{recipe.name}': its stages are {', '.join(recipe.stages)}."
-            )
-        unread = [name for name in value if name not in used] if table == "data" and isinstance(value, Mapping) else []
-        if unread:
-            raise UnmaskError(
-                f"'{setting}' would change nothing in recipe '{recipe.name}': its stages do not read {unread[0]}, but "
-                f"{', '.join(sorted(used))}."
-            )
+    for setting, change in changes.items():
+        problem = f"'{setting}' would change nothing in recipe '{recipe.name}': its stages"
+        if idle := change.keys() & (STAGES.keys() - set(recipe.stages)):
+            raise UnmaskError(f"{problem} are {', '.join(recipe.stages)}, not {', '.join(idle)}.")
+        data = change.get("data", {})
+        if unread := [name for name in data if name not in used]:
+            raise UnmaskError(f"{problem} do not read {unread[0]}, but {', '.join(sorted(used))}.")
+    return recipe
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,8 +201,7 @@ def parse_setting(setting: str) -> dict[str, Any]:
     return parsed  # type: ignore[no-any-return]
 
 
-def _shown(train: str | tuple[str, ...]) -> str:
-    """A value of `train` as a recipe writes it."""
+def _toml(train: str | tuple[str, ...]) -> str:
     return f'"{train}"' if isinstance(train, str) else str(list(train)).replace("'", '"')
 
 
@@ -259,23 +215,18 @@ def _tables(file: Path) -> dict[str, Any]:
 def _explain(error: ValidationError) -> str:
     problem = error.errors()[0]
     path = place_of(problem)
-    location = ".".join(path) or "the recipe"
     if problem["type"] == "extra_forbidden":
-        allowed, key = _fields(problem["loc"][:-1]), str(problem["loc"][-1])
-        nearest = get_close_matches(key, allowed, n=1)
-        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-        return f"unknown key '{location}'.{hint} Allowed here: {', '.join(sorted(allowed))}."
+        tables: dict[str, type[BaseModel]] = {
+            **{name: stage.options for name, stage in STAGES.items()},
+            "lora": LoraOptions,
+            "head": HeadOptions,
+            "evaluation": Evaluation,
+            "data": DataSource,
+        }
+        fields = tables.get(path[0], Recipe).model_fields if len(path) > 1 else Recipe.model_fields
+        table = ".".join(path[:-1])
+        return str(
+            unknown(f"key in [{table}]" if table else "key", path[-1], [field.alias or name for name, field in fields.items()])
+        )
     reasons = [reason_of(detail) for detail in error.errors() if detail["loc"][: len(path)] == problem["loc"][: len(path)]]
-    return f"{location}: {', or '.join(reasons)}."
-
-
-def _fields(path: tuple[int | str, ...]) -> list[str]:
-    tables: dict[str, type[BaseModel]] = {
-        **{name: stage.options for name, stage in STAGES.items()},
-        "lora": LoraOptions,
-        "head": HeadOptions,
-        "evaluation": Evaluation,
-        "data": DataSource,
-    }
-    model = tables[str(path[0])] if path and str(path[0]) in tables else Recipe
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return f"{'.'.join(path) or 'the recipe'}: {', or '.join(reasons)}."

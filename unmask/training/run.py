@@ -18,11 +18,10 @@ from unmask.models.provenance import hardware, versions
 from unmask.models.source import Source, lasting_name
 from unmask.runs import runs
 from unmask.runs.runs import Run
-from unmask.tasks.kinds.kind import Forms
 from unmask.training import processes
-from unmask.training.card import checkpoint_was_chosen
+from unmask.training.card import chose_checkpoint
 from unmask.training.data import DataSet
-from unmask.training.leakage import find_all_leaks, without_leaks
+from unmask.training.leakage import Scored, find_leaks, without_leaks
 from unmask.training.lora import Coverage
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.records import (
@@ -36,23 +35,20 @@ from unmask.training.records import (
     TrainingSettings,
     planned_runs,
 )
-from unmask.training.sharding import shard
 from unmask.training.sources import digest_of_source
 from unmask.training.stages import STAGES
-from unmask.training.stages.stage import Prepared, StageOptions
-from unmask.training.trainee import Trainee, require_shardable, require_trainable, training_precision
+from unmask.training.stages.stage import Prepared
+from unmask.training.trainee import Trainee, require_trainable, training_precision
 
 WEIGHTS_OF_STAGE = "done.safetensors"
 
 Score = Callable[[Embedder], dict[str, float]]
 """The scores of an embedder on the tasks of a recipe."""
-Scored = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
-"""Texts of a task, and the index pairs that it compares."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Functions that are called during training. covered: with the weights a stage trains. callbacks: of the Trainer."""
+    """Callbacks during training. covered: with the weights that a stage trains. callbacks: of the Trainer."""
 
     covered: Callable[[str, Sequence[Coverage]], None] = lambda *_: None
     callbacks: Sequence[Any] = field(default_factory=list)
@@ -86,7 +82,6 @@ def train(
     planned = planned_runs(recipe, folder.resolve())
     for run in planned:  # the last design is refused before the first one trains
         require_trainable(recipe, run.design)
-        require_shardable(recipe, run.design)
     for run in planned:
         _train_one(recipe, run, root, score, listener, held_out or {})
         processes.wait()
@@ -127,8 +122,12 @@ def _train_one(
         recipe=recipe.model_copy(update={"designs": (planned.design.name,), "seeds": (planned.seed,)}),
         held_out_tasks={task: hash_of_texts(scored) for task, scored in held_out.items()},
     )
-    used = [name for name in recipe.data if any(name in recipe.stage(stage).data for stage in recipe.stages)]
-    files = {f"file of the data set '{name}'": _digest_if_present(recipe, name, root) for name in used}
+    used = {name: recipe.data[name] for stage in recipe.stages for name in recipe.stage(stage).data}
+    files = {  # a finished run does not need its data
+        f"file of the data set '{name}'": digest_of_source(source.path, source.split, root)
+        for name, source in used.items()
+        if (root / expanded(source.path)).exists()
+    }
     with runs.open(planned.folder, settings, inputs=files, output="model", processes=processes) as run:
         if run.result is not None:
             say(f"{planned.design.name}, seed {planned.seed}: done before, in {planned.result}")
@@ -137,15 +136,19 @@ def _train_one(
         sets, records = {}, {}
         for name in recipe.stages:  # every row is checked before anything is loaded
             sets[name], records[name] = clean(read_sets(recipe, name, root, planned.seed), held_out, root)
-        revisions = {
-            f"data set '{name}' of stage {stage}": data.revision
-            for stage, datasets in records.items()
-            for name, data in datasets.items()
-        }
-        run.check(revisions)
+        for name, of_stage in records.items():
+            run.check({f"data set '{data}' of stage {name}": record.revision for data, record in of_stage.items()})
         session = _Session(recipe, planned, run, sets, score, listener)
         base = _base(session)
-        trainee, trains = _through_stages(session)
+        trainee = Trainee.load(recipe, planned.design, planned.seed)
+        # what a later stage refuses shows before the first step; the next stage is prepared anyway
+        for name in [name for name, step in session.steps.items() if not run.is_done(step)][1:]:
+            trainee.backbone.set_attention(STAGES[name].attention or planned.design.attention)
+            STAGES[name].prepare(recipe.stage(name), trainee, sets[name], planned.seed)
+        trains = {}
+        for number, name in enumerate(recipe.stages, start=1):
+            trains[name] = {kind.kind: kind.trainable for kind in _run_stage(session, name, trainee)}
+            trainee.end(merge=recipe.merge or number < len(recipe.stages))
         trainee.backbone.set_attention(planned.design.attention)
         trainee.rest()
         result = TrainingResult(
@@ -157,16 +160,11 @@ def _train_one(
             hardware=hardware(trainee.backbone.device),
             versions=versions(),
             scores=score(trainee.embedder) if score else {},
-            chosen=checkpoint_was_chosen(planned.folder),
+            chosen=chose_checkpoint(planned.folder),
         )
         if processes.is_first():
             trainee.save(planned.result)
         run.finish(result)
-
-
-def _digest_if_present(recipe: Recipe, name: str, root: Path) -> str | None:
-    source = recipe.data[name]
-    return digest_of_source(source.path, source.split, root) if (root / expanded(source.path)).exists() else None
 
 
 def _base(session: _Session) -> BaseRecord:
@@ -174,50 +172,27 @@ def _base(session: _Session) -> BaseRecord:
     recipe, run = session.recipe, session.run
     weights, precision = identity_of(Source(recipe.model)).revision, training_precision(recipe)
     run.check({f"base model '{recipe.model}'": weights, "precision of training": precision})
-    teacher = None
+    record = None
     for name, step in session.steps.items():
-        teacher_name = STAGES[name].teacher(recipe.stage(name))
-        if teacher_name is not None:
-            digest, design = f"teacher '{teacher_name.model}'", f"design of the teacher '{teacher_name.model}'"
-            if not run.is_done(step) or digest not in run.inputs:  # else the teacher may be gone
-                run.check({digest: identity_of(Source(teacher_name.model)).revision, design: teacher_name.design})
-            teacher = TeacherRecord(
-                model=lasting_name(teacher_name.model), weights=run.inputs[digest], design=run.inputs.get(design)
-            )
-    return BaseRecord(model=lasting_name(recipe.model), weights=weights, teacher=teacher, precision=precision)
+        if (teacher := STAGES[name].teacher(recipe.stage(name))) is not None:
+            digest, design = f"teacher '{teacher.model}'", f"design of the teacher '{teacher.model}'"
+            if not run.is_done(step) or digest not in run.inputs:  # else the teacher may have been removed
+                run.check({digest: identity_of(Source(teacher.model)).revision, design: teacher.design})
+            record = TeacherRecord(model=lasting_name(teacher.model), weights=run.inputs[digest], design=run.inputs.get(design))
+    return BaseRecord(model=lasting_name(recipe.model), weights=weights, teacher=record, precision=precision)
 
 
-def _through_stages(session: _Session) -> tuple[Trainee, dict[str, dict[str, int]]]:
-    """The trainee after its last stage, and the number of parameters that trained in each."""
-    recipe, design, seed = session.recipe, session.planned.design, session.planned.seed
-    trainee = Trainee.load(recipe, design, seed)
-    # what a later stage refuses shows before the first step; the next stage is prepared anyway
-    for name in [name for name, step in session.steps.items() if not session.run.is_done(step)][1:]:
-        trainee.backbone.set_attention(STAGES[name].attention or design.attention)
-        STAGES[name].prepare(recipe.stage(name), trainee, session.sets[name], seed)
-    trains = {}
-    for number, (name, step) in enumerate(session.steps.items(), start=1):
-        was_done = session.run.is_done(step)
-        covered = _run_stage(session, name, step, trainee)
-        if recipe.shard and not was_done:  # shards cannot be merged: a trainee without them loads the result of this stage
-            processes.wait()
-            return _through_stages(session)
-        trains[name] = {kind.kind: kind.trainable for kind in covered}
-        trainee.end(merge=recipe.merge or number < len(recipe.stages))
-    return trainee, trains
-
-
-def _run_stage(session: _Session, name: str, step: str, trainee: Trainee) -> list[Coverage]:
+def _run_stage(session: _Session, name: str, trainee: Trainee) -> list[Coverage]:
     """Run one stage, or load its weights if it is done. The trainee then holds these weights, not yet merged."""
     from unmask.training.loop import checkpoints, load_trainable, save_trainable
 
-    stage, folder = session.recipe.stage(name), session.planned.folder / step
+    stage, step = session.recipe.stage(name), session.steps[name]
     trainee.backbone.set_attention(STAGES[name].attention or trainee.embedder.design.attention)
     covered = trainee.begin(name, session.planned.seed)
     ready = STAGES[name].prepare(stage, trainee, session.sets[name], session.planned.seed)
     if session.run.is_done(step):
         say(f"  {name}: done before")
-        load_trainable(ready.module, folder / WEIGHTS_OF_STAGE)
+        load_trainable(ready.module, session.planned.folder / step / WEIGHTS_OF_STAGE)
     else:
         session.listener.covered(name, covered)
         if stage.warmup >= stage.steps:
@@ -225,49 +200,40 @@ def _run_stage(session: _Session, name: str, step: str, trainee: Trainee) -> lis
                 f"  {name}: the warm-up of {stage.warmup} steps does not end within {stage.steps}, so the learning rate stays below "
                 f"{stage.lr:g}"
             )
-        if processes.is_first():
-            longest = trainee.backbone.within_positions(stage.max_length)
-            cut, texts = ready.cut()
-            limit = f"{name}.max_length" if longest == stage.max_length else "the positions of the model"
-            if cut:
-                say(f"  {name}: {cut} of the first {texts} texts are cut to {longest} tokens ({limit})")
-        if trainee.recipe.shard:
-            # a head that predicts tokens may share its weights with the embeddings, so both belong to one root
-            shard(trainee.backbone, ready.module if ready.module is trainee.language_model else trainee.backbone.model)
 
         def compute(folder: Path) -> None:
-            _loop(name, stage, ready, trainee, folder, session)
+            _loop(session, name, ready, trainee, folder)
             save_trainable(ready.module, folder / WEIGHTS_OF_STAGE)
 
         session.run.step(step, compute, files=[WEIGHTS_OF_STAGE])
     if processes.is_first():
-        for checkpoint in checkpoints(folder):  # optimizer states are as large as what trained, twice
+        for checkpoint in checkpoints(session.planned.folder / step):  # optimizer states are twice as large as what trained
             remove(checkpoint)
     return covered
 
 
-def _loop(name: str, stage: StageOptions, ready: Prepared, trainee: Trainee, folder: Path, session: _Session) -> None:
+def _loop(session: _Session, name: str, ready: Prepared, trainee: Trainee, folder: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
     from transformers.trainer_callback import PrinterCallback
 
     from unmask.training.loop import Loop, arguments, resumable
-    from unmask.training.progress import EaseWatch
 
-    score = session.score if trainee.backbone.attention == trainee.embedder.design.attention else None
+    stage, score = session.recipe.stage(name), session.score
+    if trainee.backbone.attention != trainee.embedder.design.attention:
+        score = None
     if stage.checkpointing:
         trainee.backbone.model.gradient_checkpointing_enable({"use_reentrant": False})
     is_on_cpu = trainee.backbone.device.type == "cpu"
-    settings = arguments(stage, folder, session.planned.seed, is_on_cpu, score is not None, not trainee.recipe.shard)
     curves = [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))] if processes.is_first() else []
     loop = Loop(
         ready.module,
-        settings,
+        arguments(stage, folder, session.planned.seed, is_on_cpu, score is not None),
         ready.rows,
         ready.collate,
         ready.objective,
-        (lambda: score(trainee.embedder)) if score else None,
-        [*curves, EaseWatch(STAGES[name].too_easy), *session.listener.callbacks],
+        evaluate_with=(lambda: score(trainee.embedder)) if score else None,
+        callbacks=[*curves, *session.listener.callbacks],
     )
     loop.remove_callback(PrinterCallback)
     checkpoint = resumable(folder)
@@ -283,17 +249,11 @@ def _loop(name: str, stage: StageOptions, ready: Prepared, trainee: Trainee, fol
 
 
 def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -> tuple[list[DataSet], StageData]:
-    """Data sets without the rows that occur in held-out tasks, and a record of each. root: where paths of the data start."""
+    """Data sets without the rows that occur in held-out tasks, and a record of each. root: of the paths of the data."""
     cleaned, records = [], {}
-    texts = {task: of_task for task, (of_task, _) in held_out.items()}
-    reports = find_all_leaks(sets, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
-    for data, report in zip(sets, reports, strict=True):
+    for data, report in zip(sets, find_leaks(sets, held_out), strict=True):
         rest = without_leaks(data, report)
-        say(
-            f"  {data.name}: {len(rest.examples)} {data.kind}"
-            + "".join(f", {n} {why} left out" for why, n in rest.skipped.items())
-            + (f" (columns not read: {', '.join(rest.unread)})" if rest.unread else "")
-        )
+        say(f"  {rest.summary}")
         cleaned.append(rest)
         records[data.name] = DataSetRecord(
             path=data.source.path,

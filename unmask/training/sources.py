@@ -16,25 +16,22 @@ from unmask.models.digests import digest_of_file
 from unmask.tasks import columns
 
 Rows = Iterator[tuple[int, Row]]
-_MEANS_THE_SAME = 4.0  # of the 0 to 5 of the starter pairs
+_SAME_MEANING = 4.0  # of the 0 to 5 of the starter pairs
 
 
 def open_source(path: str, split: str, root: Path) -> tuple[Path, Rows]:
-    """What errors call a source, and its (line, row)s; a relative path is relative to root. Raises UnmaskError if there is none."""
+    """What errors call a source, and its rows with their lines. root: of relative paths. Raises UnmaskError if there is no such source."""
     if path.startswith("hub:"):
         return Path(path), _hub(path, split)
     if path.startswith("starter:"):
-        name = path.removeprefix("starter:")
-        if name not in STARTERS:
-            raise unknown("starter source", name, STARTERS)
-        return Path(path), STARTERS[name]()
+        return Path(path), _starter(path.removeprefix("starter:"))
     location = root / expanded(path)
     if not location.is_dir():
         return location, read_rows(location)
-    for needed, reader in FOLDERS.items():
-        if all((location / name).is_file() for name in needed):
+    for files, reader in FOLDERS.items():
+        if all((location / name).is_file() for name in files):
             return location, reader(location, split)
-    layouts = " or ".join(" and ".join(needed) for needed in FOLDERS)
+    layouts = " or ".join(" and ".join(files) for files in FOLDERS)
     raise UnmaskError(f"'{location}' is a folder without {layouts}; name a file of it instead.")
 
 
@@ -45,7 +42,7 @@ def digest_of_source(path: str, split: str, root: Path) -> str | None:
     location = root / expanded(path)
     if not location.is_dir():
         return digest_of_file(location)
-    names = {name for needed in FOLDERS for name in needed} | {f"qrels_{split}.tsv", f"qrels/{split}.tsv"}
+    names = {name for files in FOLDERS for name in files} | {f"qrels_{split}.tsv", f"qrels/{split}.tsv"}
     digests = [f"{name} {digest_of_file(location / name)}" for name in sorted(names) if (location / name).is_file()]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:32]
 
@@ -63,7 +60,6 @@ def refuse_split(path: str, split: str, root: Path) -> None:
 
 
 def _hub(path: str, split: str) -> Rows:
-    """Rows of a data set of the hub, counted from one."""
     import datasets
 
     repo, _, config = path.removeprefix("hub:").partition(":")
@@ -82,34 +78,28 @@ def _judged(folder: Path, split: str) -> Rows:
     """
     documents = _by_id(folder / "corpus.jsonl")
     queries = _by_id(folder / "queries.jsonl")
-    judgements, score = _judgements(folder, split), columns.judged_once(columns.number)
-    rows, absent = 0, list[tuple[int, str]]()
+    flat, nested = inside(folder, f"qrels_{split}.tsv"), inside(folder / "qrels", f"{split}.tsv")
+    judgements = nested if nested.is_file() and not flat.is_file() else flat
+    score = columns.judged_once(columns.number)
+    rows, absent = 0, list[str]()
     for line, row in read_rows(judgements):
         if score(judgements, line, row, "score") <= 0:
             continue
         query = _look_up(judgements, line, row, "query-id", queries)
         if (name := columns.identifier(judgements, line, row, "corpus-id")) not in documents:
-            absent.append((line, name))
+            absent.append(f"{judgements}, line {line}, column 'corpus-id': nothing has the id '{name}'")
             continue
         rows += 1
-        document = documents[name]
         extra = {column: value for column, value in query.items() if column not in ("_id", "text")}
-        yield line, {**extra, "anchor": query.get("text"), "positive": titled(document)}
+        yield line, {**extra, "anchor": query.get("text"), "positive": titled(documents[name])}
+    if absent and not rows:
+        raise UnmaskError(f"{absent[0]}.")
     if absent:
-        line, name = absent[0]
-        message = f"{judgements}, line {line}, column 'corpus-id': nothing has the id '{name}'"
-        if not rows:
-            raise UnmaskError(f"{message}.")
-        say(f"{message}; {counted(len(absent), 'judgement')} of documents that are not in the corpus left out.")
-
-
-def _judgements(folder: Path, split: str) -> Path:
-    flat, nested = inside(folder, f"qrels_{split}.tsv"), inside(folder / "qrels", f"{split}.tsv")
-    return nested if nested.is_file() and not flat.is_file() else flat
+        say(f"{absent[0]}; {counted(len(absent), 'judgement')} of documents that are not in the corpus left out.")
 
 
 def _passages(folder: Path, split: str) -> Rows:
-    """Questions that name the passage which answers them; a row for each, with the question's line."""
+    """Questions with the id of the passage that answers them: a row for each question."""
     passages = _by_id(folder / "passages.jsonl")
     questions = folder / "queries.jsonl"
     for line, row in read_rows(questions):
@@ -135,43 +125,22 @@ def titled(document: Row) -> Any:
     return f"{title} {text}" if title and isinstance(text, str) else text
 
 
-def titled_documents(folder: Path) -> Iterator[tuple[str, str]]:
-    """The documents of a folder that have a title: title and text as joined when read, and the text alone."""
-    for documents, queries in FOLDERS:
-        if (folder / documents).is_file() and (folder / queries).is_file():
-            for _, row in read_rows(folder / documents):
-                if titled(row) != row.get("text"):
-                    yield titled(row), row["text"]
-            return
+def _starter(name: str) -> Rows:
+    from unmask.starter import reference_texts, starter_folders
+
+    folders = {folder.name: folder for folder in starter_folders()}
+    if name == "reference":
+        yield from ((line, {"text": text}) for line, text in enumerate(reference_texts(), start=1))
+    elif name == "pairs":
+        for line, row in read_rows(folders["sts"] / "test.jsonl"):
+            if row["score"] >= _SAME_MEANING:
+                yield line, {"sentence1": row["sentence1"], "sentence2": row["sentence2"]}
+    elif name == "labels":
+        yield from read_rows(folders["clustering"] / "all.jsonl")
+    else:
+        raise unknown("starter source", name, ("reference", "pairs", "labels"))
 
 
-def _starter_sentences() -> Rows:
-    from unmask.starter import reference_texts
-
-    yield from ((line, {"text": text}) for line, text in enumerate(reference_texts(), start=1))
-
-
-def _starter_pairs() -> Rows:
-    from unmask.starter import starter_folders
-
-    folder = next(folder for folder in starter_folders() if folder.name == "sts")
-    for line, row in read_rows(folder / "test.jsonl"):
-        if row["score"] >= _MEANS_THE_SAME:
-            yield line, {"sentence1": row["sentence1"], "sentence2": row["sentence2"]}
-
-
-def _starter_labels() -> Rows:
-    from unmask.starter import starter_folders
-
-    folder = next(folder for folder in starter_folders() if folder.name == "clustering")
-    yield from read_rows(folder / "all.jsonl")
-
-
-STARTERS: Final[dict[str, Callable[[], Rows]]] = {
-    "reference": _starter_sentences,
-    "pairs": _starter_pairs,
-    "labels": _starter_labels,
-}
 _JUDGED: Final = ("corpus.jsonl", "queries.jsonl")
 FOLDERS: Final[dict[tuple[str, str], Callable[[Path, str], Rows]]] = {
     _JUDGED: _judged,

@@ -12,24 +12,14 @@ from torch import nn
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
+from unmask.encoding.heads import HeadOptions, LayerAttention, build_head, count_parameters
 from unmask.errors import UnmaskError
 from unmask.models.decoder import body_of, depth_of
 from unmask.models.loading import Source, load_base_language_model, load_decoder, pick_dtype, precision_of
 from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
-from unmask.training import processes
-from unmask.training.expert_products import as_before, speed_up_experts
-from unmask.training.lora import (
-    ROUTER,
-    Coverage,
-    add_lora,
-    coverage,
-    free_kinds,
-    require_asked,
-    router_kinds,
-    weight_kinds,
-)
+from unmask.training.cpu_kernels import as_before, speed_up_experts
+from unmask.training.lora import ROUTER, Coverage, add_lora, coverage, free_kinds, require_coverage, router_kinds, weight_kinds
 from unmask.training.recipe import Recipe
 from unmask.training.stages import STAGES
 
@@ -50,20 +40,23 @@ class Trainee:
     def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
         """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for a model that cannot be trained."""
         require_trainable(recipe, design)
-        source = replace(_source(recipe), dtype="float32" if recipe.trains_weights else recipe.dtype)
+        source = Source(recipe.model, dtype="float32" if recipe.trains_weights else recipe.dtype)
         language_model = None
-        if predicts_tokens(recipe):
+        if any(STAGES[name].predicts_tokens for name in recipe.stages):
             language_model, tokenizer = load_base_language_model(source)
             body = body_of(language_model)
         else:
             body, tokenizer = load_decoder(source)
         torch.manual_seed(seed)
-        config: Any = body.config.get_text_config(decoder=True)
-        head = _new_head(recipe, design, config.hidden_size, depth_of(config)) if design.needs_head else None
+        head = None
+        if design.needs_head:
+            config: Any = body.config.get_text_config(decoder=True)
+            head = build_head(design.one_pooling, config.hidden_size, depth_of(config), recipe.head or HeadOptions())
         embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
-        _require_kept(recipe, embedder)
+        _check_result_holds_weights(recipe, embedder)
         if isinstance(head, LayerAttention) and head.options.centred:
-            _centre(head, embedder)
+            # the layer matrix starts at minus each layer's mean: as a constant, it would make every cosine 0.95 and more
+            head.centre(embedder.encoder.layer_states(reference_texts(), embedder.design.prompt))
         return cls(recipe, embedder, language_model)
 
     @property
@@ -71,13 +64,8 @@ class Trainee:
         """The decoder in training."""
         return self.embedder.backbone
 
-    @property
-    def sharded(self) -> bool:
-        """Whether the weights are split over the processes."""
-        return self.recipe.shard
-
     def begin(self, stage: str, seed: int) -> list[Coverage]:
-        """Let the weights of a stage train, and list them. Raises UnmaskError if less would train than the recipe names."""
+        """Make the weights of a stage trainable, and list them. Raises UnmaskError if less would train than the recipe names."""
         pools = STAGES[stage].pools
         head, body = self.backbone.head, self.backbone.model
         (self.language_model or body).requires_grad_(False)
@@ -88,7 +76,7 @@ class Trainee:
         if self.recipe.train == "lora":
             self.adapter = add_lora(body, self.backbone.layers, self.recipe.lora, depth)
             covered = coverage(body, kinds)
-            require_asked(covered, self.recipe.lora)
+            require_coverage(covered, self.recipe.lora)
         else:
             kinds |= router_kinds(body)
             body.requires_grad_(self.recipe.train == "full")
@@ -122,8 +110,17 @@ class Trainee:
         self.backbone.model.eval()
         if self.backbone.head is not None:
             self.backbone.head.eval()
-        if self.recipe.trains_weights:
-            _round(self.embedder, pick_dtype(self.recipe.dtype, self.backbone.device))
+        if not self.recipe.trains_weights:
+            return
+        dtype = pick_dtype(self.recipe.dtype, self.backbone.device)
+        mixture = mixture_of(self.embedder)
+        # the routers of LoRA experts stay in fp32, as in a mixture that is loaded
+        routers = {id(weight) for weight in mixture.router_weights} if mixture else set()
+        for weight in self.backbone.model.parameters():  # not model.to(), which would round the buffers of rotary positions
+            if id(weight) not in routers:
+                weight.data = weight.data.to(dtype)
+        if mixture is not None:
+            mixture.refresh()
 
     def save(self, folder: Path) -> None:
         """Write the embedder."""
@@ -137,15 +134,10 @@ class Trainee:
 
 def training_precision(recipe: Recipe) -> str:
     """The precision that a recipe multiplies in on this machine: bfloat16, for example, where `dtype` is auto."""
-    return precision_of(_source(recipe))
+    return precision_of(Source(recipe.model, dtype=recipe.dtype))
 
 
-def _source(recipe: Recipe) -> Source:
-    """The base model, on the device that it is loaded on. To be sharded, it needs room as a whole first."""
-    return Source(recipe.model, dtype=recipe.dtype, device="cpu" if recipe.shard else "auto")
-
-
-def _require_kept(recipe: Recipe, embedder: Embedder) -> None:
+def _check_result_holds_weights(recipe: Recipe, embedder: Embedder) -> None:
     """Raise UnmaskError if weights would train that the result does not hold, because it names the base below an adapter or experts."""
     mixture = mixture_of(embedder)
     if recipe.train == "head" or (mixture is None and not adapted(embedder)):
@@ -170,32 +162,8 @@ def _require_kept(recipe: Recipe, embedder: Embedder) -> None:
         )
 
 
-def _round(embedder: Embedder, dtype: torch.dtype) -> None:
-    """Put the weights of a model into a precision. The routers of LoRA experts stay in fp32, as in a mixture that is loaded."""
-    mixture = mixture_of(embedder)
-    routers = {id(weight) for weight in mixture.router_weights} if mixture else set()
-    for weight in embedder.backbone.model.parameters():  # not model.to(), which would round the buffers of rotary positions
-        if id(weight) not in routers:
-            weight.data = weight.data.to(dtype)
-    if mixture is not None:
-        mixture.refresh()
-
-
-def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
-    """A head with new parameters, of the size that the recipe asks for if it asks for one."""
-    options = recipe.head or HeadOptions()
-    if recipe.head_parameters is not None:
-        options = matched_options(design.one_pooling, hidden, depth, recipe.head_parameters, options)
-    return build_head(design.one_pooling, hidden, depth, options)
-
-
-def _centre(head: LayerAttention, embedder: Embedder) -> None:
-    """Start the layer matrix at minus each layer's mean: as a constant, it would make every cosine 0.95 and more."""
-    head.centre(embedder.encoder.layer_states(reference_texts(), embedder.design.prompt))
-
-
 def cast_inputs(adapter: PeftModel, cast: bool) -> None:
-    """Have peft copy every input to the adapter's fp32, or not: under autocast it need not, which saves a fifth of the time."""
+    """Whether peft casts every input to the adapter's fp32: under autocast it need not, which saves a fifth of the time."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for module in adapter.modules():
@@ -217,11 +185,6 @@ def instructions(recipe: Recipe) -> dict[str, str]:
     return {name: instruction for name, instruction in instructions.items() if instruction}
 
 
-def predicts_tokens(recipe: Recipe) -> bool:
-    """Whether a stage of the recipe needs the language-model head."""
-    return any(STAGES[name].predicts_tokens for name in recipe.stages)
-
-
 def require_trainable(recipe: Recipe, design: Design) -> None:
     """Raise UnmaskError if a design cannot be trained, or if a stage of the recipe would train nothing. No model is loaded."""
     design.require_one_prompt("Training")
@@ -235,24 +198,3 @@ def require_trainable(recipe: Recipe, design: Design) -> None:
     for stage in recipe.stages:
         if not STAGES[stage].pools:
             raise UnmaskError(f"Stage '{stage}' trains no head, so with train = \"head\" nothing would train.")
-
-
-def require_shardable(recipe: Recipe, design: Design) -> None:
-    """Raise UnmaskError if `shard` would change nothing, or if it is combined with something that does not work in shards."""
-    if not recipe.shard:
-        return
-    if processes.count() == 1:
-        raise UnmaskError(
-            "shard = true splits the weights over several processes, and there is only one: start torchrun, or leave shard out."
-        )
-    options = {name: recipe.stage(name) for name in recipe.stages}
-    reasons = {
-        f"the head of '{design.name}'": design.needs_head,
-        f"'{design.name}', which leaves the model before its last layer": isinstance(design.layer, int),
-        **{reason: True for name in options if (reason := STAGES[name].unshardable(options[name]))},
-        "evaluation during training (evaluate_every)": any(of_stage.evaluate_every for of_stage in options.values()),
-        "checkpointing": any(of_stage.checkpointing for of_stage in options.values()),
-    }
-    for setting, is_set in reasons.items():
-        if is_set:
-            raise UnmaskError(f"shard = true does not support {setting}: leave one of the two out.")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
-from tests.moe.atlas.conftest import recorded
-from tests.moe.atlas.made_record import Made
-from tests.moe.atlas.test_packing import unpacked
-from unmask.moe.atlas.aggregate import NONE16, NONE32, aggregate, as_script
-from unmask.moe.routing.record import Choices, RoutingRecord, read_record
+from tests.moe.atlas.conftest import Made
+from unmask.moe.atlas.aggregate import NONE32, aggregate, as_script, packed, pieces, token_name
+from unmask.moe.routing.record import EXPERTS, Choices, ExpertLosses, LabelLosses, Removal, RoutingRecord, read_record
+from unmask.moe.routing.text_bootstrap import Measured
 
-ROUNDED = 1e-5
+KINDS = {"u8": "u1", "u16": "<u2", "u32": "<u4", "f32": "<f4"}
+
+
+def unpacked(values: dict[str, str]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(values["data"]), KINDS[values["type"]])
 
 
 @pytest.fixture(scope="module")
@@ -29,49 +36,23 @@ def data(record: RoutingRecord) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def choices(record: RoutingRecord) -> Choices:
-    return record.choices(range(len(record.points)))
-
-
-def by_slot(data: dict[str, Any], label: int, kind: str) -> np.ndarray:
-    heat = data["heat"][label]
-    experts = [point["experts"] for point in data["points"]]
-    whole = NONE16 if kind == "sure" else np.array(heat["tokens"])[:, None, None]
-    return unpacked(heat[kind]).reshape(len(heat["values"]), len(experts), experts[0]) / whole
+    return record.choices(range(4))
 
 
 @pytest.mark.parametrize("label", [0, 1, 2])
-def test_shares_are_those_of_the_tokens(label: int, data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:
+def test_heat_counts_tokens(label: int, data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:
     codes = [np.zeros(len(choices.texts), int), record.texts.labels["domain"][choices.texts], choices.tags["word"]][label]
-    assert data["heat"][label]["values"] == [["all"], list(Made().domains), ["common", "special"]][label]
-    for value, tokens in enumerate(data["heat"][label]["tokens"]):
+    heat = data["heat"][label]
+    assert heat["values"] == [["all"], list(Made().domains), ["common", "special"]][label]
+    first = unpacked(heat["first"]).reshape(-1, 4, 8)
+    for value, tokens in enumerate(heat["tokens"]):
         own = codes == value
         assert tokens == own.sum()
-        for point in range(len(record.points)):
-            chosen, probabilities = choices.chosen[point][own], choices.probabilities[point][own].astype(float)
-            for expert in range(8):
-                first = chosen[:, 0] == expert
-                assert by_slot(data, label, "first")[value, point, expert] == pytest.approx(first.mean(), abs=ROUNDED)
-                load = (chosen == expert).any(axis=1).mean()
-                assert by_slot(data, label, "load")[value, point, expert] == pytest.approx(load, abs=ROUNDED)
-                sure = probabilities[first, expert].mean() if first.any() else 0
-                assert by_slot(data, label, "sure")[value, point, expert] == pytest.approx(sure, abs=ROUNDED)
+        for point, expert in np.ndindex(4, 8):
+            assert first[value, point, expert] == (choices.chosen[point][own, 0] == expert).sum()
 
 
-def test_flows_are_all_steps_and_agree_with_the_loads(data: dict[str, Any], choices: Choices) -> None:
-    first = by_slot(data, 0, "first")[0]
-    assert len(data["flows"]) == len(data["points"]) - 1
-    for point, flow in enumerate(data["flows"]):
-        one, other, tokens = (unpacked(flow[key]) for key in ("from", "to", "tokens"))
-        assert tokens.sum() == data["tokens"] and (np.diff(tokens.astype(int)) <= 0).all()
-        for ends, at in ((one, point), (other, point + 1)):
-            assert np.bincount(ends, tokens, minlength=8) / data["tokens"] == pytest.approx(first[at], abs=ROUNDED)
-        both = (choices.chosen[point][:, 0] == one[0]) & (choices.chosen[point + 1][:, 0] == other[0])
-        assert both.sum() == tokens[0]
-
-
-def test_examples_and_shown_tokens_are_those_of_the_record(
-    data: dict[str, Any], record: RoutingRecord, choices: Choices
-) -> None:
+def test_shown_tokens_and_words_are_those_of_the_record(data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:
     top = unpacked(data["top"]).reshape(-1, 4, 3)
     sure = unpacked(data["probabilities"]).reshape(-1, 4, 3) / 255
     row = 0
@@ -80,42 +61,83 @@ def test_examples_and_shown_tokens_are_those_of_the_record(
         assert "".join(shown["parts"]) == record.texts.texts[shown["number"]] and not shown["cut"]
         assert len(shown["parts"]) == 2 * len(own) + 1
         assert shown["labels"] == [record.texts.labels["domain"][shown["number"]], -1]
+        here = slice(row, row + len(own))
         for point in range(4):
-            here = slice(row, row + len(own))
             assert (top[here, point, 0] == choices.chosen[point][own, 0]).all()
             expected = np.take_along_axis(choices.probabilities[point][own].astype(float), top[here, point].astype(int), axis=1)
-            assert np.allclose(sure[here, point], expected, atol=1 / 255)
-            assert (np.diff(expected[:, 1:], axis=1) <= 0).all()
+            assert np.allclose(sure[here, point], expected, atol=1 / 255) and (np.diff(expected[:, 1:], axis=1) <= 0).all()
         row += len(own)
     assert row == len(top)
-    examples = unpacked(data["examples"]).reshape(4, 8, -1)
-    for point in range(4):
-        for expert in range(8):
-            rows = examples[point, expert][examples[point, expert] != NONE32]
-            assert (top[rows, point, 0] == expert).all()
-            if len(rows):
-                assert sure[rows[0], point, 0] == sure[top[:, point, 0] == expert, point, 0].max()
-
-
-def test_routers_that_know_the_domain_put_its_texts_side_by_side(data: dict[str, Any], tmp_path: Path) -> None:
-    known = data["map"]["labels"][0]
-    assert known["routing"] > 0.75 and known["chance"] == pytest.approx(9 / 39, abs=1e-3)
-    assert data["map"]["labels"][1] is None, "labels of words are no labels of texts"
-    nothing = aggregate(read_record(recorded(tmp_path, Made(known=0.0, texts=80))))["map"]
-    assert nothing["labels"][0]["routing"] < 0.45 and nothing["labels"][0]["hidden"] > 0.9
+    names, place, count, lift = data["words"]["names"], *(unpacked(data["words"][key]) for key in ("place", "count", "lift"))
+    parts = {part.strip() for shown in data["shown"] for part in shown["parts"][1::2]}
+    strongest = place[::6]
+    assert (strongest != NONE32).sum() > 20 and {names[index] for index in strongest[strongest != NONE32]} <= parts
+    assert (count[place != NONE32] >= 3).all() and (lift[place != NONE32] > 1).all()
 
 
 @pytest.mark.parametrize(
     "made",
-    [
-        Made(unlabelled=True), Made(texts=1, parts=1), Made(texts=2, parts=1), Made(points=1), Made(chosen=1), Made(experts=2, chosen=2),
-        Made(texts=6, length=1), Made(strange=True, named=True),
-    ],
+    [Made(labelled=False), Made(texts=1), Made(points=1), Made(chosen=1), Made(experts=2), Made(strange=True, named=True)],
     ids=str,
-)  # fmt: skip
+)
 def test_any_record_makes_data(made: Made, tmp_path: Path) -> None:
-    data = aggregate(read_record(recorded(tmp_path, made)))
+    data = aggregate(read_record(made.write(tmp_path)))
     as_script(data)
-    assert (data["map"] is None) == (made.texts < 3)
-    assert len(data["heat"]) == (1 if made.unlabelled else 2)
-    assert data["names"] == ([f"expert-{number}" for number in range(8)] if made.named else [])
+    assert len(data["heat"]) == 1 + made.labelled and bool(data["names"]) == made.named
+
+
+def test_losses_belong_to_the_slots_of_their_expert(tmp_path: Path) -> None:
+    folder = Made(points=3, experts=4, texts=12).write(tmp_path)
+    settings = read_record(folder).settings
+    removals = [Removal((point,), expert) for point in range(3) for expert in range(4)]
+
+    def change(value: float) -> Measured:
+        return Measured(value, 0.0, (value - 0.01, value + 0.01))
+
+    by_domain = tuple((change(index / 10 + 1), change(9.0)) for index in range(12))
+    ExpertLosses(
+        model="made", weights=settings.weights, dtype="float32", max_length=32, seed=0, sources=("made",), texts=12, tokens=100,
+        left_out=0, points=settings.points, experts=None, loss=change(2.0), removals=tuple(removals),
+        changes=tuple(change(index / 10) for index in range(12)), provenance={},
+        labels={"domain": LabelLosses(("law", "unknown"), (change(1.0), change(1.0)), by_domain)},
+    ).write(folder / EXPERTS)  # fmt: skip
+    data = aggregate(read_record(folder))
+    losses = unpacked(data["removal"]["all"]).reshape(3, 4, 3)
+    assert losses[2, 1] == pytest.approx([0.9, 0.89, 0.91]) and not data["removal"]["together"]
+    of_domains = unpacked(data["removal"]["labels"][0]).reshape(12, 4)
+    law = data["heat"][1]["values"].index("law")
+    assert of_domains[:, law] == pytest.approx(1 + np.arange(12) / 10)
+    assert np.isnan(np.delete(of_domains, law, axis=1)).all(), "nothing is known of other domains"
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "float32", ">u2"])
+def test_packed_arrays_come_back(kind: str) -> None:
+    values = np.arange(24).reshape(4, 6).astype(kind)
+    assert (unpacked(packed(values.T)) == values.T.reshape(-1)).all()
+
+
+def test_no_string_ends_the_script() -> None:
+    hostile = ["</script><script>alert(1)</script>", "\u2028\u2029", "\u202eabc", "\x1b[31m\x00", "line\nbreak\ttab"]
+    text = as_script({"a": hostile, "b": (1, 0.5, None, True)})
+    assert "<" not in text and "\u202e" not in text and "\x00" not in text
+    expected = [hostile[0], "\\u2028\\u2029", "\\u202eabc", "\\x1b[31m\\x00", hostile[4]]
+    assert json.loads(text) == {"a": expected, "b": [1, 0.5, None, True]}
+
+
+@given(some.text(max_size=30), some.data())
+def test_pieces_are_the_text_again(text: str, data: some.DataObject) -> None:
+    """Whatever the spans: gaps between tokens, tokens that share characters, tokens that are not recorded."""
+    ends = data.draw(some.lists(some.tuples(*[some.integers(0, len(text))] * 2, some.booleans()), max_size=12))
+    spans = np.array(sorted(sorted(span[:2]) for span in ends)).reshape(-1, 2)
+    recorded = np.flatnonzero(np.array([span[2] for span in ends], bool))
+    parts = pieces(text, spans, recorded, complete=True)
+    assert "".join(parts) == text and len(parts) == 2 * len(recorded) + 1
+    assert pieces(text, spans, recorded, complete=False)[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last", "name"),
+    [("the cat", 3, 7, "cat"), ("walking", 4, 7, "·ing"), ("(walk)", 1, 5, "walk"), ("a\n\nb", 1, 3, "⏎⏎"), ("a", 0, 0, "∅")],
+)
+def test_names_of_tokens(text: str, first: int, last: int, name: str) -> None:
+    assert token_name(text, first, last) == name

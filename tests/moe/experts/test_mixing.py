@@ -1,4 +1,4 @@
-"""Ways to train a router: from prototypes, balanced, jointly with the experts, and on from another mixture."""
+"""Ways to train a router (from prototypes, balanced, jointly with the experts), and where it sends tokens."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from tests.moe.experts.conftest import DOMAINS
-from tests.moe.experts.test_training import LORA, SHORT, expert, mixture_of
+from tests.moe.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.moe.experts.test_training import LORA, SHORT, mixture_of
+from tests.moe.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
-from unmask.moe.experts.expert_usage import measure_usage
+from unmask.moe.experts.expert_usage import first_choices, measure_usage
 from unmask.moe.experts.lesson_training import Learning
-from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.moe.experts.lessons.lessons import tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.mixing import Ingredients, fresh_mixture, mix, mix_jointly
+from unmask.moe.experts.mixing import fresh_mixture, mix_jointly
 from unmask.moe.experts.router import Balance, BalanceLoss, RouterOptions, mean_states, start_from_prototypes, train_router
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import load_mixture
-
-PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
+from unmask.moe.mixture.mixture_folder import Mixture, load_mixture
 
 
 @pytest.mark.sample(1)
@@ -57,17 +57,8 @@ def test_balance_by_hand() -> None:
     real = torch.tensor([[True, True, True, False]])
     share = torch.tensor([2 / 3, 1 / 3])
     mean = logits[real].softmax(dim=-1).mean(dim=0)
-    loss = BalanceLoss([logits], Balance(0.5, "pass"), 2, 1, passes=1)(real)
+    loss = BalanceLoss([logits], Balance(0.5, "pass"), 1, passes=1)(real)
     assert torch.allclose(loss, 0.5 * 2 * (share * mean).sum())
-    with pytest.raises(UnmaskError, match="nothing to balance"):
-        BalanceLoss([], Balance(1.0), 2, 2, passes=1)
-
-
-def mixed(base: Path, folder: Path, name: str) -> None:
-    for domain, lessons in DOMAINS.items():
-        expert(base, folder / domain, lessons)
-    ingredients = Ingredients(tuple(folder / domain for domain in DOMAINS))
-    mix(ingredients, DOMAINS, folder / name, Routing(), Source(str(base), dtype="float32"), learning=SHORT)
 
 
 def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_path: Path) -> None:
@@ -117,31 +108,29 @@ def test_in_joint_training_the_router_has_its_own_rate(router: Any, base: Path, 
         assert (new_routers - routers).abs().median() == pytest.approx(expected, rel=0.02)
 
 
-def test_experts_come_and_go_while_the_router_stays(base: Path, tmp_path: Path) -> None:
-    mixed(base, tmp_path, "two")
-    two, _ = load_mixture(tmp_path / "two", Source(""))
-    expert(base, tmp_path / "plurals", PLURALS)
-    source, still = Source(str(base), dtype="float32"), replace(SHORT, steps=0)
-    grown = Ingredients((tmp_path / "plurals", tmp_path / "colours", tmp_path / "sums"), start_from=tmp_path / "two")
-    everything = DOMAINS | {"plurals": PLURALS}
-    assert mix(grown, everything, tmp_path / "three", Routing(), source, learning=still).losses == ()
-    prototypes_of_new = RouterOptions(start="prototypes")
-    mix(grown, everything, tmp_path / "known", Routing(), source, learning=still, options=prototypes_of_new)
-    mixtures = [load_mixture(tmp_path / name, Source(""))[0] for name in ("three", "known")]
-    before = two.routers["router"].weight
-    for mixture in mixtures:
-        assert torch.equal(mixture.routers["router"].weight[[2, 1]], before), "sums and colours, in their new order"
-    assert not torch.equal(*(mixture.routers["router"].weight[0] for mixture in mixtures))
-    shrunk = Ingredients((tmp_path / "colours",), start_from=tmp_path / "three")
-    mix(shrunk, everything, tmp_path / "one", Routing(), source, learning=still)
-    assert torch.equal(load_mixture(tmp_path / "one", Source(""))[0].routers["router"].weight, before[1:])
-    for wrong, why in (
-        (Ingredients((tmp_path / "plurals",), start_from=tmp_path / "two"), "none of the experts plurals"),
-        (Ingredients((tmp_path / "sums",), start_from=tmp_path / "two"), "of the kind 'block', not 'final'"),
-    ):
-        with pytest.raises(UnmaskError, match=why):
-            mix(wrong, everything, tmp_path / "wrong", Routing("final"), source, learning=still)
-    settings = tmp_path / "two" / "mixture.json"
-    settings.write_text(settings.read_text().replace("sums", "sumz"))
-    with pytest.raises(UnmaskError, match=r"mixture.json' was changed or damaged"):
-        mix(grown, everything, tmp_path / "wrong", Routing(), source, learning=still)
+@pytest.mark.parametrize("family", ["llama", "olmoe"])
+def test_first_choices_by_hand(family: str, tokenizer: Any, tmp_path: Path) -> None:
+    model = language_model(family, vocab_size=512, max_position_embeddings=512)
+    mixture = Mixture(model, saved_experts(tmp_path, model, ["colours", "sums"]), Routing(top_k=1))
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    lessons = [SUMS[0], replace(COLOURS[0], output=" ".join([COLOURS[0].output] * 9))]
+    everywhere, answering, strength = first_choices(mixture, tokenizer, lessons, 512, batch_tokens=60)  # each in its own batch
+    gates = []
+    for index, tokens in enumerate(tokenize_lessons(tokenizer, lessons, 512)):
+        points: list[torch.Tensor] = []
+        hooks = [
+            point.register_forward_hook(
+                lambda point, hidden, _, points=points: points.append(point.router(hidden[0]).flatten(0, -2))
+            )
+            for point in mixture.points.values()
+        ]
+        with torch.no_grad():
+            mixture.body(torch.tensor([tokens.ids]))
+        for hook in hooks:
+            hook.remove()
+        logits = torch.stack(points)
+        for counts, start in ((everywhere, 0), (answering, tokens.start)):
+            shares = (logits.argmax(dim=-1) == 0)[:, start:].float().mean(dim=1).numpy()
+            assert np.allclose(counts[index], np.stack([shares, 1 - shares], axis=1), atol=1e-6)
+        gates.append(logits.softmax(dim=-1).amax(dim=-1).flatten())
+    assert strength == pytest.approx(float(torch.cat(gates).mean()), rel=1e-5)

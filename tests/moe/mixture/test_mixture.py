@@ -26,6 +26,16 @@ def logits(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
         return model(input_ids=ids, use_cache=False, **options).logits  # type: ignore[no-any-return]
 
 
+def mixture_of(folder: Path, routing: Routing | None = None, family: str = "llama", **changes: Any) -> Mixture:
+    """A mixture of three experts whose routers are not flat."""
+    model = language_model(family, **changes)
+    mixture = Mixture(model, saved_experts(folder, model), routing)
+    torch.manual_seed(1)
+    for router in mixture.routers.values():
+        torch.nn.init.normal_(router.weight, std=0.5)
+    return mixture
+
+
 def one_expert(family: str, folder: Path, ids: torch.Tensor) -> torch.Tensor:
     from peft import PeftModel
 
@@ -99,11 +109,8 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_map_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
-    model = language_model()
-    experts = saved_experts(tmp_path, model)
-    mixture = Mixture(model, experts, Routing(router, top_k=2))
-    for weight in mixture.routers.values():
-        torch.nn.init.normal_(weight.weight)
+    mixture = mixture_of(tmp_path, Routing(router, top_k=2))
+    model, experts = mixture.model, mixture.experts
     name = "model.layers.1.mlp.down_proj"
     seen: dict[str, Any] = {}
     stack: Any = model.get_submodule(name)
@@ -123,24 +130,20 @@ def test_a_map_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_pat
 
 @pytest.mark.parametrize("family", FAMILY)
 def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: Path) -> None:
-    model = language_model(family)
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=3))
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.3)
+    model = mixture_of(tmp_path, Routing(top_k=3), family).model
     ids = tokens(model, 1, 6)
     alone = logits(model, ids)
     for left in (True, False):
-        fill = torch.zeros(1, 3, dtype=torch.long)
-        padded = torch.cat([fill, ids] if left else [ids, fill], dim=1)
-        mask = torch.ones_like(padded)
-        mask[:, slice(0, 3) if left else slice(6, None)] = 0
-        places = (mask.cumsum(dim=1) - 1).clamp_min(0)
-        found = logits(
+        gap = torch.zeros(1, 3, dtype=torch.long)
+        padded, mask = (torch.cat([gap, part] if left else [part, gap], dim=1) for part in (ids, torch.ones_like(ids)))
+        positions = (mask.cumsum(dim=1) - 1).clamp_min(0)
+        batch = logits(
             model,
             torch.cat([padded, tokens(model, 1, 9)]),
             attention_mask=torch.cat([mask, torch.ones_like(mask)]),
-            position_ids=torch.cat([places, torch.arange(9)[None]]),
+            position_ids=torch.cat([positions, torch.arange(9)[None]]),
         )
-        assert torch.allclose(found[:1][mask.bool()], alone[0], atol=1e-4)
+        assert torch.allclose(batch[:1][mask.bool()], alone[0], atol=1e-4)
 
 
 # experts are chosen token by token, whatever the number of texts: each of both has each value once
@@ -151,22 +154,14 @@ def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: P
 def test_generating_with_a_cache_is_generating_without(
     family: str, router: Any, top_k: int, texts: int, tmp_path: Path
 ) -> None:
-    model = language_model(family)
     kind, _, level = router.partition("-")
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(kind, top_k=top_k, level=level or "token"))
-    for one in mixture.routers.values():
-        torch.nn.init.normal_(one.weight, std=0.5)
-    options: dict[str, Any] = {
-        "max_new_tokens": 8,
-        "do_sample": False,
-        "pad_token_id": 0,
-        "output_logits": True,
-        "eos_token_id": None,
-    }
+    model = mixture_of(tmp_path, Routing(kind, top_k=top_k, level=level or "token"), family).model
+    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     ids = tokens(model, texts)
     with torch.no_grad():
         cached, plain = (
-            model.generate(input_ids=ids, use_cache=use, return_dict_in_generate=True, **options) for use in (True, False)
+            model.generate(input_ids=ids, use_cache=use, return_dict_in_generate=True, output_logits=True, **options)
+            for use in (True, False)
         )
     assert torch.equal(cached.sequences, plain.sequences)
     for one, other in zip(cached.logits, plain.logits, strict=True):
@@ -174,51 +169,38 @@ def test_generating_with_a_cache_is_generating_without(
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_gradient_checkpointing_changes_no_gradient(router: Any, tmp_path: Path) -> None:
-    found = []
+@pytest.mark.parametrize("length", [1, 12])
+def test_gradients_are_those_of_a_mixture_that_never_encoded(router: Any, length: int, tmp_path: Path) -> None:
+    """Also under gradient checkpointing. What is kept for few tokens was made in inference mode, which no gradient may pass."""
+    gradients = []
     for checkpointing in (False, True):
-        model = language_model()
-        experts = saved_experts(tmp_path, model)
-        mixture = Mixture(model, experts, Routing(router, top_k=2))
-        for one in mixture.routers.values():
-            one.weight.requires_grad_(True)
+        mixture = mixture_of(tmp_path, Routing(router, top_k=2))
+        model, ids = mixture.model, tokens(mixture.model, 1, length)
         if checkpointing:
+            with torch.inference_mode():
+                model(input_ids=ids, use_cache=False)
             model.gradient_checkpointing_enable({"use_reentrant": False})
+        for weight in mixture.router_weights:
+            weight.requires_grad_(True)
         model.train()
-        ids = tokens(model)
-        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
-        found.append([one.weight.grad.clone() for one in mixture.routers.values() if one.weight.grad is not None])
-    assert found[0] and len(found[0]) == len(found[1])
-    assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(*found, strict=True))
-    assert any(float(one.abs().max()) > 0 for one in found[0])
+        model(input_ids=ids, use_cache=False).logits.square().sum().backward()
+        gradients.append([weight.grad.clone() for weight in mixture.router_weights if weight.grad is not None])
+    assert gradients[0] and len(gradients[0]) == len(gradients[1])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+        assert float(one.abs().max()) > 0
 
 
-@pytest.mark.parametrize("length", [1, 5, 12])
-def test_a_mixture_that_has_encoded_trains_its_router(length: int, tmp_path: Path) -> None:
-    """What it keeps for few tokens was made in inference mode, which no gradient may pass."""
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model))
-    ids = tokens(model, 1, length)
-    with torch.inference_mode():
-        encoded = model(input_ids=ids, use_cache=False).logits.clone()
-    [weight] = mixture.router_weights
-    weight.requires_grad_(True)
-    output = model(input_ids=ids, use_cache=False).logits
-    output.square().sum().backward()
-    assert torch.allclose(output.detach(), encoded, atol=1e-5)
-    assert weight.grad is not None and weight.grad.abs().max() > 0
-
-
-@pytest.mark.parametrize(("router", "points"), [("block", 6), ("layer", 6), ("final", 6)])
-def test_routing_points_are_read_as_routers_are(router: Any, points: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("router", ROUTERS)
+def test_routing_points_are_read_as_routers_are(router: Any, tmp_path: Path) -> None:
     from unmask.models.routers import find_routers
 
     model = language_model()
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router))
-    assert len(find_routers(mixture.body)) == len(mixture.points) == points
+    assert len(find_routers(mixture.body)) == len(mixture.points) == 6
     with torch.no_grad():
         found = mixture.body(input_ids=tokens(model), output_router_logits=True).router_logits
-    assert [tuple(one.shape) for one in found] == [(27, 3)] * points
+    assert [tuple(one.shape) for one in found] == [(27, 3)] * 6
     fresh = language_model()
     assert not find_routers(fresh.model), "other models of the class are as they were"
     assert "router_logits" not in fresh.model(input_ids=tokens(fresh), output_router_logits=True)
@@ -255,22 +237,18 @@ def test_the_final_router_is_x_lora(family: str, top_k: int, tmp_path: Path) -> 
 
 
 def test_a_sequence_is_routed_by_the_mean_of_the_text_so_far(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(level="sequence", top_k=2))
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
-    ids = tokens(model)
-    point = mixture.points["model.layers.0.self_attn"]
-    with mixture.record_logits() as heard:
-        whole = logits(model, ids)
+    mixture = mixture_of(tmp_path, Routing(level="sequence", top_k=2))
+    model, ids = mixture.model, tokens(mixture.model)
     states: list[Any] = []
-    point.register_forward_pre_hook(lambda _, given: states.append(given[0]))
-    assert torch.equal(logits(model, ids), whole)
-    said = states[0] @ mixture.routers["router"].weight.T
-    means = torch.stack([said[:, : end + 1].mean(dim=1) for end in range(ids.shape[1])], dim=1)
-    assert torch.allclose(heard[0], means, atol=1e-5)
+    mixture.points["model.layers.0.self_attn"].register_forward_pre_hook(lambda _, given: states.append(given[0]))
+    with mixture.record_logits() as recorded:
+        whole = logits(model, ids)
+    scores = states[0] @ mixture.routers["router"].weight.T
+    means = torch.stack([scores[:, : end + 1].mean(dim=1) for end in range(ids.shape[1])], dim=1)
+    assert torch.allclose(recorded[0], means, atol=1e-5)
     other = ids.clone()
     other[:, 6:] = 5
-    assert torch.allclose(logits(model, other)[:, :6], whole[:, :6], atol=1e-5), "the future decides nothing"
+    assert torch.allclose(logits(model, other)[:, :6], whole[:, :6], atol=1e-5), "later tokens decide nothing"
     with pytest.raises(UnmaskError, match="were made for level=sequence"):
         mixture.routing = Routing()
 
@@ -296,34 +274,31 @@ def test_a_shared_expert_always_acts_at_full_strength(tmp_path: Path) -> None:
 
 
 def test_choices(tmp_path: Path) -> None:
-    model = language_model()
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing())
-    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
-    point = mixture.points["model.layers.0.mlp"]
-    ids = tokens(model)
-
+    mixture = mixture_of(tmp_path)
+    ids = tokens(mixture.model)
     seen: list[torch.Tensor] = []
-    point.register_forward_hook(lambda point, *_: seen.append(point.now.strength))
+    mixture.points["model.layers.0.self_attn"].register_forward_hook(lambda point, *_: seen.append(point.now.strength))
 
     def strengths(choice: str) -> torch.Tensor:
         with override_routing(mixture, choice):
-            logits(model, ids)
-        return seen[-1][..., ::2]  # of rank 2: each expert stands there twice
+            logits(mixture.model, ids)
+        return seen[-1][..., ::2]  # of rank 2: each expert is there twice
 
     learned = strengths("learned")
-    assert torch.equal(learned, strengths("top-1")) and bool((learned.count_nonzero(dim=-1) == 1).all())
-    assert bool((strengths("top-2").count_nonzero(dim=-1) == 2).all())
-    both = strengths("top-2 renormalised")
-    assert bool((both.count_nonzero(dim=-1) == 2).all()) and torch.allclose(both.sum(dim=-1), torch.tensor(1.0))
-    assert torch.allclose(strengths("all").sum(dim=-1), torch.tensor(1.0))
-    renormalised = strengths("renormalised")
-    assert torch.allclose(renormalised.sum(dim=-1), torch.tensor(1.0)) and not torch.equal(renormalised, learned)
+    assert torch.equal(learned, strengths("top-1"))
+    for choice, acting, total in (
+        ("top-1", 1, None), ("top-2", 2, None), ("top-2 renormalised", 2, 1.0), ("all", 3, 1.0), ("renormalised", 1, 1.0),
+    ):  # fmt: skip
+        found = strengths(choice)
+        assert bool((found.count_nonzero(dim=-1) == acting).all())
+        assert total is None or torch.allclose(found.sum(dim=-1), torch.tensor(total))
+    shuffled = strengths("random")
+    assert torch.equal(shuffled.amax(dim=-1), learned.amax(dim=-1)) and not torch.equal(shuffled, learned)
     assert torch.equal(strengths("uniform"), torch.full_like(learned, 1 / 3))
     assert torch.equal(strengths("b"), torch.tensor([0.0, 1.0, 0.0]).expand_as(learned))
-    with pytest.raises(UnmaskError, match="Did you mean 'random'"):
-        strengths("randon")
-    with pytest.raises(UnmaskError, match="'top-4' needs 4 experts; this mixture has 3"):
-        strengths("top-4")
+    for wrong, why in (("randon", "Did you mean 'random'"), ("top-4", "'top-4' needs 4 experts; this mixture has 3")):
+        with pytest.raises(UnmaskError, match=why):
+            strengths(wrong)
     assert mixture.routing == Routing(), "afterwards all is as it was"
 
 
@@ -351,29 +326,21 @@ def test_layers_of_a_span_share_the_decision_of_the_first_one(router: Any, famil
         assert torch.equal(logits(again, ids), shared)
 
 
-SHARED = {"span": 2, "from_layer": 1}
-
-
 @pytest.mark.parametrize(
     "routing",
     [
         {},
         {"level": "sequence"},
         {"router": "final"},
-        SHARED,
-        SHARED | {"level": "sequence"},
+        {"span": 2, "from_layer": 1, "level": "sequence"},
         {"router": "final", "level": "sequence"},
     ],
+    ids=str,
 )
-def test_a_text_that_goes_on_by_the_cache_of_its_beginning_is_routed_as_a_whole(
-    routing: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_text_that_continues_by_a_cache_is_routed_as_a_whole(routing: dict[str, Any], tmp_path: Path) -> None:
     """The model makes the cache itself, as it does by default."""
-    model = language_model(num_hidden_layers=3)
+    model = mixture_of(tmp_path, Routing(**routing), num_hidden_layers=3).model
     ids = tokens(model)
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(**routing))
-    for router in mixture.routers.values():
-        torch.nn.init.normal_(router.weight, std=0.5)
     whole = logits(model, ids)
     with torch.no_grad():
         before = model(input_ids=ids[:, :5])

@@ -9,7 +9,7 @@ import torch
 
 from tests.families import FAMILIES
 from tests.moe.mixture.models import language_model, saved_experts
-from tests.tiny import TOPICS, tagged
+from tests.tiny import TOPICS, tagged, write_rows
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.models.loading import Source
@@ -53,3 +53,9 @@ def of_words(number: int = 10) -> LabelledTexts:
     rows = tagged(0, number)
     texts = [LabelledText(" ".join(row["tokens"]), (), tuple(row["tokens"]), (tuple(row["tags"]),)) for row in rows]
     return LabelledTexts(tuple(texts), (), ("tags",), ("made",))
+
+
+def texts_file(folder: Path) -> Path:
+    """A file of 24 topical texts."""
+    rows = [{"text": text.text, "topic": text.values[0], "size": text.values[1]} for text in topical(24).texts]
+    return write_rows(folder / "texts.jsonl", rows)

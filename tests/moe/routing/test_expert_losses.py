@@ -1,4 +1,4 @@
-"""`unmask probe experts`, run as a user does: what is lost without each expert, beside a record or alone."""
+"""An expert that is removed acts on no token, the others act as strongly as before, and losses change where it was used."""
 
 from __future__ import annotations
 
@@ -6,88 +6,116 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tests.moe.mixture.models import language_model, saved_experts
-from tests.moe.routing.recorded import topical
+from tests.moe.routing.recorded import texts_file, topical
 from tests.probing.conftest import Run
-from tests.tiny import write_rows
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.errors import UnmaskError
+from unmask.models.decoder import body_of
+from unmask.models.routers import proven_routers
 from unmask.models.source import Source
 from unmask.moe.atlas.aggregate import aggregate
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.routing.expert_losses import ablate_experts
-from unmask.moe.routing.labelled_texts import read_labelled
-from unmask.moe.routing.record import read_expert_losses, read_record
+from unmask.moe.routing.expert_losses import Ablation, ablate_experts, removed, text_losses, without_expert
+from unmask.moe.routing.record import Removal, read_expert_losses, read_record
 from unmask.saving.load_model import load_encoder
 
-
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    rows = [{"text": text.text, "topic": text.values[0], "size": text.values[1]} for text in topical(24).texts]
-    return write_rows(tmp_path / "texts.jsonl", rows)
+TEXTS = [text.text for text in topical(24).texts]
 
 
-@pytest.fixture
-def native(tokenizer: Any, tmp_path: Path) -> Path:
-    language_model("olmoe", vocab_size=512).save_pretrained(tmp_path / "olmoe")
-    tokenizer.save_pretrained(tmp_path / "olmoe")
-    return tmp_path / "olmoe"
+def test_the_best_free_expert_takes_over_or_the_others_grow() -> None:
+    weights = torch.tensor([[0.5, 0.3, 0, 0], [0, 0.2, 0.6, 0]])
+    scores = torch.tensor([[3.0, 2, 1, 0], [0, 1, 3, 0.5]])
+    assert torch.allclose(without_expert(weights, scores, 0), torch.tensor([[0, 0.3, 0.5, 0], [0, 0.2, 0.6, 0]]))
+    assert torch.allclose(without_expert(weights, scores, 2), torch.tensor([[0.5, 0.3, 0, 0], [0, 0.2, 0, 0.6]]))
+    every = torch.tensor([[0.5, 0.3, 0.2]])
+    assert torch.allclose(without_expert(every, every.log(), 0), torch.tensor([[0, 0.6, 0.4]]))
 
 
-@pytest.fixture
-def ours(base: Path, tmp_path: Path) -> Path:
-    source = Source(str(base))
-    model = load_encoder(source, "causal", predicts=True).language_model
-    mixture = Mixture(model, saved_experts(tmp_path / "experts", model), Routing(top_k=1), source=source)
-    mixture.save_pretrained(tmp_path / "mixture")
-    return tmp_path / "mixture"
+@pytest.mark.parametrize("family", ["olmoe", "mixtral", "deepseek-v3"])
+def test_a_removed_expert_of_a_native_mixture_acts_on_no_token(family: str, tokenizer: Any) -> None:
+    model = language_model(family, vocab_size=512)
+    body, ids = body_of(model), torch.tensor([tokenizer(TEXTS[0])["input_ids"]])
+    routers = proven_routers(body)
+    layers = [layer for layer in body.layers if hasattr(layer.mlp, "experts")]
+
+    def used() -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        hooks = [layer.mlp.experts.register_forward_pre_hook(lambda _, args: found.append(args[1].clone())) for layer in layers]
+        with torch.no_grad():
+            model(ids)
+        for hook in hooks:
+            hook.remove()
+        return found
+
+    before = used()
+    expert = int(before[0].flatten()[0])
+    with removed(body, routers, range(len(routers)), expert):
+        without = used()
+    assert all((indices != expert).all() for indices in without)
+    same = (before[0] != expert).all(dim=1)
+    assert (without[0][same] == before[0][same]).all() and all(len(set(row.tolist())) == len(row) for row in without[0])
+    assert all((one == other).all() for one, other in zip(used(), before, strict=True)), "and it is back"
+    with removed(body, routers, [1], expert):
+        first, second, *_ = used()
+    assert (first == before[0]).all() and (second != expert).all(), "at one point only"
 
 
-def test_the_file_says_what_the_functions_find(run: Run, texts: Path, native: Path, tmp_path: Path) -> None:
-    given = ("experts", "-m", native, "-t", texts, "--label", "topic", "--label", "size", "-o", tmp_path / "out")
-    code, out, err = run(*given)
-    assert code == 0, err
-    found = read_expert_losses(tmp_path / "out")
-    assert found is not None
-    labelled = read_labelled([str(texts)], ["topic", "size"])
-    alone = ablate_experts(load_encoder(Source(str(native)), "causal", predicts=True), [text.text for text in labelled.texts])
-    assert found.removals == alone.removals and len(found.removals) == 24
-    assert [one.value for one in found.changes] == pytest.approx([one.value for one in alone.changes()], abs=1e-6)
-    assert found.labels["size"].values == ("long", "short") and found.texts == 24
-    assert (
-        [point.layer for point in found.points] == [1, 2, 3]
-        and found.differences is not None
-        and len(found.differences.points) == 3
-    )
-    largest = max(found.changes, key=lambda one: one.value)
-    assert found.loss.interval is not None and found.differences.cka is not None and found.differences.cka.interval is not None
-    for said in (
-        f"{found.loss.value:.3f} (95 %: {found.loss.interval[0]:.3f} to {found.loss.interval[1]:.3f}) nats per token",
-        f"{largest.value:+.3f}",
-        f"CKA {found.differences.cka.value:.2f} (95 %: {found.differences.cka.interval[0]:.2f} to",
-    ):
-        assert said in " ".join(out.split())
-    assert max(len(line.rstrip()) for line in out.splitlines() if line.startswith(" ")) <= 80
-    assert json.loads(run(*given, "--json")[1])["loss"]["value"] == pytest.approx(found.loss.value)
+def saved_mixture(base: Path, folder: Path, top_k: int) -> Path:
+    model = load_encoder(Source(str(base)), "causal", predicts=True).language_model
+    mixture = Mixture(model, saved_experts(folder / "experts", model), Routing(top_k=top_k), source=Source(str(base)))
+    torch.manual_seed(1)
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    mixture.save_pretrained(folder / "mixture")
+    return folder / "mixture"
 
 
-def test_experts_of_a_mixture_of_ours(run: Run, texts: Path, ours: Path, tmp_path: Path) -> None:
-    code, out, err = run("experts", "-m", ours, "-t", texts, "-o", tmp_path / "out")
-    assert code == 0, err
-    found = read_expert_losses(tmp_path / "out")
-    assert found is not None and found.experts is not None and len(found.removals) == len(found.experts) == 3
-    assert found.differences is None and found.overlaps and "Directions that experts write to" in out
-    assert all(name in out for name in found.experts) and " all " in out
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_an_expert_of_our_mixture_is_removed_in_all_blocks(top_k: int, base: Path, tmp_path: Path) -> None:
+    encoder = load_encoder(Source(str(saved_mixture(base, tmp_path, top_k))), "causal", predicts=True)
+    found = ablate_experts(encoder, TEXTS)
+    assert [removal.expert for removal in found.removals] == [0, 1, 2] and len({one.points for one in found.removals}) == 1
+    assert np.abs(found.changes).max() > 1e-4
+    tokens = list(PromptTokenizer(encoder.tokenizer, "plain", 512).tokenize(TEXTS))
+    assert np.allclose(found.loss, text_losses(encoder.language_model, tokens))
+    with pytest.raises(UnmaskError, match="remove it at all routing points"), removed(encoder.backbone.model, [], [0], 0):
+        pass
 
 
-@pytest.mark.sample(1)
+def test_losses_by_label_are_means_of_the_texts_of_each_value() -> None:
+    found = Ablation((), (Removal((0,), 0),), np.array([1.0, 2, 3, 4]), np.array([[0.1, 0.3, -0.2, 0.0]]))
+    by_topic = found.by_label(["b", "b", "a", "b"])
+    assert by_topic.values == ("a", "b") and [one.value for one in by_topic.loss] == pytest.approx([3, 7 / 3])
+    assert [one.value for one in by_topic.changes[0]] == pytest.approx([-0.2, 0.4 / 3])
+    assert by_topic.changes[0][0].interval is None, "one text has no interval"
+
+
 @pytest.mark.parametrize("kind", ["native", "ours"])
-def test_the_atlas_of_a_record_shows_it(kind: str, run: Run, texts: Path, native: Path, ours: Path, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    given = ("-m", {"native": native, "ours": ours}[kind], "-t", texts, "--label", "topic", "-o", record)
+def test_the_command_writes_what_the_function_finds_and_the_atlas_shows_it(
+    kind: str, run: Run, base: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    if kind == "native":
+        language_model("olmoe", vocab_size=512).save_pretrained(tmp_path / "model")
+        tokenizer.save_pretrained(tmp_path / "model")
+    model = tmp_path / "model" if kind == "native" else saved_mixture(base, tmp_path, 1)
+    given = ("-m", model, "-t", texts_file(tmp_path), "--label", "topic", "--label", "size", "-o", tmp_path / "out")
     assert run("routing", *given)[0] == 0
-    assert aggregate(read_record(record))["removal"] is None
-    assert run("experts", *given)[0] == 0
-    assert aggregate(read_record(record))["removal"]["texts"] == 24
-    assert run("routing", "-o", record)[0] == 0, "the record is still one"
+    assert aggregate(read_record(tmp_path / "out"))["removal"] is None
+    code, out, err = run("experts", *given)
+    assert code == 0, err
+    found = read_expert_losses(tmp_path / "out")
+    assert found is not None and found.texts == 24 and found.labels["size"].values == ("long", "short")
+    alone = ablate_experts(load_encoder(Source(str(model)), "causal", predicts=True), TEXTS)
+    assert found.removals == alone.removals and len(found.removals) == (24 if kind == "native" else 3)
+    assert [one.value for one in found.changes] == pytest.approx(alone.changes.mean(axis=1).tolist(), abs=1e-6)
+    assert found.loss.interval is not None
+    low, high = found.loss.interval
+    assert f"{found.loss.value:.3f} (95 %: {low:.3f} to {high:.3f}) nats per token" in " ".join(out.split())
+    assert f"{max(one.value for one in found.changes):+.3f}" in out and all(name in out for name in found.experts or ())
+    assert json.loads(run("experts", *given, "--json")[1])["loss"]["value"] == pytest.approx(found.loss.value)
+    assert aggregate(read_record(tmp_path / "out"))["removal"]["texts"] == 24

@@ -54,6 +54,6 @@ def test_words_with_a_label_each(tmp_path: Path) -> None:
         assert found.texts[0].text == " ".join(found.texts[0].words) and len(found.texts[0].tags[0]) == len(
             found.texts[0].words
         )
-    conll = tmp_path / "words.conll"
-    conll.write_text("a X\nb Y\n\nc X\n")
-    assert read_labelled([str(conll)]).texts[1].tags == (("X",),)
+    conllu = tmp_path / "words.conllu"
+    conllu.write_text("".join("\t".join(["1", word, "_", tag, *"______"]) + "\n\n" for word, tag in ("aX", "bY")))
+    assert read_labelled([str(conllu)]).texts[1].tags == (("Y",),)

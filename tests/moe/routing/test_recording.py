@@ -37,37 +37,29 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def by_hooks(model: Encoder, text: str) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    """The logits of each router for one text alone, by hooks of our own, and the experts that the experts' module was told to use."""
-    body, found, used = model.backbone.model, {}, {}
+    """For one text alone: the logits of each router, and the indices that its module of experts was called with."""
+    body, names = model.backbone.model, {module: name for name, module in model.backbone.model.named_modules()}
+    logits: dict[int, torch.Tensor] = {}
+    used: dict[int, torch.Tensor] = {}
     hooks = []
-    names = {module: name for name, module in body.named_modules()}
+    for number, router in enumerate(model.backbone.routers):
 
-    def keep(name: str, index: int) -> Any:
-        def hook(_: Any, __: Any, output: Any) -> None:
-            found[name] = (output[index] if isinstance(output, tuple) else output).float()
+        def keep(_: Any, __: Any, output: Any, number: int = number, router: Any = router) -> None:
+            logits[number] = (output[router.index] if isinstance(output, tuple) else output).float()
 
-        return hook
+        def note(_: Any, args: Any, named: Any, number: int = number) -> None:
+            tensors = [part for part in (*args, *named.values()) if torch.is_tensor(part)]
+            used[number] = next(part for part in tensors if not part.is_floating_point())
 
-    def told(name: str) -> Any:
-        def hook(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            used[name] = next(
-                part for part in (*args, *named.values()) if torch.is_tensor(part) and not part.is_floating_point()
-            )
-
-        return hook
-
-    for router in model.backbone.routers:
-        name = names[router.module]
-        hooks.append(router.module.register_forward_hook(keep(name, router.index)))
-        experts = getattr(body.get_submodule(name.rpartition(".")[0]), "experts", None)
+        hooks.append(router.module.register_forward_hook(keep))
+        experts = getattr(body.get_submodule(names[router.module].rpartition(".")[0]), "experts", None)
         if experts is not None:
-            hooks.append(experts.register_forward_pre_hook(told(name), with_kwargs=True))
+            hooks.append(experts.register_forward_pre_hook(note, with_kwargs=True))
     with torch.no_grad():
         body(torch.tensor([model.tokenizer(text)["input_ids"]]), use_cache=False)
     for hook in hooks:
         hook.remove()
-    order = [names[router.module] for router in model.backbone.routers]
-    return [found[name] for name in order], [used.get(name) for name in order]
+    return [logits[number] for number in range(len(logits))], [used.get(number) for number in range(len(logits))]
 
 
 def of_text(choices: Choices, text: int, point: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -134,7 +126,7 @@ def test_alone_is_as_in_a_batch(family: str, tokenizer: Any, tmp_path: Path) -> 
 def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> None:
     texts = of_words()
     record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record")
-    choices, values = every(record), record.label("tags").values
+    choices, values = every(record), record.settings.labels[0].values
     for number, text in enumerate(texts.texts):
         own = choices.texts == number
         said = [
@@ -172,50 +164,36 @@ def test_parts_do_not_change_what_is_recorded(tokenizer: Any, tmp_path: Path, mo
     assert len(one.probabilities) == 1 and (one.probabilities[0] == parts.probabilities[2]).all()
 
 
-@pytest.mark.parametrize("stop", [0, 2])
-def test_a_resumed_record_is_an_undisturbed_one(
-    stop: int, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_record_is_an_undisturbed_one(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_parts(monkeypatch)
     model, texts = native("olmoe", tokenizer), topical()
     record_routing(model, texts, tmp_path / "undisturbed")
-    original, calls = recording._record_part, []
-
-    def dying(*args: Any) -> None:
-        calls.append(args)
-        if len(calls) > stop:
-            raise KeyboardInterrupt
-        original(*args)
-
-    monkeypatch.setattr(recording, "_record_part", dying)
-    with pytest.raises(KeyboardInterrupt):
-        record_routing(model, texts, tmp_path / "resumed")
-    with pytest.raises(UnmaskError, match="not finished"):
-        read_record(tmp_path / "resumed")
-    calls.clear()
+    original, calls, limit = recording._record_part, [0], [2]
 
     def counted(*args: Any) -> None:
-        calls.append(args)
+        if calls[0] == limit[0]:
+            raise KeyboardInterrupt
+        calls[0] += 1
         original(*args)
 
     monkeypatch.setattr(recording, "_record_part", counted)
-    record = record_routing(model, texts, tmp_path / "resumed")
-    assert len(calls) == record.settings.parts - stop, "what is there stays"
-    assert content(tmp_path / "resumed") == content(tmp_path / "undisturbed")
-    calls.clear()
-    record_routing(model, texts, tmp_path / "resumed")
-    assert calls == []
-
-
-def test_a_damaged_part_is_noticed_and_recorded_again(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_parts(monkeypatch)
-    model, texts = native("olmoe", tokenizer), topical()
-    record_routing(model, texts, tmp_path / "record")
-    before = content(tmp_path / "record")
+    folder = tmp_path / "resumed"
+    with pytest.raises(KeyboardInterrupt):
+        record_routing(model, texts, folder)
+    with pytest.raises(UnmaskError, match="not finished"):
+        read_record(folder)
+    with pytest.raises(UnmaskError, match=r"holds a record of something else: .*sample was not set and is 30 now"):
+        record_routing(model, texts, folder, sample=30)
+    calls[0], limit[0] = 0, 99
+    record = record_routing(model, texts, folder)
+    assert calls[0] == record.settings.parts - 2, "parts that are there stay"
+    before = content(folder)
+    assert before == content(tmp_path / "undisturbed")
     for name in ("tokens.parquet", "texts.parquet"):
-        file = tmp_path / "record" / "parts" / "00001" / name
+        file = folder / "parts" / "00001" / name
         file.write_bytes(file.read_bytes()[:-9] + b"\0" * 9)
         with pytest.raises(UnmaskError, match="damaged"):
-            read_record(tmp_path / "record")
-        record_routing(model, texts, tmp_path / "record")
-        assert content(tmp_path / "record") == before
+            read_record(folder)
+        calls[0] = 0
+        record_routing(model, texts, folder)
+        assert calls[0] == 1 and content(folder) == before

@@ -1,6 +1,7 @@
 """Aggregate: from a routing record to the data of its page, which is small whatever the size of the record.
 
-Arrays are packed into the JSON as base64; the page's `unpack` reads them.
+A slot is one expert at one routing point. All tables have a column for each slot, point by point, so that a model of any number of
+experts in each layer fits. Arrays are packed into the JSON as base64; the page's `unpack` reads them.
 """
 
 from __future__ import annotations
@@ -8,34 +9,36 @@ from __future__ import annotations
 import base64
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt
+from jaxtyping import Float, Int, UInt
 
 from unmask.io.array_types import NDArray
-from unmask.io.terminal import visible
-from unmask.moe.atlas.maps import NEIGHBOURS, same_label, shared_neighbours, text_map
-from unmask.moe.atlas.tally import TOP, Grouping, Shares, Tally, tally
-from unmask.moe.routing.record import ExpertLosses, Point, RoutingRecord, read_expert_losses
-from unmask.statistics.intervals import Bounds
+from unmask.io.terminal import progress_bar, visible
+from unmask.moe.routing.record import Choices, Label, Point, RoutingRecord, read_expert_losses
 
+MOST_VALUES = 24
+"""Most values of a label that are shown; the rarest are merged into `others`."""
+OTHERS = "(others)"
+TOP, WORDS, SEEN = 3, 6, 3
+"""Experts shown for each token; words of each expert; how often a word must choose an expert to be listed for it."""
+SHOWN = 300
+"""Most texts that are shown token by token."""
+_LONGEST, _SHORTEST, _WANTED = 200, 48, 100
+_VALUES = 400_000
+"""Tokens x routing points that are shown. With more, texts are cut, and then fewer are shown."""
 _KINDS = {"uint8": "u8", "uint16": "u16", "uint32": "u32", "float32": "f32"}
-NONE16, NONE32 = 2**16 - 1, 2**32 - 1
-"""Markers of "none"."""
+NONE32 = 2**32 - 1
+"""Marker of "none"."""
 
 
 def packed(values: NDArray[Any]) -> dict[str, str]:
     """An array as JSON: its type and its bytes in base64, little endian, row by row."""
     plain = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
     return {"type": _KINDS[values.dtype.name], "data": base64.b64encode(plain.tobytes()).decode("ascii")}
-
-
-def quantized_shares(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Shares from 0 to 1 in 16 bits, rounded to 1/65535."""
-    return np.asarray(np.rint(np.clip(values, 0, 1) * NONE16), np.uint16)
 
 
 def as_script(content: Any) -> str:
@@ -57,16 +60,6 @@ INSIDE = "·"
 _BLANKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "⏎"}
 
 
-def named_ids(tally: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) -> tuple[list[str], NDArray[np.int64]]:
-    """A name for each token id of a record, from its first occurrence; and the index of each token's id in the names."""
-    _, first_rows, codes = np.unique(tally.ids, return_index=True, return_inverse=True)
-    names = []
-    for token in first_rows:
-        text, position = int(tally.texts[token]), int(tally.positions[token])
-        names.append(token_name(texts[text], *(int(bound) for bound in spans[text][position])))
-    return names, codes.reshape(-1)
-
-
 def token_name(text: str, first: int, last: int) -> str:
     """What the characters [first, last) of a text are called: blanks by signs, and a piece inside a word with a dot before it."""
     piece = text[first:last]
@@ -77,9 +70,9 @@ def token_name(text: str, first: int, last: int) -> str:
 
 
 def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], complete: bool) -> list[str]:
-    """A text split at its recorded tokens: the text before each, the token itself, and finally the rest.
+    """A text split at its recorded tokens: the text before each, the token itself, and finally the rest if it is shown (`complete`).
 
-    A token that shares a character with the one before it (a part of an emoji, say) is empty. whole: whether the rest is shown.
+    A token that shares a character with the one before it (a part of an emoji, say) is empty.
     """
     parts, cursor = [], 0
     for position in positions:
@@ -90,153 +83,145 @@ def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], complete: bo
     return [*parts, text[cursor:] if complete else ""]
 
 
-WORDS, PARTNERS, EXAMPLES = 6, 3, 2
-SEEN = 3
-"""How often a word must choose an expert to be listed for it."""
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """For each value of a label (None: all tokens) and each slot, how many tokens of the value choose it first.
+
+    index: of each value of the record in `values`. tokens: of each value.
+    """
+
+    label: Label | None
+    values: tuple[str, ...]
+    index: NDArray[np.int64]
+    tokens: Int[NDArray[np.int64], " value"]
+    first: Float[NDArray[np.float64], "value slot"]
+
+    @classmethod
+    def of(cls, record: RoutingRecord, label: Label | None, slots: int) -> Heat:
+        """Empty tables of all values of a label, or of the most frequent ones."""
+        names = ("all",) if label is None else label.values
+        retained = np.arange(len(names))
+        if label is not None and len(names) > MOST_VALUES:
+            of_text = label.of == "text"
+            codes = record.texts.labels[label.name] if of_text else record.choices().tags[label.name]
+            counts = np.bincount(codes[codes >= 0], minlength=len(names))
+            retained = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
+        index = np.full(len(names), len(retained), np.int64)
+        index[retained] = np.arange(len(retained))
+        values = tuple(names[value] for value in retained) + ((OTHERS,) if len(retained) < len(names) else ())
+        return cls(label, values, index, np.zeros(len(values), np.int64), np.zeros((len(values), slots)))
+
+    def codes(self, choices: Choices, labels: Mapping[str, NDArray[np.int16]]) -> NDArray[np.int64]:
+        """The value of each token; -1 for none."""
+        if self.label is None:
+            return np.zeros(len(choices.texts), np.int64)
+        if self.label.of == "text":
+            return np.asarray(self.index[labels[self.label.name][choices.texts]])
+        tags = choices.tags[self.label.name]
+        return np.where(tags >= 0, self.index[tags], -1)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "name": self.label.name if self.label else None,
+            "of": self.label.of if self.label else None,
+            "values": list(self.values),
+            "tokens": self.tokens.tolist(),
+            "first": packed(self.first.astype(np.uint32)),
+        }
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """The words of each slot, strongest first. place: in `names`, or 2^32 - 1 for none. lift: p(expert given word) / p(expert)."""
+class Tally:
+    """Counts of a record, from one reading.
 
-    names: list[str]
-    place: UInt[NDArray[np.uint32], "slot word"]
-    count: UInt[NDArray[np.uint32], "slot word"]
-    lift: Float[NDArray[np.float32], "slot word"]
-
-
-def words(tally: Tally, names: Sequence[str], codes: NDArray[np.int64]) -> Words:
-    """The token ids that choose an expert first more often than its load explains, by count x log lift. codes: of each token's id.
-
-    The lift alone would list the rarest words: a word seen once has the largest lift.
+    starts: the first slot of each routing point, and their number. first: the first choice of each token, in the order of the record.
+    shown: for each text that is shown, its rows in `positions`, `top` and `probabilities`.
     """
-    totals = np.bincount(codes, minlength=len(names))
-    frequent = np.flatnonzero(totals >= SEEN)
-    row_of = np.full(len(names), -1)
-    row_of[frequent] = np.arange(len(frequent))
-    is_frequent = row_of[codes] >= 0
-    slots = int(tally.starts[-1])
-    index = np.full((slots, WORDS), NONE32, np.uint32)
-    count, lift = np.zeros((slots, WORDS), np.uint32), np.zeros((slots, WORDS), np.float32)
-    for point in range(tally.first.shape[1]):
-        point_slots, first = tally.slots(point), tally.first[:, point].astype(np.int64)
-        experts = point_slots.stop - point_slots.start
-        flat = row_of[codes[is_frequent]] * experts + first[is_frequent]
-        table = np.bincount(flat, minlength=len(frequent) * experts).reshape(len(frequent), experts)
-        load = np.bincount(first, minlength=experts) / len(first)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            lifts = table / (totals[frequent][:, None] * load)
-            score = np.where((table >= SEEN) & (lifts > 1), table * np.log(lifts), 0.0)
-        best = np.argsort(-score, axis=0, kind="stable")[:WORDS]
-        for rank, row in enumerate(best):
-            good = score[row, np.arange(experts)] > 0
-            index[point_slots, rank] = np.where(good, frequent[row], NONE32)
-            count[point_slots, rank] = np.where(good, table[row, np.arange(experts)], 0)
-            lift[point_slots, rank] = np.where(good, lifts[row, np.arange(experts)], 0)
-    used, inverse = np.unique(index, return_inverse=True)
-    used_codes = used[used != NONE32]
-    short = np.append(np.arange(len(used_codes)), NONE32)[inverse].reshape(index.shape).astype(np.uint32)
-    return Words([names[code] for code in used_codes], short, count, lift)
+
+    starts: NDArray[np.int64]
+    heats: list[Heat]
+    texts: Int[NDArray[np.int32], " token"]
+    ids: Int[NDArray[np.int32], " token"]
+    token_positions: Int[NDArray[np.int32], " token"]
+    first: Int[NDArray[np.int16], "token point"]
+    shown: dict[int, range]
+    positions: Int[NDArray[np.int32], " row"]
+    top: UInt[NDArray[np.uint16], "row point top"]
+    probabilities: Float[NDArray[np.float32], "row point top"]
+
+    def slots(self, point: int) -> slice:
+        """The slots of a routing point."""
+        return slice(int(self.starts[point]), int(self.starts[point + 1]))
 
 
-def partners(tally: Tally) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
-    """The experts that act on the same tokens as each slot, most often first, and how often they do. None: 2^16 - 1."""
-    slots = int(tally.starts[-1])
-    partner, rate = np.full((slots, PARTNERS), NONE16, np.uint16), np.zeros((slots, PARTNERS))
-    for point, pairs in enumerate(tally.pairs):
-        own_slots, size = tally.slots(point), min(PARTNERS, len(pairs) - 1)
-        alone = np.diagonal(pairs)
-        rates = np.divide(pairs, alone[:, None], out=np.zeros_like(pairs), where=alone[:, None] > 0)
-        np.fill_diagonal(rates, -1)
-        best = np.argsort(-rates, axis=1, kind="stable")[:, :size]
-        best_rates = np.take_along_axis(rates, best, axis=1)
-        partner[own_slots, :size] = np.where(best_rates > 0, best, NONE16)
-        rate[own_slots, :size] = np.maximum(best_rates, 0)
-    return partner, rate
-
-
-def examples(tally: Tally) -> UInt[NDArray[np.uint32], "slot example"]:
-    """Rows of shown tokens at which each slot is chosen first and surest, from different texts. None: 2^32 - 1."""
-    owner = np.zeros(len(tally.top), np.int64)
-    for text, rows_of_text in tally.shown.items():
-        owner[rows_of_text.start : rows_of_text.stop] = text
-    rows_of_slot = np.full((int(tally.starts[-1]), EXAMPLES), NONE32, np.uint32)
-    for point in range(tally.first.shape[1]):
-        first, sure = tally.top[:, point, 0], tally.probabilities[:, point, 0]
-        rows_of_expert: dict[int, list[int]] = {}
-        for row in np.argsort(-sure, kind="stable").tolist():
-            rows = rows_of_expert.setdefault(int(first[row]), [])
-            if len(rows) < EXAMPLES and all(owner[row] != owner[earlier] for earlier in rows):
-                rows.append(row)
-        for expert, rows in rows_of_expert.items():
-            rows_of_slot[tally.starts[point] + expert, : len(rows)] = rows
-    return rows_of_slot
-
-
-def removal(counts: Tally) -> dict[str, Any] | None:
-    """For each slot, the change of the loss without its expert with the bounds of its interval, and the change by label; NaN if unknown.
-
-    None if nothing was measured, and with a warning if it was measured on another model.
-    """
-    record = counts.record
-    losses = read_expert_losses(record.folder)
-    if losses is None:
-        return None
-    if losses.weights != record.settings.weights:
-        warnings.warn(
-            f"The losses in '{record.folder}' are of a model with other weights, so they are not shown.", stacklevel=2
-        )
-        return None
-    slots = _slots(counts, losses)
-    table = np.full((int(counts.starts[-1]), 3), np.nan, np.float32)
-    for change, slots_of_removal in zip(losses.changes, slots, strict=True):
-        table[slots_of_removal] = (change.value, *(change.interval or (np.nan, np.nan)))
-    return {
-        "all": packed(table),
-        "labels": [_by_value(losses, shares.grouping, slots, len(table)) for shares in counts.groups],
-        "texts": losses.texts,
-        "together": any(len(entry.points) > 1 for entry in losses.removals),
-    }
-
-
-def _slots(counts: Tally, losses: ExpertLosses) -> list[list[int]]:
-    """For each removal, the slots of the page that it is about: one at each of its points that the page shows."""
-    point_index = {point.name: index for index, point in enumerate(counts.record.points)}
-    slots = []
-    for entry in losses.removals:
-        indices = (point_index.get(losses.points[point].name) for point in entry.points)
-        slices = (counts.slots(point) for point in indices if point is not None)
-        slots.append([span.start + entry.expert for span in slices if entry.expert < span.stop - span.start])
-    return slots
-
-
-def _by_value(expert_losses: ExpertLosses, grouping: Grouping, slots: list[list[int]], number: int) -> dict[str, str] | None:
-    """The changes by the values of a label, in the page's order of values; None for a label without losses."""
-    losses = expert_losses.labels.get(grouping.label.name) if grouping.label else None
-    if losses is None:
-        return None
-    column = {value: index for index, value in enumerate(losses.values)}
-    table: NDArray[np.float32] = np.full((number, len(grouping.values)), np.nan, np.float32)
-    for changes, slots_of_removal in zip(losses.changes, slots, strict=True):
-        table[slots_of_removal] = [changes[column[value]].value if value in column else np.nan for value in grouping.values]
-    return packed(table)
-
-
-MAPPED, SHOWN = 1000, 300
-"""Most texts on the map, and most texts that are shown token by token."""
-FLOWS = 300
-"""Flows that are kept between two routing points, strongest first."""
-_LONGEST, _SHORTEST, _WANTED = 200, 48, 100
-_VALUES = 400_000
-"""Tokens x routing points that are shown. With more, texts are cut, and then fewer are shown."""
-_SNIPPET = 140
+def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
+    """Read a record once, part by part. displayed: how many of its tokens are shown, for each text that is shown."""
+    points = record.points
+    starts = np.concatenate([[0], np.cumsum([point.experts for point in points])]).astype(np.int64)
+    heats = [Heat.of(record, label, int(starts[-1])) for label in (None, *record.settings.labels)]
+    shown: dict[int, range] = {}
+    tokens, tops = [], []
+    filled = 0
+    with progress_bar("reading the record", record.settings.parts) as advance:
+        for choices in record.batches():
+            rows: list[int] = []
+            for text, start in zip(*np.unique(choices.texts, return_index=True), strict=True):
+                if size := displayed.get(int(text), 0):
+                    shown[int(text)] = range(filled + len(rows), filled + len(rows) + size)
+                    rows += range(start, start + size)
+            filled += len(rows)
+            codes = [heat.codes(choices, record.texts.labels) for heat in heats]
+            for heat, code in zip(heats, codes, strict=True):
+                np.add.at(heat.tokens, code[code >= 0], 1)
+            firsts = np.empty((len(choices.texts), len(points)), np.int16)
+            top = np.zeros((len(rows), len(points), TOP), np.uint16)
+            probabilities = np.zeros((len(rows), len(points), TOP), np.float32)
+            for point, (shares, chosen) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
+                first = np.where(chosen[:, 0] >= 0, chosen[:, 0], shares.argmax(axis=1)).astype(np.int64)
+                firsts[:, point] = first
+                for heat, code in zip(heats, codes, strict=True):
+                    labelled, shape = code >= 0, (len(heat.values), shares.shape[1])
+                    counts = np.bincount(code[labelled] * shape[1] + first[labelled], minlength=shape[0] * shape[1])
+                    heat.first[:, starts[point] : starts[point + 1]] += counts.reshape(shape)
+                raised = shares[rows].astype(np.float32)  # the first choice before the most probable others
+                np.put_along_axis(raised, first[rows, None], 2.0, axis=1)
+                best = np.argsort(-raised, axis=1, kind="stable")[:, :TOP]
+                top[:, point, : best.shape[1]] = best
+                probabilities[:, point, : best.shape[1]] = np.take_along_axis(shares[rows], best, axis=1)
+            tokens.append((choices.texts, choices.ids, choices.positions, firsts))
+            tops.append((choices.positions[rows], top, probabilities))
+            advance(1)
+    texts, ids, token_positions, first = (np.concatenate(arrays) for arrays in zip(*tokens, strict=True))
+    positions, top, probabilities = (np.concatenate(arrays) for arrays in zip(*tops, strict=True))
+    return Tally(
+        starts=starts,
+        heats=heats,
+        texts=texts,
+        ids=ids,
+        token_positions=token_positions,
+        first=first,
+        shown=shown,
+        positions=positions,
+        top=top,
+        probabilities=probabilities,
+    )
 
 
 def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
     """The data of a record's page, as JSON. Texts are drawn by the seed."""
-    recorded = record.texts.tokens
-    mapped, displayed = choose_texts(recorded, len(record.points), seed)
-    counts = tally(record, mapped, displayed)
+    texts = record.texts
+    displayed = choose_texts(texts.tokens, len(record.points), seed)
+    counts, spans = tally(record, displayed), record.spans()
+    shown = []
+    for text, rows in counts.shown.items():
+        complete = len(rows) == int(texts.tokens[text])
+        codes = [
+            int(heat.index[texts.labels[heat.label.name][text]]) if heat.label and heat.label.of == "text" else -1
+            for heat in counts.heats[1:]
+        ]
+        parts = pieces(texts.texts[text], spans[text], counts.positions[rows.start : rows.stop], complete)
+        shown.append({"number": text, "parts": parts, "cut": not complete, "labels": codes})
     return {
         "model": record.settings.model,
         "points": [
@@ -245,165 +230,111 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
         ],
         "names": list(record.settings.experts or ()),
         "tokens": len(counts.texts),
-        "texts": int((recorded > 0).sum()),
-        "data": record.settings.data,
-        "heat": [_heat(shares) for shares in (counts.everything, *counts.groups)],
-        "flows": _flows(counts),
-        **_texts_and_cards(counts),
-        "removal": removal(counts),
-        "map": _maps(counts),
+        "texts": int((texts.tokens > 0).sum()),
+        "heat": [heat.as_json() for heat in counts.heats],
+        "words": words(counts, texts.texts, spans),
+        "shown": shown,
+        "top": packed(counts.top),
+        "kept": TOP,
+        "probabilities": packed(np.rint(255 * np.clip(counts.probabilities, 0, 1)).astype(np.uint8)),
+        "removal": removal(record, counts),
     }
 
 
-def choose_texts(tokens: NDArray[Any], points: int, seed: int) -> tuple[NDArray[np.int64], dict[int, int]]:
-    """Texts for the map, and texts to show with the number of their tokens to show. tokens: that are recorded of each text."""
-    non_empty = np.flatnonzero(tokens > 0)
-    order = np.random.default_rng(seed).permutation(non_empty)
+def choose_texts(tokens: NDArray[Any], points: int, seed: int) -> dict[int, int]:
+    """Texts to show with the number of their tokens to show. tokens: that are recorded of each text."""
     budget = _VALUES // points
     longest = int(np.clip(budget // _WANTED, _SHORTEST, _LONGEST))
     displayed: dict[int, int] = {}
-    for text in order[:SHOWN]:
+    for text in np.random.default_rng(seed).permutation(np.flatnonzero(tokens > 0))[:SHOWN]:
         size = min(int(tokens[text]), longest)
         if displayed and sum(displayed.values()) + size > budget:
             break
         displayed[int(text)] = size
-    return np.sort(order[:MAPPED]), displayed
+    return displayed
 
 
-def point_names(points: tuple[Point, ...]) -> list[str]:
-    """What routing points are called: their layer, and where a layer has several, the part of their module's name in which these differ."""
-    layers = [point.layer for point in points]
-    return [
-        str(point.layer) if layers.count(point.layer) == 1 else f"{point.layer} {_own_part(point, points)}" for point in points
-    ]
+def point_names(points: Sequence[Point]) -> list[str]:
+    """What routing points are called: their layer, and where a layer has several, the last part of their module's name that differs."""
+    names = []
+    for point in points:
+        others = [other.name.split(".") for other in points if other.layer == point.layer and other is not point]
+        distinct = [part for part in point.name.split(".") if not any(part in parts for parts in others)]
+        names.append(f"{point.layer} {distinct[-1] if distinct else point.name}" if others else str(point.layer))
+    return names
 
 
-def _own_part(point: Point, points: tuple[Point, ...]) -> str:
-    """The last part of a module's name that another point of the layer does not have; the whole name if there is none."""
-    name_parts = [
-        set(parts_of_other.name.split("."))
-        for parts_of_other in points
-        if parts_of_other.layer == point.layer and parts_of_other is not point
-    ]
-    parts = [part for part in point.name.split(".") if not any(part in parts_of_other for parts_of_other in name_parts)]
-    return parts[-1] if parts else point.name
+def words(counts: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) -> dict[str, Any]:
+    """For each slot, the token ids that choose it first more often than its load explains, strongest first by count x log lift.
+
+    The lift is p(expert given word) / p(expert). Alone it would list the rarest words: a word seen once has the largest lift. A word is
+    named after its first occurrence. place: in `names`, or 2^32 - 1 for none.
+    """
+    _, occurrences, codes = np.unique(counts.ids, return_index=True, return_inverse=True)
+    totals = np.bincount(codes)
+    frequent = np.flatnonzero(totals >= SEEN)
+    row_of = np.full(len(totals), -1)
+    row_of[frequent] = np.arange(len(frequent))
+    is_frequent = row_of[codes] >= 0
+    slots = int(counts.starts[-1])
+    index = np.full((slots, WORDS), NONE32, np.uint32)
+    count, lift = np.zeros((slots, WORDS), np.uint32), np.zeros((slots, WORDS), np.float32)
+    for point in range(counts.first.shape[1]):
+        point_slots, first = counts.slots(point), counts.first[:, point].astype(np.int64)
+        experts = point_slots.stop - point_slots.start
+        flat = row_of[codes[is_frequent]] * experts + first[is_frequent]
+        table = np.bincount(flat, minlength=len(frequent) * experts).reshape(len(frequent), experts)
+        load = np.bincount(first, minlength=experts) / len(first)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lifts = table / (totals[frequent][:, None] * load)
+            score = np.where((table >= SEEN) & (lifts > 1), table * np.log(lifts), 0.0)
+        for rank, row in enumerate(np.argsort(-score, axis=0, kind="stable")[:WORDS]):
+            best = (row, np.arange(experts))
+            good = score[best] > 0
+            index[point_slots, rank] = np.where(good, frequent[row], NONE32)
+            count[point_slots, rank] = np.where(good, table[best], 0)
+            lift[point_slots, rank] = np.where(good, lifts[best], 0)
+    used = np.unique(index[index != NONE32])
+    names = []
+    for token in occurrences[used]:
+        text = int(counts.texts[token])
+        names.append(token_name(texts[text], *map(int, spans[text][counts.token_positions[token]])))
+    place = np.where(index == NONE32, NONE32, np.searchsorted(used, index)).astype(np.uint32)
+    return {"names": names, "place": packed(place), "count": packed(count), "lift": packed(lift)}
 
 
-def _heat(shares: Shares) -> dict[str, Any]:
-    """One label: how many tokens of each value choose each slot first, and at all; and how sure they are, as shares of 65535."""
-    label = shares.grouping.label
-    sure = np.divide(shares.sure, shares.first, out=np.zeros_like(shares.sure), where=shares.first > 0)
-    return {
-        "name": label.name if label else None,
-        "of": label.of if label else None,
-        "values": list(shares.grouping.values),
-        "tokens": shares.tokens.tolist(),
-        "first": packed(shares.first.astype(np.uint32)),
-        "load": packed(shares.load.astype(np.uint32)),
-        "sure": packed(quantized_shares(sure)),
-    }
+def removal(record: RoutingRecord, counts: Tally) -> dict[str, Any] | None:
+    """For each slot, the change of the loss without its expert with the bounds of its interval, and the change by label; NaN if unknown.
 
-
-def _flows(counts: Tally) -> list[dict[str, Any]]:
-    """For each two routing points in a row, the most frequent pairs of first choices."""
-    flows = []
-    for point in range(counts.first.shape[1] - 1):
-        source, target = (counts.slots(index) for index in (point, point + 1))
-        size = target.stop - target.start
-        codes = counts.first[:, point].astype(np.int64) * size + counts.first[:, point + 1]
-        table = np.bincount(codes, minlength=(source.stop - source.start) * size)
-        best = np.argsort(-table, kind="stable")[:FLOWS]
-        best = best[table[best] > 0]
-        flows.append(
-            {
-                "from": packed((best // size).astype(np.uint16)),
-                "to": packed((best % size).astype(np.uint16)),
-                "tokens": packed(table[best].astype(np.uint32)),
-            }
-        )
-    return flows
-
-
-def _texts_and_cards(counts: Tally) -> dict[str, Any]:
-    spans, texts = counts.record.spans(), counts.record.texts
-    names, codes = named_ids(counts, texts.texts, spans)
-    of_experts = words(counts, names, codes)
-    partner, rate = partners(counts)
-    entries = []
-    for text, rows in counts.shown.items():
-        positions = counts.shown_positions[rows.start : rows.stop]
-        complete = len(rows) == int(texts.tokens[text])
-        entries.append(
-            {
-                "number": text,
-                "parts": pieces(texts.texts[text], spans[text], positions, complete),
-                "cut": not complete,
-                "labels": [
-                    int(shares.grouping.place[texts.labels[shares.grouping.label.name][text]])
-                    if shares.grouping.label and shares.grouping.label.of == "text"
-                    else -1
-                    for shares in counts.groups
-                ],
-            }
-        )
-    return {
-        "words": {
-            "names": of_experts.names,
-            "place": packed(of_experts.place),
-            "count": packed(of_experts.count),
-            "lift": packed(of_experts.lift),
-        },
-        "partners": {"place": packed(partner), "rate": packed(quantized_shares(rate))},
-        "examples": packed(examples(counts)),
-        "shown": entries,
-        "top": packed(counts.top),
-        "kept": TOP,
-        "probabilities": packed(np.rint(255 * np.clip(counts.probabilities, 0, 1)).astype(np.uint8)),
-    }
-
-
-def _maps(counts: Tally) -> dict[str, Any] | None:
-    """Both maps of the same texts; None for fewer than three texts, which have no shape."""
-    if len(counts.mapped) < 3:
+    None if nothing was measured, and with a warning if it was measured on another model.
+    """
+    losses = read_expert_losses(record.folder)
+    if losses is None:
         return None
-    record, displayed_index = counts.record, {text: index for index, text in enumerate(counts.shown)}
-    hidden, routing = text_map(record.hidden(counts.mapped)), text_map(counts.routing)
-    shared = shared_neighbours(hidden, routing)
-    labels: list[dict[str, Any] | None] = []
-    for shares in counts.groups:
-        label = shares.grouping.label
-        if label is None or label.of != "text":
-            labels.append(None)
-            continue
-        codes = shares.grouping.place[record.texts.labels[label.name][counts.mapped]]
-        agreements = {name: same_label(text_map_, codes) for name, text_map_ in (("hidden", hidden), ("routing", routing))}
-        labels.append(
-            {
-                "codes": codes.tolist(),
-                **{name: round(text_map_.value, 4) for name, text_map_ in agreements.items()},
-                "intervals": {name: _bounds(text_map_.interval) for name, text_map_ in agreements.items()},
-                "chance": round(agreements["hidden"].chance, 4),
-            }
+    if losses.weights != record.settings.weights:
+        warnings.warn(
+            f"The losses in '{record.folder}' are of a model with other weights, so they are not shown.", stacklevel=2
         )
+        return None
+    start_of = {point.name: int(start) for point, start in zip(record.points, counts.starts, strict=False)}
+    names = [losses.points[point].name for point in range(len(losses.points))]
+    slots = [[start_of[names[at]] + one.expert for at in one.points if names[at] in start_of] for one in losses.removals]
+
+    def table(rows: Sequence[Sequence[float]]) -> dict[str, str]:
+        filled: NDArray[np.float32] = np.full((int(counts.starts[-1]), len(rows[0])), np.nan, np.float32)
+        for row, slots_of_removal in zip(rows, slots, strict=True):
+            filled[slots_of_removal] = row
+        return packed(filled)
+
+    by_label: list[dict[str, str] | None] = []
+    for heat in counts.heats[1:]:
+        of_label = losses.labels.get(heat.label.name) if heat.label else None
+        changes = [dict(zip(of_label.values, row, strict=True)) for row in of_label.changes] if of_label else []
+        rows = [[row[value].value if value in row else np.nan for value in heat.values] for row in changes]
+        by_label.append(table(rows) if rows else None)
     return {
-        "texts": [_snippet(record.texts.texts[text]) for text in counts.mapped],
-        "shown": [displayed_index.get(int(text), -1) for text in counts.mapped],
-        "labels": labels,
-        "hidden": packed(quantized_shares(hidden.places)),
-        "routing": packed(quantized_shares(routing.places)),
-        "explained": {"hidden": list(hidden.explained), "routing": list(routing.explained)},
-        "neighbours": {
-            "number": min(NEIGHBOURS, len(counts.mapped) - 1),
-            "shared": round(shared.value, 4),
-            "interval": _bounds(shared.interval),
-            "chance": round(shared.chance, 4),
-        },
+        "all": table([(change.value, *(change.interval or (np.nan, np.nan))) for change in losses.changes]),
+        "labels": by_label,
+        "texts": losses.texts,
+        "together": any(len(one.points) > 1 for one in losses.removals),
     }
-
-
-def _bounds(interval: Bounds | None) -> list[float] | None:
-    return [round(bound, 4) for bound in interval] if interval else None
-
-
-def _snippet(text: str) -> str:
-    return text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"

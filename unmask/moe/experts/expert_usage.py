@@ -22,7 +22,7 @@ from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.mixture.gating import gates
 from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.moe.routing.formulas import information, joint_of_texts, normalised_information
-from unmask.moe.routing.text_bootstrap import bootstrap_texts, shuffled_labels, without_chance
+from unmask.moe.routing.text_bootstrap import bootstrap_texts, shuffled_labels
 from unmask.statistics.bootstrap import interval
 from unmask.training.targets import IGNORED
 
@@ -40,8 +40,7 @@ class Usage:
     load: for each domain and expert, the share of tokens whose first choice is that expert, averaged over routing points.
     strength: mean sum of the gates.
     information: I(D; E) / H(D), the mean over routing points. interval: 95 %, by bootstrap over lessons. shuffled: the mean
-    information with shuffled domains. by_point: the information at each routing point, in the order of the model.
-    pooled: the information if all points are counted as one.
+    information with shuffled domains.
     responses, responses_shuffled: as information and shuffled, for the tokens of responses only. (Words of the prompt template come
     before the text shows its domain.)
     own: share of domains that use the expert of the same name the most; None if no expert has the name of a domain.
@@ -54,25 +53,13 @@ class Usage:
     information: float
     interval: tuple[float, float]
     shuffled: float
-    by_point: tuple[float, ...]
-    pooled: float
     responses: float
     responses_shuffled: float
     own: float | None
 
-    @property
-    def corrected(self) -> float:
-        """The information without what the same lessons give by chance."""
-        return without_chance(self.information, self.shuffled)
-
-    @property
-    def responses_corrected(self) -> float:
-        """The same, for the tokens of responses only."""
-        return without_chance(self.responses, self.responses_shuffled)
-
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {**asdict(self), "corrected": self.corrected, "responses_corrected": self.responses_corrected}
+        """For the results of a study."""
+        return asdict(self)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -115,7 +102,7 @@ def measure_usage(
     lessons = [lesson for of_domain in domains.values() for lesson in of_domain]
     labels = np.repeat(np.arange(len(domains)), [len(of_domain) for of_domain in domains.values()])
     counts, answering, strength = first_choices(mixture, tokenizer, lessons, max_length)
-    by_point = information(counts, labels)
+    value = float(information(counts, labels).mean())
     samples = bootstrap_texts(
         lambda weights: normalised_information(joint_of_texts(counts, labels, weights)).mean(axis=1),
         len(labels),
@@ -123,7 +110,6 @@ def measure_usage(
         seed=seed,
         strata=labels,
     )
-    low, high = interval(samples, around=float(by_point.mean()))
     load = np.stack([counts[labels == domain].mean(axis=(0, 1)) for domain in range(len(domains))])
     names = [expert.name for expert in mixture.experts]
     named_domains = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
@@ -132,11 +118,9 @@ def measure_usage(
         experts=tuple(names),
         load=tuple(tuple(row) for row in load.tolist()),
         strength=strength,
-        information=float(by_point.mean()),
-        interval=(float(low), float(high)),
+        information=value,
+        interval=interval(samples, around=value),
         shuffled=_by_chance(counts, labels, seed),
-        by_point=tuple(by_point.tolist()),
-        pooled=float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
         responses=float(information(answering, labels).mean()),
         responses_shuffled=_by_chance(answering, labels, seed),
         own=float(np.mean([load[row].argmax() == index for row, index in named_domains])) if named_domains else None,

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.encoding.batching import plan
-from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
+from unmask.io.unicode import without_surrogates
 from unmask.models.decoder import pad_id_of
 from unmask.models.loading import Source, load_language_model_tokenizer
 from unmask.moe.experts.lesson_training import LessonCollator
@@ -46,21 +46,14 @@ def require_same_tokens(sources: Sequence[Source], texts: Sequence[str]) -> None
 
     Nats per token of other tokens cannot be compared: the fewer tokens a text has, the more there is to predict in each of them.
     """
-    first = _ids(sources[0], texts)
-    for source in sources[1:]:
-        if _ids(source, texts) != first:
+    plain = [without_surrogates(text) for text in texts]
+    first, *others = (load_language_model_tokenizer(source)(plain, verbose=False)["input_ids"] for source in sources)
+    for source, ids in zip(sources[1:], others, strict=True):
+        if ids != first:
             raise UnmaskError(
                 f"'{sources[0].model}' and '{source.model}' read these texts as other tokens, so their nats per token cannot be "
                 "compared. Measure them one by one."
             )
-
-
-def _ids(source: Source, texts: Sequence[str]) -> list[list[int]]:
-    """The token ids of texts for a model as `load_language_model` loads it."""
-    ids: list[list[int]] = load_language_model_tokenizer(source)([without_surrogates(text) for text in texts], verbose=False)[
-        "input_ids"
-    ]
-    return ids
 
 
 def text_likelihood(
@@ -77,9 +70,7 @@ def text_likelihood(
     """
     chunks = [ids[:max_length] for ids in texts]
     collate = NextTokenCollator(pad_id_of(tokenizer, model))
-    return mean_losses(
-        model, [(0, ids) for ids in chunks], [len(ids) for ids in chunks], collate, batch_tokens, "reading texts"
-    )
+    return mean_losses(model, [(0, ids) for ids in chunks], list(map(len, chunks)), collate, batch_tokens)
 
 
 def response_likelihood(
@@ -93,12 +84,7 @@ def response_likelihood(
     """Mean negative log-likelihood per response token of each lesson, in nats, shape (lesson,)."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(pad_id_of(tokenizer, model))
-    return mean_losses(model, tokens, [len(lesson.ids) for lesson in tokens], collate, batch_tokens, "reading lessons")
-
-
-def cut_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int) -> int:
-    """How many lessons are longer than the limit, so that the end of their response does not count."""
-    return sum(lesson.cut for lesson in tokenize_lessons(tokenizer, lessons, max_length))
+    return mean_losses(model, tokens, [len(lesson.ids) for lesson in tokens], collate, batch_tokens)
 
 
 def mean_losses(
@@ -107,14 +93,13 @@ def mean_losses(
     lengths: Sequence[int],
     collate: Callable[[Sequence[Any]], dict[str, Any]],
     batch_tokens: int,
-    doing: str,
 ) -> NDArray[np.float64]:
     """Mean negative log-likelihood per labelled token of each row, in nats, shape (row,). Rows of similar length share a batch.
 
     lengths: tokens of each row. collate: makes the inputs of a batch, with labels.
     """
     losses = np.zeros(len(rows))
-    with torch.inference_mode(), progress_bar(doing, len(rows)) as advance:
+    with torch.inference_mode(), progress_bar("reading", len(rows)) as advance:
         for batch in plan(list(lengths), batch_tokens):
             inputs = collate([rows[index] for index in batch])
             inputs = {name: value.to(model.device) for name, value in inputs.items() if name != "rows"}

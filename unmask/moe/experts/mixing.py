@@ -15,9 +15,8 @@ from torch import nn
 
 from unmask.errors import UnmaskError
 from unmask.io.records import Record
-from unmask.io.seals import check_seal, load_tensors
 from unmask.models.decoder import body_of, find_layers
-from unmask.models.identity import BASE_MODEL, identity_of, pinned
+from unmask.models.identity import BASE_MODEL, identity_of
 from unmask.models.loading import Source, load_base_language_model, precision_of
 from unmask.models.source import adapter_weights
 from unmask.moe.experts.expert import LORA, linear_kinds
@@ -27,14 +26,7 @@ from unmask.moe.experts.records import LearningResult, LessonsRecord
 from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
 from unmask.moe.mixture.expert_folder import Expert, read_expert, write_expert
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import (
-    EXPERTS,
-    ROUTERS,
-    Mixture,
-    base_of_experts,
-    build_mixture,
-    read_mixture_settings,
-)
+from unmask.moe.mixture.mixture_folder import EXPERTS, Mixture, base_of_experts, build_mixture
 from unmask.runs import runs
 from unmask.training.lora import LoraOptions, weight_kinds
 
@@ -49,7 +41,7 @@ JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
 class MixingSettings(Record):
     """The settings in `mixing.json`.
 
-    experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied. lora: of experts that
+    experts, shared: hashes of weights. scales: by which each expert's product of factors is multiplied. lora: of experts that
     trained with their router. order: of experts and domains; rows of the router and of each batch follow it.
     """
 
@@ -61,7 +53,6 @@ class MixingSettings(Record):
     experts: dict[str, str] = Field(default_factory=dict)
     scales: dict[str, float] = Field(default_factory=dict)
     shared: str | None = None
-    start_from: str | None = None
     lora: LoraOptions | None = None
     order: tuple[str, ...] = ()
 
@@ -76,15 +67,10 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared).
-
-    start_from: a mixture to start the router from. Rows of experts that both mixtures have, by name, are copied. Rows of new experts
-    are initialised. Rows of experts that are not among `experts` are dropped.
-    """
+    """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared)."""
 
     experts: tuple[Path, ...]
     shared: Path | None = None
-    start_from: Path | None = None
 
 
 def mix(
@@ -112,21 +98,21 @@ def mix(
     options.check(routing, [expert.name for expert in experts], domains, learning)
     if experts:
         source = base_of_experts(experts, source)
-    settings = _settings(source, domains, routing, learning, options).model_copy(
-        update={
-            "order": (*(expert.name for expert in experts), *domains),
-            "experts": {expert.name: _factors_hash(expert.folder) for expert in experts},
-            "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
-            "shared": ingredients.shared and _factors_hash(ingredients.shared),
-            "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
-        }
+
+    def build() -> tuple[Mixture, PreTrainedTokenizerBase]:
+        return build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
+
+    settings = MixingSettings(
+        dtype=precision_of(source),
+        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
+        routing=routing,
+        learning=learning,
+        options=options,
+        order=(*(expert.name for expert in experts), *domains),
+        experts={expert.name: _factors_hash(expert.folder) for expert in experts},
+        scales={expert.name: expert.scale for expert in (*experts, *shared)},
+        shared=_factors_hash(ingredients.shared) if ingredients.shared else None,
     )
-
-    def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
-        mixture, tokenizer = build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
-        copied = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
-        return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in copied]
-
     return _trained(build, source, settings, domains, folder, callbacks)
 
 
@@ -152,14 +138,22 @@ def mix_jointly(
         options = replace(options, lr=None)  # one rate for both, however it was given
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly belong to no domain, so they cannot start from prototypes.")
-    settings = _settings(source, domains, routing, learning, options).model_copy(update={"lora": lora, "order": tuple(domains)})
     names = [f"expert{index}" for index in range(len(domains))]
     options.check(routing, names, domains, learning)
 
-    def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
-        return *fresh_mixture(source, names, routing, lora, learning.seed), names
+    def build() -> tuple[Mixture, PreTrainedTokenizerBase]:
+        return fresh_mixture(source, names, routing, lora, learning.seed)
 
-    return _trained(build, source, settings, domains, folder, callbacks, lora)
+    settings = MixingSettings(
+        dtype=precision_of(source),
+        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
+        routing=routing,
+        learning=learning,
+        options=options,
+        order=tuple(domains),
+        lora=lora,
+    )
+    return _trained(build, source, settings, domains, folder, callbacks)
 
 
 def mix_or_train(
@@ -182,76 +176,23 @@ def mix_or_train(
         return mix(ingredients, domains, folder, routing, source, learning=settings, options=options, callbacks=callbacks)
     if ingredients != Ingredients(()) or not source.model:
         raise UnmaskError("--joint trains new experts: name the base model (--base) and lessons, but no other experts.")
-    if options.lr is None:  # at the rate of experts, a router hardly moves
-        options = replace(options, lr=LEARNING.lr)
+    options = replace(options, lr=options.lr or LEARNING.lr)  # at the rate of experts, a router hardly moves
     settings = JOINT.override(learning)
     return mix_jointly(domains, folder, routing, source, lora=lora, learning=settings, options=options, callbacks=callbacks)
 
 
-def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
-    """Copy the router's rows of the experts that a saved mixture has as well. Returns the names of these experts.
-
-    Raises UnmaskError for a mixture of another base model or with other routers, or without an expert in common.
-    """
-    check_seal(folder)
-    settings = read_mixture_settings(folder)
-    names, saved_names = [expert.name for expert in mixture.experts], list(settings.experts)
-    shared = [name for name in names if name in saved_names]
-    if not shared:
-        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(names)}. It has {', '.join(saved_names)}.")
-    base = pinned(mixture.source, mixture.model)
-    if base.base_weights and settings.base_weights and base.base_weights != settings.base_weights:
-        raise UnmaskError(
-            f"'{folder}' is a mixture of another base model: '{settings.base}', not '{base.base}', or its weights have changed. A router "
-            "fits only the base model that it was trained on."
-        )
-    rows, ours, saved = load_tensors(folder / ROUTERS), mixture.routing, settings.routing
-    weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
-    if saved.router != ours.router:
-        raise UnmaskError(f"'{folder}' has routers of the kind '{saved.router}', not '{ours.router}'.")
-    if differing := rows.keys() ^ weights.keys():
-        if (saved.span, saved.from_layer) == (ours.span, ours.from_layer):
-            verb = "has no router" if min(differing) in weights else "has a router"
-            raise UnmaskError(f"'{folder}' {verb} at {min(differing)}: its experts change other maps.")
-        kinds = [f"'{kind.router}' with span={kind.span}, from_layer={kind.from_layer}" for kind in (saved, ours)]
-        raise UnmaskError(f"'{folder}' has routers of the kind {kinds[0]}, not {kinds[1]}.")
-    for name, weight in weights.items():
-        if (size := rows[name].shape[1]) != weight.shape[1]:
-            raise UnmaskError(
-                f"The router of '{folder}' reads states of {size} dimensions, and this base model has {weight.shape[1]}: it belongs to "
-                "another base model."
-            )
-        indices = [saved_names.index(expert) for expert in shared]
-        weight[[names.index(expert) for expert in shared]] = rows[name][indices].to(weight)
-    mixture.load_routers(weights)
-    return tuple(shared)
-
-
-def _settings(
-    source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
-) -> MixingSettings:
-    return MixingSettings(
-        dtype=precision_of(source),
-        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
-        routing=routing,
-        learning=learning,
-        options=options,
-    )
-
-
 def _trained(
-    build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]],
+    build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase]],
     source: Source,
     settings: MixingSettings,
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
     callbacks: Sequence[Any],
-    lora: LoraOptions | None = None,
 ) -> Mixed:
-    """Train and save a mixture, or reuse the finished one in the folder. lora: of experts that train, too."""
+    """Train and save a mixture, or reuse the finished one in the folder."""
     with runs.open_published(folder, settings, inputs={BASE_MODEL: identity_of(source).revision}, record=RECORD) as run:
         if run.result is None:
-            mixture, tokenizer, fresh = build()
+            mixture, tokenizer = build()
             for lessons in domains.values():
                 tokenize_lessons(tokenizer, lessons, settings.learning.max_length)
             losses = train_router(
@@ -261,22 +202,18 @@ def _trained(
                 run.scratch("training"),  # only now: a mixture that cannot be built or trained leaves nothing behind
                 learning=settings.learning,
                 options=settings.options,
-                fresh=fresh,
                 callbacks=callbacks,
             )
-            if lora is not None:
-                write_experts(mixture, run.work / EXPERTS, lora)
+            if settings.lora is not None:
+                write_experts(mixture, run.work / EXPERTS, settings.lora)
             run.publish(mixture.write_files, LearningResult.of(source, [{"loss": loss} for loss in losses]))
         result = LearningResult.model_validate(run.result)
     return Mixed(run.folder, result.losses)
 
 
-def _hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-
-
 def _factors_hash(expert: Path) -> str:
-    return _hash(adapter_weights(expert) or expert / "adapter_model.safetensors")
+    file = adapter_weights(expert) or expert / "adapter_model.safetensors"
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: LoraOptions, seed: int) -> tuple[Mixture, Any]:

@@ -15,7 +15,6 @@ together: on average, the mean state of a domain prefers its expert by `GAIN` na
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -35,7 +34,6 @@ from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, tokenize_le
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.moe.names import Over, Start
-from unmask.training.stages.stage import MOST_RATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,22 +46,14 @@ class Balance:
     weight: float = 0.0
     over: Over = "step"
 
-    def __post_init__(self) -> None:
-        """Raise UnmaskError for a weight below 0 or without end."""
-        if not 0 <= self.weight < math.inf:
-            raise UnmaskError(f"The weight of the load-balancing loss must be at least 0 and finite, not {self.weight}.")
-
 
 class BalanceLoss:
     """The loss of each pass, from the logits of the routing points. The losses of its passes add up to the loss of a step.
 
-    recorded: a list that the routing points fill. top_k: number of choices that are counted. Raises UnmaskError if all experts are
-    always chosen, since there is then nothing to balance.
+    recorded: a list that the routing points fill. top_k: number of choices that are counted.
     """
 
-    def __init__(self, recorded: list[Tensor], balance: Balance, experts: int, top_k: int, passes: int) -> None:
-        if top_k >= experts:
-            raise UnmaskError(f"Every token uses all {experts} experts, so there is nothing to balance. Use a smaller top-k.")
+    def __init__(self, recorded: list[Tensor], balance: Balance, top_k: int, passes: int) -> None:
         self.recorded, self.balance, self.top_k, self.passes = recorded, balance, top_k, passes
         self.done, self.counts = 0, torch.zeros(0)
 
@@ -93,19 +83,20 @@ def start_from_prototypes(
     mixture: Mixture,
     tokenizer: PreTrainedTokenizerBase,
     domains: Mapping[str, Sequence[LessonTokens]],
-    names: Sequence[str] | None = None,
 ) -> None:
-    """Set the routers' rows of the experts `names` (default: all) from the lessons of the domain with the same name. Raises UnmaskError."""
-    every = [expert.name for expert in mixture.experts]
-    if lacking := [name for name in every if name not in domains]:
-        raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{lacking[0]}' has none.")
+    """Set each expert's rows of the routers from the lessons of the domain with its name. Raises UnmaskError if there are none."""
+    names = [expert.name for expert in mixture.experts]
+    _require_lessons_of(names, domains)
     pad = pad_id_of(tokenizer, mixture.model)
-    means = [mean_states(mixture, domains[name], pad) for name in every]
-    rows_to_set = [every.index(name) for name in (every if names is None else names)]
+    means = [mean_states(mixture, domains[name], pad) for name in names]
     with torch.no_grad():
         for name, router in mixture.routers.items():
-            rows = prototypes(torch.stack([mean[name] for mean in means]))
-            router.weight[rows_to_set] = rows[rows_to_set].to(router.weight)
+            router.weight.copy_(prototypes(torch.stack([mean[name] for mean in means])))
+
+
+def _require_lessons_of(experts: Sequence[str], domains: Collection[str]) -> None:
+    if lacking := [name for name in experts if name not in domains]:
+        raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{lacking[0]}' has none.")
 
 
 def prototypes(means: Float[Tensor, "domain dim"]) -> Float[Tensor, "domain dim"]:
@@ -171,18 +162,6 @@ class RouterOptions:
     joint: bool = False
     lr: float | None = None
 
-    def __post_init__(self) -> None:
-        """Raise UnmaskError for a rate of the router that cannot train, or outside joint training."""
-        if self.lr is None:
-            return
-        if not self.joint:
-            raise UnmaskError(
-                "A router has a separate learning rate (lr of its options) only in joint training. Set joint=True, or set the rate of "
-                "the whole training instead."
-            )
-        if not 0 < self.lr <= MOST_RATE:
-            raise UnmaskError(f"The learning rate of the router should be above 0 and at most {MOST_RATE}, not {self.lr:g}.")
-
     def during(self, routing: Routing, experts: int) -> Routing:
         """The routing while the router learns."""
         return replace(routing, top_k=min(self.train_top_k or experts, experts))
@@ -193,9 +172,8 @@ class RouterOptions:
         for name, top_k in (("top-k", routing.top_k), ("train-top-k", self.train_top_k or 1)):
             if top_k > number:
                 raise UnmaskError(f"{name} can be at most the number of experts, which is {number}, not {top_k}.")
-        without = [name for name in experts if name not in domains]
-        if without and self.start == "prototypes":
-            raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{without[0]}' has none.")
+        if self.start == "prototypes":
+            _require_lessons_of(experts, domains)
         if not learning.steps:
             return
         if number == 1:
@@ -207,6 +185,7 @@ class RouterOptions:
         share_of(learning.batch, domains)
         if self.balance.weight and routing.top_k >= number:
             raise UnmaskError(f"Every token uses all {number} experts, so there is nothing to balance. Use a smaller top-k.")
+        without = [name for name in experts if name not in domains]
         if without and len(without) < number:
             raise UnmaskError(
                 f"The expert '{without[0]}' has no lessons and others have, so the router would learn never to choose it. Add "
@@ -227,53 +206,42 @@ def train_router(
     *,
     learning: Learning = LEARNING,
     options: RouterOptions | None = None,
-    fresh: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
 ) -> tuple[float, ...]:
     """Train the routers of a mixture, in batches with equally many lessons of every domain. Returns the loss of each step.
 
-    folder: for checkpoints. fresh: experts whose rows are initialised (default: all); the other rows keep their weights. The routing of
-    the mixture is the same before and after. Raises UnmaskError for a routing without gradient, and if anything but the routers (with
-    `joint`, and the experts) would train.
+    folder: for checkpoints. options: see `RouterOptions.check`. The routing of the mixture is the same before and after.
     """
     options, before = options or RouterOptions(), mixture.routing
-    during = options.during(before, len(mixture.experts))
-    if learning.steps:
-        during.require_gradient()
     tokens = {name: tokenize_lessons(tokenizer, lessons, learning.max_length) for name, lessons in domains.items()}
     if options.start == "prototypes":
-        start_from_prototypes(mixture, tokenizer, tokens, fresh)
+        start_from_prototypes(mixture, tokenizer, tokens)
     if not learning.steps:
         return ()
     free = [*mixture.router_weights, *(mixture.expert_weights if options.joint else [])]
     own_rates = {options.lr: mixture.router_weights} if options.lr else None
     try:
-        mixture.routing = during
+        mixture.routing = options.during(before, len(mixture.experts))
         for weight in free:
             weight.requires_grad_(True)
-        only_these_train(mixture, free)
         with ExitStack() as stack:
             penalty = None
             if options.balance.weight:
                 logits = stack.enter_context(mixture.record_logits())
-                penalty = BalanceLoss(logits, options.balance, len(mixture.experts), before.top_k, learning.accumulate)
-            pad_id = pad_id_of(tokenizer, mixture.model)
+                penalty = BalanceLoss(logits, options.balance, before.top_k, learning.accumulate)
             log = learn(
-                mixture.model, tokens, learning, pad_id, folder, nullcontext,
-                callbacks=callbacks, penalty=penalty, own_rates=own_rates,
-            )  # fmt: skip
+                mixture.model,
+                tokens,
+                learning,
+                pad_id=pad_id_of(tokenizer, mixture.model),
+                folder=folder,
+                computing=nullcontext,
+                callbacks=callbacks,
+                penalty=penalty,
+                own_rates=own_rates,
+            )
     finally:
         mixture.routing = before
         for weight in free:
             weight.requires_grad_(False)
     return tuple(entry["loss"] for entry in log if "loss" in entry)
-
-
-def only_these_train(mixture: Mixture, weights: Sequence[Any]) -> None:
-    """Raise UnmaskError unless these weights, and nothing else, are free to train."""
-    expected = {id(weight) for weight in weights}
-    free = {id(weight): name for name, weight in mixture.model.named_parameters() if weight.requires_grad}
-    if unexpected := [name for key, name in free.items() if key not in expected]:
-        raise UnmaskError(f"Only the router may train, but {unexpected[0]} would train as well.")
-    if lacking := len(expected - free.keys()):
-        raise UnmaskError(f"{lacking} weights that have to train are frozen.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -11,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from torch import Tensor, nn
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_problem
 from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.models.decoder import body_of
 from unmask.models.digests import digest_of_file
@@ -47,6 +47,17 @@ _CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 """Starts of the factors (`init_lora_weights`) for which PEFT changes the weights of the base: without that, it is another model."""
 
 
+class _AdapterConfig(BaseModel):
+    """The keys of adapter_config.json that are always read; further ones are in `model_extra`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    peft_type: str | None = None
+    r: PositiveInt = 1
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
+    base_model_name_or_path: str | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Expert:
     """One LoRA adapter.
@@ -68,33 +79,37 @@ class Expert:
 
 def read_expert(folder: Path, name: str | None = None) -> Expert:
     """Read a PEFT folder. Raises UnmaskError for anything but a plain LoRA."""
-    if not (folder / "adapter_config.json").is_file():
+    file = folder / "adapter_config.json"
+    if not file.is_file():
         raise UnmaskError(f"'{folder}' is not an expert adapter: adapter_config.json is missing.")
     check_seal(folder)
     if adapter_weights(folder) is None:
         raise UnmaskError(f"'{folder}' is not an expert adapter: its weights are missing (adapter_model.safetensors).")
     content = content_of(folder)  # first: files that change while they are read are noticed later
-    config = _config(folder / "adapter_config.json")
-    if config.get("peft_type") != "LORA":
-        raise UnmaskError(f"'{folder}' is not an expert adapter: its type is {config.get('peft_type')}, not LORA.")
-    trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if config.get(key)]
-    if config.get("bias", "none") != "none":
+    try:
+        config = _AdapterConfig.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise Damaged(f"'{file}' is damaged: {first_problem(error)}.") from error
+    more = config.model_extra or {}
+    if config.peft_type != "LORA":
+        raise UnmaskError(f"'{folder}' is not an expert adapter: its type is {config.peft_type}, not LORA.")
+    trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if more.get(key)]
+    if more.get("bias", "none") != "none":
         trained.append("biases")
-    if str(config.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
+    if str(more.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
         trained.append("on a base whose weights PEFT changed first (init_lora_weights)")
     if trained:
         raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
     weights = _weights(folder)
-    rank = float(config["r"])
-    scale = float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    base = str(config.get("base_model_name_or_path") or "")
+    scale = config.lora_alpha / (math.sqrt(config.r) if more.get("use_rslora") else config.r)
+    base = config.base_model_name_or_path or ""
     with suppress(UnmaskError):  # a missing base is an error only where it is loaded
         base = base and base_name(base, folder)
     return Expert(
         name=name or Path(os.path.abspath(folder)).name,  # noqa: PTH100 (of `.` and `..` too, and a link keeps its name)
         folder=folder,
         base=base,
-        rank=int(rank),
+        rank=config.r,
         scale=scale,
         factors=_factors(folder, weights, scale),
         base_weights=recorded_base(folder),
@@ -107,20 +122,6 @@ def content_of(folder: Path) -> str:
     weights = adapter_weights(folder) or folder / "adapter_model.safetensors"
     digests = [digest_of_file(file) for file in (folder / "adapter_config.json", weights)]
     return hashlib.sha256(" ".join([weights.name, *digests]).encode()).hexdigest()[:16]
-
-
-def _config(file: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise Damaged(f"'{file}' is damaged: it is not JSON: {error}.") from error
-    if not isinstance(config, dict):
-        raise Damaged(f"'{file}' is damaged: it holds no settings.")
-    for key in ("r", "lora_alpha"):
-        value = config.get(key)
-        if config.get("peft_type") == "LORA" and not (isinstance(value, int | float) and 0 < value < math.inf):
-            raise UnmaskError(f"'{file}' cannot be used: {key} must be a number above 0, not {value!r}.")
-    return config
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

@@ -45,9 +45,8 @@ class Routing:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name, value, least in (("top_k", self.top_k, 1), ("span", self.span, 0), ("from_layer", self.from_layer, 0)):
-            if value < least:
-                raise UnmaskError(f"{name} must be at least {least}, not {value}.")
+        if self.top_k < 1 or self.span < 0 or self.from_layer < 0:
+            raise UnmaskError("top_k must be at least 1, span and from_layer at least 0.")
         if self.span and self.router == "final":
             raise UnmaskError(
                 "A 'final' router decides once for all layers, so a span would change nothing. Leave one of them out."
@@ -297,13 +296,10 @@ class FinalRouter:
     """
 
     def __init__(self, body: Any, control: Control, router: nn.Linear) -> None:
-        self.body, self.control, self.router = body, control, router
+        self.control, self.router = control, router
         self.cache: Any = None  # of the base model, for the current pass
-
-    def attach(self) -> None:
-        """Run before every pass, and keep the base model's cache with the mixture's."""
-        self.body.register_forward_pre_hook(self._decide, with_kwargs=True)
-        self.body.register_forward_hook(self._keep)
+        body.register_forward_pre_hook(self._decide, with_kwargs=True)
+        body.register_forward_hook(self._keep)
 
     def _decide(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         from transformers import DynamicCache
@@ -363,15 +359,11 @@ class RunningMean:
     """
 
     def __init__(self, body: Any, control: Control) -> None:
-        self.body, self.control = body, control
         self.real: Tensor | None = None
         self.sums: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def attach(self) -> None:
-        """Prepare every pass before it runs, and keep its sums with its cache."""
-        self.control.so_far = self.so_far
-        self.body.register_forward_pre_hook(self._prepare, with_kwargs=True)
-        self.body.register_forward_hook(self._keep)
+        control.so_far = self.so_far
+        body.register_forward_pre_hook(self._prepare, with_kwargs=True)
+        body.register_forward_hook(self._keep)
 
     def _prepare(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")

@@ -77,6 +77,8 @@ class MixtureModel:
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.body: Any = body_of(model)
         self._control = Control(routing or Routing())
+        self._layers = find_layers(self.body)
+        self._prefix = next(path for path, module in model.named_modules() if module is self._layers)
         for name in experts[0].factors:  # before anything is changed: refuse experts that do not fit
             linear_of(model, self.experts[0], name)
             self._block(name)
@@ -87,16 +89,19 @@ class MixtureModel:
         for name, point in self.points.items():
             self._gate_block(name, point)
         if self.routing.router == "final":
-            FinalRouter(self.body, self._control, self.routers["router"]).attach()
+            FinalRouter(self.body, self._control, self.routers["router"])
         if self.routing.level == "sequence":
-            RunningMean(self.body, self._control).attach()
+            RunningMean(self.body, self._control)
         declare(self.body)
         # A base that is a mixture itself may ask for the balance loss of its routers, which would read our routing points, too.
         if getattr(model.config, "output_router_logits", False):
             model.config.output_router_logits = False
         forget_recording(model)  # transformers looks for routers only once, and this model may have recorded before
         self.body.mixture = self
-        self.initialise(seed)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for router in self.routers.values():
+                router.weight.copy_(torch.randn(router.weight.shape, generator=generator) * _SPREAD)
         self._share()
 
     @property
@@ -155,25 +160,17 @@ class MixtureModel:
         """Multiply what the experts add. While they train, their factors do not include the scale yet."""
         self._control.scale = scale
 
-    def initialise(self, seed: int) -> None:
-        """Give every router small random weights."""
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for router in self.routers.values():
-                router.weight.copy_(torch.randn(router.weight.shape, generator=generator) * _SPREAD)
-
     def load_routers(self, weights: Mapping[str, Tensor]) -> None:
         """Load the weights of routers. Raises UnmaskError for routers of other experts or of another kind."""
         routers = self.routers
-        if weights.keys() != routers.keys():
-            raise UnmaskError(f"These routers are not of the kind '{self.routing.router}', or they belong to another model.")
+        shapes = {name: tuple(router.weight.shape) for name, router in routers.items()}
+        if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
+            raise UnmaskError(
+                f"These routers are not of the kind '{self.routing.router}' for {len(self.experts)} experts of this model: they belong to "
+                "another mixture."
+            )
         with torch.no_grad():
             for name, router in routers.items():
-                if weights[name].shape != router.weight.shape:
-                    raise UnmaskError(
-                        f"The router '{name}' has the shape {tuple(weights[name].shape)}, but {len(self.experts)} experts of this "
-                        f"model need {tuple(router.weight.shape)}. It belongs to other experts."
-                    )
                 router.weight.copy_(weights[name])
 
     def turn(self) -> AbstractContextManager[None]:
@@ -181,40 +178,37 @@ class MixtureModel:
         return model_lock(self.model)
 
     @contextmanager
-    def with_gates(self, gate_function: GateFunction) -> Iterator[None]:
-        """Compute the gates by a function of the logits inside a `with` block, in place of the routing: an oracle, chance."""
+    def _controlled(self, **values: Any) -> Iterator[None]:
+        """Have the model alone, with other values of its control, inside a `with` block."""
         with self.turn():
-            control = self._control
-            before = control.gate_function, control.override
-            # a function cannot be compared with another one, so each use of one counts as another mixture (`in_use`)
-            control.gate_function, control.override = gate_function, uuid4().hex
+            before = {name: getattr(self._control, name) for name in values}
             try:
+                vars(self._control).update(values)
                 yield
             finally:
-                control.gate_function, control.override = before
+                vars(self._control).update(before)
+
+    def with_gates(self, gate_function: GateFunction) -> AbstractContextManager[None]:
+        """Compute the gates by a function of the logits inside a `with` block, in place of the routing: an oracle, chance."""
+        # a function cannot be compared with another one, so each use of one counts as another mixture (`in_use`)
+        return self._controlled(gate_function=gate_function, override=uuid4().hex)
+
+    def with_routing(self, **changes: Any) -> AbstractContextManager[None]:
+        """Use another `top_k` or `renormalise` inside a `with` block."""
+        return self._controlled(routing=replace(self.routing, **changes))
 
     @contextmanager
     def record_logits(self) -> Iterator[list[Tensor]]:
         """Collect the logits of every routing point inside a `with` block, pass after pass. The caller may clear the list."""
         recorded: list[Tensor] = []
-        with self.turn():
-            self._control.recorded = recorded
-            try:
-                yield recorded
-            finally:
-                self._control.recorded = None
+        with self._controlled(recorded=recorded):
+            yield recorded
 
-    @contextmanager
-    def without_experts(self) -> Iterator[None]:
+    def without_experts(self) -> AbstractContextManager[None]:
         """Leave all experts out inside a `with` block: exactly the base model."""
-        with self.turn():
-            before, self._control.off = self._control.off, True
-            try:
-                yield
-            finally:
-                self._control.off = before
+        return self._controlled(off=True)
 
-    def only(self, name: str) -> Any:
+    def only(self, name: str) -> AbstractContextManager[None]:
         """Use one expert alone, at full strength, inside a `with` block. Raises UnmaskError for an unknown name."""
         names = [expert.name for expert in self.experts]
         if name not in names:
@@ -282,12 +276,10 @@ class MixtureModel:
 
     def _block(self, name: str) -> str:
         """The name of the attention or MLP that a map belongs to: a child of a decoder layer."""
-        layers = find_layers(self.body)
-        prefix = next(path for path, module in self.model.named_modules() if module is layers)
-        inside = name.removeprefix(f"{prefix}.").split(".")
-        if not name.startswith(f"{prefix}.") or len(inside) < 3:
+        inside = name.removeprefix(f"{self._prefix}.").split(".")
+        if not name.startswith(f"{self._prefix}.") or len(inside) < 3:
             raise UnmaskError(f"{name} is not part of a block (attention or MLP) of a layer, so its tokens cannot be routed.")
-        return f"{prefix}.{inside[0]}.{inside[1]}"
+        return f"{self._prefix}.{inside[0]}.{inside[1]}"
 
     def _layer(self, name: str) -> int:
         """The number of the layer that a map belongs to."""
@@ -295,7 +287,7 @@ class MixtureModel:
 
     def _maps_of(self, routing: Routing) -> list[str]:
         """The maps that carry experts. If layers share decisions, in the order in which the model runs them: the first one decides."""
-        count = len(find_layers(self.body))
+        count = len(self._layers)
         if routing.from_layer >= count:
             raise UnmaskError(
                 f"from_layer {routing.from_layer} leaves no layer with experts: this model has layers 0 to {count - 1}."
@@ -355,22 +347,20 @@ def check_override(choice: str, experts: Sequence[str]) -> None:
 @contextmanager
 def override_routing(mixture: MixtureModel, choice: str, seed: int = 0) -> Iterator[None]:
     """Use another routing inside a `with` block. Raises UnmaskError for an unknown name."""
-    number, before = len(mixture.experts), mixture.routing
-    names = [expert.name for expert in mixture.experts]
-    check_override(choice, names)
-    ranked = _RANKED.fullmatch(choice)
-    if ranked or choice in ("learned", "all", "renormalised"):
-        changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
-        best = {"top_k": int(ranked[1]), "renormalise": bool(ranked[2])} if ranked else changed[choice]
-        with mixture.turn():
-            mixture.routing = replace(before, **best)  # type: ignore[arg-type]
-            try:
-                yield
-            finally:
-                mixture.routing = before
-        return
-    gate_function = {"random": shuffled(before, seed), "uniform": uniform}.get(choice)
-    with mixture.with_gates(gate_function) if gate_function else mixture.only(choice):
+    check_override(choice, [expert.name for expert in mixture.experts])
+    if ranked := _RANKED.fullmatch(choice):
+        using = mixture.with_routing(top_k=int(ranked[1]), renormalise=bool(ranked[2]))
+    elif choice == "learned":
+        using = mixture.with_routing()
+    elif choice == "all":
+        using = mixture.with_routing(top_k=len(mixture.experts))
+    elif choice == "renormalised":
+        using = mixture.with_routing(renormalise=True)
+    elif gate_function := {"random": shuffled(mixture.routing, seed), "uniform": uniform}.get(choice):
+        using = mixture.with_gates(gate_function)
+    else:
+        using = mixture.only(choice)
+    with using:
         yield
 
 

@@ -1,15 +1,14 @@
 """Labelled texts: what is recorded, and what each text or word is called (domain, topic, language, part of speech).
 
 A source is a file of rows or a task folder. A row has a text and any number of labels in columns, or words (`tokens`) with a label for
-each. If there are several sources, the label `source` says which one a text is from.
+each. If there are several sources, the label `source` says where a text comes from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
@@ -20,10 +19,8 @@ from unmask.tasks.sampling import random_subset
 from unmask.tasks.tagged import Sentence, read_sentences
 
 SOURCE, WORDS, TAGS = "source", "tokens", "tags"
-_SENTENCES = (".conll", ".conllu")
 MOST_VALUES = 2**15 - 1
 """A record keeps the number of a value in 16 bits."""
-Of = Literal["text", "token"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class LabelledText:
 
     @property
     def sentence(self) -> Sentence:
-        """The words, as what aligns them with tokens takes them."""
+        """The words, for their alignment with tokens."""
         return Sentence(self.words, self.words, self.where)
 
 
@@ -67,74 +64,81 @@ def read_labelled(
     row has. Raises UnmaskError for rows without text or label, and for a label with one value only or with too many.
     """
     labels = list(dict.fromkeys(labels))
-    sources_read = [_read_source(spec, labels, columns, seed) for spec in sources]
-    names = _distinct_names([file for file, _, _ in sources_read])
-    if len(set(names)) > 1 and SOURCE not in labels:
-        sources_read = [
-            (file, {SOURCE: "text", **kinds}, _with_source(name, texts))
-            for name, (file, kinds, texts) in zip(names, sources_read, strict=True)
-        ]
-    kinds = _one_kind(sources_read)
-    labelled = LabelledTexts(
-        tuple(text for _, _, texts in sources_read for text in texts),
-        tuple(name for name, unit in kinds.items() if unit == "text"),
-        tuple(name for name, unit in kinds.items() if unit == "token"),
-        tuple(names),
-    )
-    for name in kinds:
-        if len(values := labelled.values(name)) < 2:
+    read = [_read_source(spec, labels, columns, seed) for spec in sources]
+    names = _distinct_names([of_source.file for of_source in read])
+    first = read[0]
+    for other in read[1:]:
+        if (other.labels, other.token_labels) != (first.labels, first.token_labels):
             raise UnmaskError(
-                f"Every text has the label '{values[0]}' in '{name}', so there is nothing to tell apart. Leave it out."
+                f"{first.file} and {other.file} have other labels, or one labels texts and the other words. Give sources with the same "
+                "labels."
             )
-        if len(values) > MOST_VALUES:
+    text_labels, texts = first.labels, [text for of_source in read for text in of_source.texts]
+    if len(set(names)) > 1 and SOURCE not in labels:
+        text_labels = (SOURCE, *text_labels)
+        texts = [
+            replace(text, values=(name, *text.values))
+            for name, of_source in zip(names, read, strict=True)
+            for text in of_source.texts
+        ]
+    labelled = LabelledTexts(tuple(texts), text_labels, first.token_labels, tuple(names))
+    for name in (*labelled.labels, *labelled.token_labels):
+        if not 2 <= len(values := labelled.values(name)) <= MOST_VALUES:
             raise UnmaskError(
-                f"The label '{name}' has {len(values)} values, and at most {MOST_VALUES} can be recorded: leave it out."
+                f"The label '{name}' has {len(values)} values, such as '{values[0]}': 2 to {MOST_VALUES} can be compared. Leave it out."
             )
     return labelled
 
 
-_Source = tuple[Path, dict[str, Of], list[LabelledText]]
+@dataclass(frozen=True)
+class _Source:
+    file: Path
+    labels: tuple[str, ...]
+    token_labels: tuple[str, ...]
+    texts: list[LabelledText]
 
 
 def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed: int) -> _Source:
     name, limit = without_limit(spec)
     path = expanded(name)
-    file = open_folder(path).main_file if path.is_dir() else path
-    if path.is_dir() and (settings := open_folder(path).settings).text not in columns:
-        columns = (settings.text, *columns)
-    if not labels and file.suffix in _SENTENCES:
-        labels = [TAGS]
+    file = path
+    if path.is_dir():
+        folder = open_folder(path)
+        file = folder.main_file
+        if folder.settings.text not in columns:
+            columns = (folder.settings.text, *columns)
     rows = list(_rows(file))
     if not rows:
         raise UnmaskError(f"{file} holds no row.")
-    if not labels and WORDS in rows[0][1] and TAGS in rows[0][1] and not any(column in rows[0][1] for column in columns):
+    first = rows[0][1]
+    if not labels and WORDS in first and TAGS in first and not any(column in first for column in columns):
         labels = [TAGS]
-    rows = random_subset(rows, limit, seed)
-    kinds: dict[str, Of] = {label: "token" if isinstance(rows[0][1].get(label), list) else "text" for label in labels}
-    return file, kinds, [_text(file, line, row, kinds, columns) for line, row in rows]
+    of_words = tuple(label for label in labels if isinstance(first.get(label), list))
+    of_texts = tuple(label for label in labels if label not in of_words)
+    texts = [_text(file, line, row, of_texts, of_words, columns) for line, row in random_subset(rows, limit, seed)]
+    return _Source(file, of_texts, of_words, texts)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Row]]:
-    if file.suffix in _SENTENCES:
+    if file.suffix == ".conllu":
         for number, sentence in enumerate(read_sentences(file), start=1):
             yield number, {WORDS: list(sentence.words), TAGS: list(sentence.tags)}
     else:
         yield from read_rows(file)
 
 
-def _text(file: Path, line: int, row: Row, kinds: dict[str, Of], columns: Sequence[str]) -> LabelledText:
-    values = tuple(str(field(file, line, row, name, (str, int, bool))) for name, unit in kinds.items() if unit == "text")
+def _text(
+    file: Path, line: int, row: Row, labels: Sequence[str], token_labels: Sequence[str], columns: Sequence[str]
+) -> LabelledText:
+    values = tuple(str(field(file, line, row, name, (str, int, bool))) for name in labels)
     column = next((column for column in columns if column in row), None)
-    if column is not None and "token" not in kinds.values():
-        return LabelledText(field(file, line, row, column), values)
-    if column is None and WORDS not in row:
-        field(file, line, row, columns[0])
-    words = _strings(file, line, row, WORDS)
-    tags = tuple(_strings(file, line, row, name) for name, unit in kinds.items() if unit == "token")
-    for name, words_tags in zip((name for name, unit in kinds.items() if unit == "token"), tags, strict=True):
+    if not token_labels and (column is not None or WORDS not in row):
+        return LabelledText(field(file, line, row, column or columns[0]), values)
+    words, *tags = (_strings(file, line, row, name) for name in (WORDS, *token_labels))
+    for name, words_tags in zip(token_labels, tags, strict=True):
         if len(words_tags) != len(words):
             raise UnmaskError(f"{file}, line {line}: {len(words)} words, but {len(words_tags)} labels in '{name}'.")
-    return LabelledText(" ".join(words), values, words, tags, f"{file}, line {line}")
+    return LabelledText(" ".join(words), values, words, tuple(tags), f"{file}, line {line}")
 
 
 def _strings(file: Path, line: int, row: Row, column: str) -> tuple[str, ...]:
@@ -145,26 +149,9 @@ def _strings(file: Path, line: int, row: Row, column: str) -> tuple[str, ...]:
 
 
 def _distinct_names(files: Sequence[Path]) -> list[str]:
-    """What the sources are called: their folder if its main file is read (`test`, `all`), else the file; both if that is not enough."""
+    """The folder of a source if its main file is read (`test`, `all`), else the file; both if that is not enough."""
     short = [file.resolve().parent.name if file.stem in ("test", "all") else file.stem for file in files]
     return [
         f"{file.resolve().parent.name}/{file.stem}" if short.count(name) > 1 else name
         for name, file in zip(short, files, strict=True)
     ]
-
-
-def _with_source(name: str, texts: Sequence[LabelledText]) -> list[LabelledText]:
-    return [LabelledText(text.text, (name, *text.values), text.words, text.tags, text.where) for text in texts]
-
-
-def _one_kind(sources_read: Sequence[_Source]) -> dict[str, Of]:
-    """Which labels are of texts and which of tokens. Raises UnmaskError if the sources differ in that."""
-    first, kinds, _ = sources_read[0]
-    for file, kinds_here, _ in sources_read[1:]:
-        for name in {**kinds, **kinds_here}:
-            if kinds.get(name) != kinds_here.get(name):
-                raise UnmaskError(
-                    f"'{name}' is a label of {kinds.get(name, 'nothing')}s in {first}, and of {kinds_here.get(name, 'nothing')}s in "
-                    f"{file}. Give sources with the same labels."
-                )
-    return kinds

@@ -9,29 +9,26 @@ and keeps the autocorrelation of each.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, Int
 
+from unmask.io.array_types import NDArray
 from unmask.io.seals import read_record as read_sealed
 from unmask.io.seals import write_record
 from unmask.io.terminal import progress_bar
 from unmask.moe.routing import formulas
-from unmask.moe.routing.formulas import (
-    joint_of_texts,
-    joint_of_tokens,
-    normalised_information,
-    specialisation,
-)
-from unmask.moe.routing.readouts import read_out, texts_to_read
+from unmask.moe.routing.formulas import joint_of_texts, normalised_information, specialisation
 from unmask.moe.routing.record import MEASURES, Choices, Label, RoutingRecord
 from unmask.moe.routing.text_bootstrap import (
     Draws,
+    Series,
     bootstrap_texts,
+    mean_interval,
     mean_of,
     shuffled_labels,
     text_counts,
@@ -39,16 +36,12 @@ from unmask.moe.routing.text_bootstrap import (
     text_weights,
 )
 
-GENERAL = (
-    "confidence", "uncertainty", "balance", "distinctness", "max violation", "squared variation", "repetition",
-)  # fmt: skip
-OF_LABELS = ("information", "soft information", "specialisation")
-_MOVES, _DRAWN_TOKENS, _DENSE = 20, 200_000, 2**24
-_TABLE = 2**26
-"""Most numbers of a table by text, label and expert. With more, texts are drawn in groups."""
-
-Series = tuple[float, NDArray[np.float64], float]
-"""Value, resamples, chance."""
+GENERAL = ("confidence", "uncertainty", "balance", "distinctness", "max violation", "repetition")
+OF_LABELS = ("information", "specialisation")
+_SHIFTS = 20
+_FOLDS = 5
+_PROBED = 2000
+"""Most texts that probes are fitted on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +101,9 @@ class PointChoices:
     def load(self) -> NDArray[np.float64]:
         """How often each expert is among the chosen, (text, expert)."""
         total = np.zeros((self.number, self.experts))
-        for rank_choices in self.chosen.T:
-            total += text_counts(
-                rank_choices[rank_choices >= 0].astype(np.int64), self.texts[rank_choices >= 0], self.number, self.experts
-            )
+        for choice in self.chosen.T:
+            acts = choice >= 0
+            total += text_counts(choice[acts].astype(np.int64), self.texts[acts], self.number, self.experts)
         return total
 
 
@@ -124,18 +116,10 @@ def general_series(point: PointChoices, draws: Draws) -> dict[str, Series]:
 
     def statistic(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         confidence, uncertainty = (weights @ certainty / (weights @ point.sizes)[:, None]).T
-        even, load = formulas.balance(weights @ point.soft), weights @ point.load
-        again = formulas.repetition(weights @ repeated, weights @ pairs, weights @ point.hard)
-        measures = (
-            confidence,
-            uncertainty,
-            even,
-            even - uncertainty,
-            formulas.max_violation(load),
-            formulas.squared_variation(load),
-            again,
-        )
-        return np.stack(measures, axis=1)
+        balance = formulas.balance(weights @ point.soft)
+        violation = formulas.max_violation(weights @ point.load)
+        repetition = formulas.repetition(weights @ repeated, weights @ pairs, weights @ point.hard)
+        return np.stack([confidence, uncertainty, balance, balance - uncertainty, violation, repetition], axis=1)
 
     values = statistic(np.ones((1, point.number)))[0]
     samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed)
@@ -143,142 +127,109 @@ def general_series(point: PointChoices, draws: Draws) -> dict[str, Series]:
 
 
 def text_label_series(point: PointChoices, labels: NDArray[np.int64], draws: Draws) -> dict[str, Series]:
-    """How much experts tell about a label of texts, on first choices and on probabilities."""
-    shares = np.stack([point.hard, point.soft], axis=1) / point.sizes[:, None, None]
+    """How much first choices tell about a label of texts."""
+    shares = (point.hard / point.sizes[:, None])[:, None, :]
 
     def statistic(weights: NDArray[np.float64], labels: NDArray[np.int64] = labels) -> NDArray[np.float64]:
-        return _of_joint(joint_of_texts(shares, labels, weights))
+        joint = joint_of_texts(shares, labels, weights)[:, 0]
+        return np.stack([normalised_information(joint), specialisation(joint)], axis=1)
 
     once = np.ones((1, point.number))
     values = statistic(once)[0]
     samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed, strata=labels)
-    chance = np.mean([statistic(once, dealt)[0] for dealt in shuffled_labels(labels, draws.shuffles, draws.seed)], axis=0)
-    return _named(values, samples, chance)
+    chance = np.mean([statistic(once, shuffled)[0] for shuffled in shuffled_labels(labels, draws.shuffles, draws.seed)], axis=0)
+    return {name: (float(values[column]), samples[:, column], float(chance[column])) for column, name in enumerate(OF_LABELS)}
 
 
 def token_label_series(point: PointChoices, tags: NDArray[np.int16], values: int, draws: Draws) -> dict[str, Series]:
-    """How much experts tell about a label of tokens. Tokens without a label (-1) are left out."""
+    """How much first choices tell about a label of tokens. Tokens without a label (-1) are left out."""
     tagged = tags >= 0
-    codes, first = tags[tagged].astype(np.int64), point.first[tagged]
-    probabilities = point.probabilities[tagged].astype(np.float32)
-    groups = min(point.number, max(2, _TABLE // (values * point.experts)))
-    sample = np.random.default_rng(draws.seed).permutation(point.number) % groups
-    owners = sample[point.texts[tagged]]
-    counts = np.bincount((owners * values + codes) * point.experts + first, minlength=groups * values * point.experts)
-    sums = _sums_by(owners * values + codes, probabilities, groups * values)
-    tables = [table.reshape(groups, values, point.experts).astype(np.float64) for table in (counts, sums)]
-
-    def statistic(weights: NDArray[np.float64], tables: Sequence[NDArray[np.float64]] = tables) -> NDArray[np.float64]:
-        return _of_joint(np.stack([joint_of_tokens(table, weights) for table in tables], axis=1))
-
-    def moved(by: int) -> NDArray[np.float64]:
-        shifted = np.roll(codes, by)
-        counts = np.bincount(shifted * point.experts + first, minlength=values * point.experts).astype(np.float64)
-        sums = _sums_by(shifted, probabilities, values)
-        once = np.ones((1, 1))
-        return np.asarray(statistic(once, [table.reshape(1, values, point.experts) for table in (counts, sums)])[0])
-
-    samples = bootstrap_texts(statistic, groups, resamples=draws.resamples, seed=draws.seed)
-    chance = np.mean([moved(by) for by in _moves(len(codes), draws.seed)], axis=0)
-    return _named(statistic(np.ones((1, groups)))[0], samples, chance)
+    measures = {
+        "information": lambda table: float(normalised_information(table / max(table.sum(), 1e-300))),
+        "specialisation": lambda table: float(specialisation(table / max(table.sum(), 1e-300))),
+    }
+    return table_series(measures, tags[tagged].astype(np.int64), values, point, draws, tokens=tagged)
 
 
 def vocabulary_series(point: PointChoices, draws: Draws) -> Series:
     """How much the token id decides the first choice. nan if no id is seen ten times."""
     codes = formulas.frequent(point.ids)
-    is_frequent = codes >= 0
-    ids, first, size = codes[is_frequent], point.first[is_frequent], int(codes.max(initial=-1)) + 1
-
-    def value(table: NDArray[np.float64]) -> float:
-        return float(formulas.vocabulary_specialisation(table.reshape(size, point.experts)))
-
-    chance = (np.roll(ids, by) * point.experts + first for by in _moves(len(ids), draws.seed))
-    return _of_tables(
-        ids * point.experts + first, point.texts[is_frequent], point.number, size * point.experts, value, chance, draws
-    )
+    is_frequent, size = codes >= 0, int(codes.max(initial=-1)) + 1
+    measures = {"": lambda table: float(formulas.vocabulary_specialisation(table))}
+    return table_series(measures, codes[is_frequent], size, point, draws, tokens=is_frequent)[""]
 
 
 def layer_agreement_series(point: PointChoices, first: NDArray[np.int64], experts: int, draws: Draws) -> Series:
     """How much the first choices at another routing point tell about those at this one."""
-
-    def value(table: NDArray[np.float64]) -> float:
-        return float(formulas.layer_agreement(table.reshape(experts, point.experts)))
-
-    chance = (np.roll(first, by) * point.experts + point.first for by in _moves(len(first), draws.seed))
-    codes, size = first * point.experts + point.first, experts * point.experts
-    return _of_tables(codes, point.texts, point.number, size, value, chance, draws)
+    return table_series({"": lambda table: float(formulas.layer_agreement(table))}, first, experts, point, draws)[""]
 
 
-def coactivation_series(point: PointChoices, draws: Draws) -> Series:
-    """How often an expert acts together with its strongest partner. For chance, the experts of each token are drawn by their formulas."""
-    load, k = np.maximum(point.load.sum(axis=0), 1e-9).astype(np.float32), point.chosen.shape[1]
-
-    def value(table: NDArray[np.float64]) -> float:
-        return float(formulas.strongest_partner(table.reshape(point.experts, point.experts)))
-
-    def by_load(random: np.random.Generator) -> NDArray[np.int64]:
-        # the smallest of exponential variables with these rates: drawn without replacement
-        waits = random.standard_exponential((len(point.chosen), point.experts), np.float32) / load
-        return formulas.pair_codes(np.argpartition(waits, k - 1, axis=1)[:, :k], point.experts)[0]
-
-    codes, tokens = formulas.pair_codes(point.chosen, point.experts)
-    times = int(np.clip(_DRAWN_TOKENS // len(point.chosen), 2, _MOVES))
-    chance = (by_load(np.random.default_rng([draws.seed, 3, time])) for time in range(times))
-    return _of_tables(codes, point.texts[tokens], point.number, point.experts**2, value, chance, draws)
-
-
-def _of_tables(
-    codes: NDArray[np.int64],
-    texts: NDArray[np.int64],
-    number: int,
+def table_series(
+    measures: Mapping[str, Callable[[NDArray[np.float64]], float]],
+    rows: NDArray[np.int64],
     size: int,
-    value: Callable[[NDArray[np.float64]], float],
-    chance: Iterable[NDArray[np.int64]],
+    point: PointChoices,
     draws: Draws,
-) -> Series:
-    """A measure of how often each code occurs. chance: other codes of the same tokens. A large table is recounted for each resample."""
-    if not len(codes):
-        return float("nan"), np.zeros(0), 0.0
-    dense = text_counts(codes, texts, number, size) if number * size <= _DENSE else None
+    *,
+    tokens: NDArray[np.bool_] | slice = slice(None),
+    shifts: int = _SHIFTS,
+) -> dict[str, Series]:
+    """Measures of how often another value of each token (`rows`, 0 to size - 1) goes with its first choice, from the table of both.
 
-    def table(row: NDArray[np.float64]) -> NDArray[np.float64]:
-        counts = np.bincount(codes, row[texts], minlength=size) if dense is None else row @ dense
-        return np.asarray(counts, np.float64)
+    tokens: those that have a value. shifts: of rows along the tokens, for chance; 0 for measures that are 0 by chance already.
+    """
+    if not len(rows):
+        return {name: (float("nan"), np.zeros(0), 0.0) for name in measures}
+    first, texts = point.first[tokens], point.texts[tokens]
 
-    weights = text_weights(number, draws.token_resamples, draws.seed) if number > 1 else ()
-    samples = np.array([value(table(row)) for block in weights for row in block])
-    by_chance = [value(np.bincount(shuffled, minlength=size).astype(np.float64)) for shuffled in chance]
-    return value(table(np.ones(number))), samples, float(np.mean(by_chance))
+    def evaluate(values: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> list[float]:
+        flat = np.bincount(values * point.experts + first, weights, minlength=size * point.experts)
+        return [measure(flat.reshape(size, point.experts).astype(np.float64)) for measure in measures.values()]
 
-
-def _moves(tokens: int, seed: int) -> Iterator[int]:
-    """Numbers of tokens to move a series by, none of them near 0."""
-    random = np.random.default_rng([seed, 2])
-    margin = tokens // 10
-    for _ in range(_MOVES):
-        yield int(random.integers(margin, tokens - margin)) if tokens > 1 else 0
-
-
-def _sums_by(codes: NDArray[np.int64], values: NDArray[np.float32], size: int) -> NDArray[np.float64]:
-    order = np.argsort(codes, kind="stable")
-    present, starts = np.unique(codes[order], return_index=True)
-    sums = np.zeros((size, values.shape[1]))
-    if len(present):
-        sums[present] = np.add.reduceat(values[order], starts, axis=0, dtype=np.float64)
-    return sums
+    weights = text_weights(point.number, draws.token_resamples, draws.seed) if point.number > 1 else ()
+    samples = np.array([evaluate(rows, row[texts]) for block in weights for row in block]).reshape(-1, len(measures))
+    random, margin = np.random.default_rng([draws.seed, 2]), len(rows) // 10
+    shifted = [
+        evaluate(np.roll(rows, random.integers(margin, len(rows) - margin) if len(rows) > 1 else 0)) for _ in range(shifts)
+    ]
+    chance = np.mean(shifted, axis=0) if shifts else np.zeros(len(measures))
+    values = evaluate(rows)
+    return {name: (values[column], samples[:, column], float(chance[column])) for column, name in enumerate(measures)}
 
 
-def _of_joint(joint: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The measures of labels from a joint of shape (resample, hard or soft, label, expert)."""
-    info, special = normalised_information(joint), specialisation(joint)
-    return np.array([info[:, 0], info[:, 1], special[:, 0]]).T
+def probe_correct(
+    vectors: Float[NDArray[Any], "text dim"], labels: Int[NDArray[Any], " text"], seed: int = 0
+) -> Float[NDArray[np.float64], " text"] | None:
+    """For each text, whether logistic regression that was fitted on other texts predicts its label (1 or 0).
+
+    Five stratified folds; dimensions are standardised on the texts that are fitted. None if a label has fewer than five texts.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    counts = np.bincount(labels)
+    if counts[counts > 0].min() < _FOLDS or (counts > 0).sum() < 2:
+        return None
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=2000))
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    return np.asarray(cross_val_predict(probe, vectors, labels, cv=folds) == labels, np.float64)
 
 
-def _named(values: NDArray[np.float64], samples: NDArray[np.float64], chance: NDArray[np.float64]) -> dict[str, Series]:
-    return {name: (float(values[column]), samples[:, column], float(chance[column])) for column, name in enumerate(OF_LABELS)}
+def _readout(vectors: Mapping[str, NDArray[np.float32]], labels: NDArray[np.int64], draws: Draws) -> dict[str, Any]:
+    correct = {name: probe_correct(features, labels, draws.seed) for name, features in vectors.items()}
+    probed = {name: hits for name, hits in correct.items() if hits is not None}
+    difference = probed["routing"] - probed["hidden"] if probed else None
+    return {
+        "texts": len(labels),
+        "majority": float(np.bincount(labels).max() / len(labels)),
+        "probes": {name: mean_interval(hits, draws.resamples, draws.seed).as_json() for name, hits in probed.items()},
+        "difference": None if difference is None else mean_interval(difference, draws.resamples, draws.seed).as_json(),
+    }
 
 
-VERSION = 1
+VERSION = 2
 """Of the measures: they are computed again if it has grown."""
 
 
@@ -299,9 +250,10 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[s
     """Compute all measures of a record, a routing point at a time, as JSON.
 
     general, labels: each measure as the mean over routing points, with its corrected value at each of them. shares (of a label): how often
-    the tokens of each value choose each expert, (point, value, expert); these are the domain specialisations of OLMoE. readout: what can
-    be read off routing weights and hidden states of texts. load: the share of tokens that choose each expert, (point, expert).
-    unused: the (point, expert) that no token chooses.
+    the tokens of each value choose each expert, (point, value, expert); these are the domain specialisations of OLMoE. readout (of a label
+    of texts): accuracy of a linear probe on routing weights and on hidden states of held-out texts, empty if a value has fewer than five
+    texts, and of the most frequent value. load: the share of tokens that choose each expert, (point, expert). unused: the (point, expert)
+    that no token chooses.
     """
     draws, settings = draws or Draws(), record.settings
     general: dict[str, list[Series]] = defaultdict(list)
@@ -312,25 +264,29 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[s
     before: tuple[NDArray[np.int64], int] | None = None
     present = np.unique(record.choices().texts)
     labels = {name: codes[present].astype(np.int64) for name, codes in record.texts.labels.items()}
-    probe_texts = texts_to_read(len(present), draws.seed)
+    probed = np.arange(len(present))
+    if len(present) > _PROBED:
+        probed = np.sort(np.random.default_rng(draws.seed).choice(len(present), _PROBED, replace=False))
     with progress_bar("measuring routers", len(record.points)) as advance:
         for index in range(len(record.points)):
             point = PointChoices.of(record.choices([index]))
-            _append(general, general_series(point, draws))
-            _append(general, {"vocabulary specialisation": vocabulary_series(point, draws)})
+            measures = general_series(point, draws) | {"vocabulary specialisation": vocabulary_series(point, draws)}
             if before is not None:
-                _append(general, {"layer agreement": layer_agreement_series(point, *before, draws)})
-            if point.chosen.shape[1] > 1:
-                _append(general, {"co-activation": coactivation_series(point, draws)})
+                measures["layer agreement"] = layer_agreement_series(point, *before, draws)
+            _append(general, measures)
             for label in settings.labels:
-                label_series, table, numbers[label.name] = _of_label(point, label, labels, draws)
+                if label.of == "text":
+                    label_series = text_label_series(point, labels[label.name], draws)
+                else:
+                    label_series = token_label_series(point, point.tags[label.name], len(label.values), draws)
                 _append(by_label[label.name], label_series)
+                table, numbers[label.name] = _shares(point, label, labels)
                 shares[label.name].append(np.round(table, 4).tolist())
             load.append(point.load.sum(axis=0) / len(point.texts))
-            routing.append((point.soft[probe_texts] / point.sizes[probe_texts, None]).astype(np.float32))
+            routing.append((point.soft[probed] / point.sizes[probed, None]).astype(np.float32))
             before = point.first, point.experts
             advance(1)
-    hidden, vectors = record.hidden(present[probe_texts]), np.concatenate(routing, axis=1)
+    vectors = {"routing": np.concatenate(routing, axis=1), "hidden": record.hidden(present[probed])}
     label_measures = {}
     for label in settings.labels:
         # the largest possible specialisation is 1 - sum of the squared weights of the values
@@ -342,7 +298,7 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[s
             "values": dict(zip(label.values, numbers[label.name], strict=True)),
             "measures": _means(by_label[label.name], largest),
             "shares": shares[label.name],
-            "readout": read_out(vectors, hidden, labels[label.name][probe_texts], draws) if label.of == "text" else None,
+            "readout": _readout(vectors, labels[label.name][probed], draws) if label.of == "text" else None,
         }
     return {
         "version": VERSION,
@@ -375,20 +331,19 @@ def _means(collected: Mapping[str, Sequence[Series]], largest: Mapping[str, floa
     return means
 
 
-def _of_label(
-    point: PointChoices, label: Label, labels: Mapping[str, NDArray[np.int64]], draws: Draws
-) -> tuple[dict[str, Series], NDArray[np.float64], list[int]]:
-    """The measures of a label, how often each of its values chooses each expert, and the number of texts or tokens of each value."""
+def _shares(
+    point: PointChoices, label: Label, labels: Mapping[str, NDArray[np.int64]]
+) -> tuple[NDArray[np.float64], list[int]]:
+    """How often each value of a label chooses each expert, and the number of its texts or tokens."""
     table = np.zeros((len(label.values), point.experts))
     if label.of == "text":
         codes = labels[label.name]
-        text_shares = point.load / point.sizes[:, None]
-        rates = joint_of_texts(text_shares[:, None, :], codes, np.ones((1, point.number)))[0, 0] * len(np.unique(codes))
-        table[np.unique(codes)] = rates
-        return text_label_series(point, codes, draws), table, np.bincount(codes, minlength=len(table)).tolist()
-    tags = point.tags[label.name]
-    counts = np.bincount(tags[tags >= 0], minlength=len(table))
-    for choice in point.chosen.T:
-        real = (tags >= 0) & (choice >= 0)
-        np.add.at(table, (tags[real], choice[real]), 1)
-    return token_label_series(point, tags, len(table), draws), table / np.maximum(counts, 1)[:, None], counts.tolist()
+        counts = np.bincount(codes, minlength=len(table))
+        np.add.at(table, codes, point.load / point.sizes[:, None])
+    else:
+        tags = point.tags[label.name]
+        counts = np.bincount(tags[tags >= 0], minlength=len(table))
+        for choice in point.chosen.T:
+            real = (tags >= 0) & (choice >= 0)
+            np.add.at(table, (tags[real], choice[real]), 1)
+    return table / np.maximum(counts, 1)[:, None], counts.tolist()

@@ -6,7 +6,7 @@ parts/00000/texts.parquet   a row for each text: text, number of tokens, where e
                             of its last layer
 parts/00000/tokens.parquet  a row for each token: text, position, token id, labels of tokens, and three columns for each routing point
 measures.json               the measures, once they were computed
-experts.json                what `unmask probe experts` found, if it was run (see `unmask.moe.routing.expert_losses`)
+experts.json                the result of `unmask probe experts`, if it was run (see `unmask.moe.routing.expert_losses`)
 ```
 `read_record(folder)` opens a finished record. A part holds whole texts, in order, and is sealed. Probabilities and gates are of 16 bits.
 """
@@ -133,27 +133,21 @@ class RoutingRecord:
         """The routing points, in the order of the model."""
         return self.settings.points
 
-    def label(self, name: str) -> Label:
-        """A label by its name."""
-        return next(label for label in self.settings.labels if label.name == name)
-
     def batches(self, points: Sequence[int] | None = None) -> Iterator[Choices]:
         """Iterate over the choices in parts that fit in memory, at every routing point or only at some (by index)."""
         for part in range(self.settings.parts):
-            yield self._read(part, range(len(self.points)) if points is None else points)
+            yield self._choices([part], range(len(self.points)) if points is None else points)
 
     def choices(self, points: Sequence[int] = ()) -> Choices:
         """The choices of every token at some routing points. 1 M tokens at a point of 16 experts take 50 MB."""
-        return _joined(list(self.batches(points)))
+        return self._choices(range(self.settings.parts), points)
 
     @cached_property
     def texts(self) -> Texts:
         """The texts, with their labels."""
-        import pyarrow as pa
-
         names = [label.name for label in self.settings.labels if label.of == "text"]
         columns = ["text", "tokens", *(f"label_{name}" for name in names)]
-        table = pa.concat_tables([self._texts(part, columns) for part in range(self.settings.parts)])
+        table = self._table(TEXTS, range(self.settings.parts), columns)
         labels = {name: _numbers(table, f"label_{name}") for name in names}
         return Texts(table["text"].to_pylist(), _numbers(table, "tokens"), labels)
 
@@ -161,41 +155,46 @@ class RoutingRecord:
         """The mean state of the last layer over the tokens of some texts, by their ascending numbers."""
         rows, first = [], 0
         for part in range(self.settings.parts):
-            states = _rows(self._texts(part, ["hidden"]), "hidden")
+            states = _rows(self._table(TEXTS, [part], ["hidden"]), "hidden")
             rows.append(states[numbers[(numbers >= first) & (numbers < first + len(states))] - first])
             first += len(states)
         return np.concatenate(rows)
 
     def spans(self) -> list[Int[NDArray[np.int32], "_ 2"]]:
         """For each text, the characters [first, last) of each token that the model read, by position; empty for BOS."""
-        spans = []
-        for part in range(self.settings.parts):
-            column = self._texts(part, ["spans"])["spans"].combine_chunks()
-            flat, ends = column.values.to_numpy(), column.offsets.to_numpy()
-            spans += [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
-        return spans
+        column = self._table(TEXTS, range(self.settings.parts), ["spans"])["spans"].combine_chunks()
+        flat, ends = column.values.to_numpy(), column.offsets.to_numpy()
+        return [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
 
-    def _texts(self, part: int, columns: Sequence[str]) -> Any:
+    def _table(self, name: str, parts: Sequence[int], columns: Sequence[str]) -> Any:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        return pq.read_table(part_folder(self.folder, part) / TEXTS, columns=list(columns))
+        tables = [pq.read_table(part_folder(self.folder, part) / name, columns=list(columns)) for part in parts]
+        return pa.concat_tables(tables)
 
-    def _read(self, part: int, points: Sequence[int]) -> Choices:
-        import pyarrow.parquet as pq
-
-        of_tokens = [label.name for label in self.settings.labels if label.of == "token"]
+    def _choices(self, parts: Sequence[int], points: Sequence[int]) -> Choices:
+        tags = [label.name for label in self.settings.labels if label.of == "token"]
         lists = [[f"{kind}_{point}" for point in points] for kind in ("probabilities", "chosen", "gates")]
         columns = [
             "text",
             "position",
             "token",
-            *(f"label_{name}" for name in of_tokens),
+            *(f"label_{name}" for name in tags),
             *(name for names in lists for name in names),
         ]
-        table = pq.read_table(part_folder(self.folder, part) / TOKENS, columns=columns)
-        arrays = [[_rows(table, name) for name in names] for names in lists]
-        tags = {name: _numbers(table, f"label_{name}") for name in of_tokens}
-        return Choices(_numbers(table, "text"), _numbers(table, "position"), _numbers(table, "token"), tags, *arrays)
+        table = self._table(TOKENS, parts, columns)
+        texts, positions, ids = (_numbers(table, name) for name in ("text", "position", "token"))
+        probabilities, chosen, gates = ([_rows(table, name) for name in names] for names in lists)
+        return Choices(
+            texts=texts,
+            positions=positions,
+            ids=ids,
+            tags={name: _numbers(table, f"label_{name}") for name in tags},
+            probabilities=probabilities,
+            chosen=chosen,
+            gates=gates,
+        )
 
 
 def read_record(folder: str | Path) -> RoutingRecord:
@@ -206,15 +205,14 @@ def read_record(folder: str | Path) -> RoutingRecord:
         raise UnmaskError(
             f"'{folder}' holds no routing record. `unmask probe routing -m MODEL -t TEXTS -o {folder}` writes one."
         )
-    missing = [part for part in range(settings.parts) if not is_sealed(part_folder(folder, part))]
-    if missing:
-        raise UnmaskError(
-            f"The record in '{folder}' is not finished: {len(missing)} of {settings.parts} parts are missing. "
-            "Run the command that began it once more."
-        )
     for part in range(settings.parts):
         if not is_whole(part_folder(folder, part), settings):
-            raise UnmaskError(f"'{part_folder(folder, part)}' is damaged. Run the command that wrote the record once more.")
+            why = (
+                "damaged"
+                if is_sealed(part_folder(folder, part))
+                else f"not finished: {part} of {settings.parts} parts are there"
+            )
+            raise UnmaskError(f"The record in '{folder}' is {why}. Run the command that wrote it once more.")
     return RoutingRecord(folder, settings)
 
 
@@ -251,31 +249,28 @@ def write_part(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    lists: dict[str, Any] = {}
-    for point in range(len(settings.points)):
-        lists[f"probabilities_{point}"] = _list_column(choices.probabilities[point])
-        lists[f"chosen_{point}"] = _list_column(choices.chosen[point])
-        lists[f"gates_{point}"] = _list_column(choices.gates[point])
+    points = range(len(settings.points))
+    kinds: dict[str, Sequence[Any]] = {"probabilities": choices.probabilities, "chosen": choices.chosen, "gates": choices.gates}
+    lists = {f"{kind}_{point}": _list_column(kinds[kind][point]) for point in points for kind in kinds}
     plain = {"text": choices.texts, "position": choices.positions, "token": choices.ids}
-    tags = {f"label_{name}": pa.array(values) for name, values in choices.tags.items()}
-    tokens = pa.table({**{name: pa.array(values) for name, values in plain.items()}, **tags, **lists})
+    tags = {f"label_{name}": values for name, values in choices.tags.items()}
     metadata = {b"unmask": settings.digest.encode()}
-    point_indices = range(len(settings.points))
     pq.write_table(
-        tokens.replace_schema_metadata(metadata),
+        pa.table({**plain, **tags, **lists}).replace_schema_metadata(metadata),
         scratch / TOKENS,
         compression="zstd",
-        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in point_indices)],
-        use_byte_stream_split=[
-            f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in point_indices
-        ],
+        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in points)],
+        use_byte_stream_split=[f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in points],
     )
-    labels = {f"label_{name}": pa.array(values) for name, values in texts.labels.items()}
-    number = np.arange(first_text, first_text + len(texts.texts), dtype=np.int32)
-    columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}
-    span_column = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
-    table = pa.table({**columns, "spans": span_column, **labels, "hidden": _list_column(hidden)})
-    pq.write_table(table.replace_schema_metadata(metadata), scratch / TEXTS, compression="zstd")
+    columns = {
+        "number": np.arange(first_text, first_text + len(texts.texts), dtype=np.int32),
+        "text": pa.array(texts.texts, pa.string()),
+        "tokens": texts.tokens,
+        "spans": pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32())),
+        **{f"label_{name}": values for name, values in texts.labels.items()},
+        "hidden": _list_column(hidden),
+    }
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), scratch / TEXTS, compression="zstd")
 
 
 def _list_column(values: NDArray[Any]) -> Any:
@@ -292,21 +287,6 @@ def _numbers(table: Any, column: str) -> NDArray[Any]:
 def _rows(table: Any, column: str) -> NDArray[Any]:
     values = table[column].combine_chunks()
     return np.asarray(values.flatten().to_numpy(zero_copy_only=False).reshape(len(values), values.type.list_size))
-
-
-def _joined(parts: Sequence[Choices]) -> Choices:
-    def points(kind: str) -> list[NDArray[Any]]:
-        return [np.concatenate(arrays) for arrays in zip(*(getattr(part, kind) for part in parts), strict=True)]
-
-    return Choices(
-        texts=np.concatenate([part.texts for part in parts]),
-        positions=np.concatenate([part.positions for part in parts]),
-        ids=np.concatenate([part.ids for part in parts]),
-        tags={name: np.concatenate([part.tags[name] for part in parts]) for name in parts[0].tags},
-        probabilities=points("probabilities"),
-        chosen=points("chosen"),
-        gates=points("gates"),
-    )
 
 
 @dataclass(frozen=True)
@@ -329,37 +309,15 @@ class LabelLosses:
     changes: tuple[tuple[Measured, ...], ...]
 
 
-@dataclass(frozen=True)
-class LayerDifference:
-    """The experts of one routing point. cosine, cka: of their outputs on the same tokens; 1 for copies. cka is None for one text."""
-
-    point: str
-    cosine: Measured
-    cka: Measured | None
-
-
-@dataclass(frozen=True)
-class OutputDifferences:
-    """How the outputs of experts differ on the same tokens: means over routing points, and each point's own values.
-
-    Intervals are over texts: of the cosine by bootstrap, of CKA by jackknife (`unmask.statistics.intervals`).
-    """
-
-    cosine: Measured
-    cka: Measured | None
-    points: tuple[LayerDifference, ...]
-
-
 class ExpertLosses(Record):
     """What an ablation of experts found.
 
     weights: the identity of the model. points: the routing points. experts: names of the experts, if they have some. texts, tokens: that
     were read; left_out: texts of one token, which have no loss. loss: nats per token with all experts, mean over texts. changes: of the
-    loss, for each removal. labels: the same by label. differences: of the experts' outputs, for a native mixture whose experts can be
-    called one by one. overlaps: of the directions that LoRA experts write to, by linear map; weights alone, so without intervals.
+    loss, for each removal. labels: the same by label.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     model: str
     weights: str
     dtype: str
@@ -375,8 +333,6 @@ class ExpertLosses(Record):
     removals: tuple[Removal, ...]
     changes: tuple[Measured, ...]
     labels: dict[str, LabelLosses]
-    differences: OutputDifferences | None
-    overlaps: dict[str, float]
     provenance: dict[str, Any]
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +22,12 @@ from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import POOLINGS
 from unmask.encoding.stored_vectors import chunks
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
-from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.files import atomic_folder, only_run_in
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar
+from unmask.io.unicode import encodable
 from unmask.models.decoder import model_lock, vocabulary_of
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import fingerprint_of
@@ -49,23 +48,11 @@ from unmask.moe.routing.record import (
     write_part,
 )
 from unmask.probing.word_probe import assign_words
+from unmask.runs.runs import differences
 
 _PART_VALUES, _MOST, _LEAST = 2**22, 8192, 256
 """Most probabilities of a part, and bounds of its tokens."""
 _PROMPT = "plain"
-_GIVEN = {
-    "weights": "weights",
-    "attention": "attention",
-    "dtype": "dtype",
-    "data": "texts or labels",
-    "labels": "texts or labels",
-    "sources": "names of files",
-    "sample": "--sample",
-    "seed": "--seed",
-    "max_length": "--max-length",
-    "batch_tokens": "--batch-tokens",
-}
-"""What a user decides of a record, and what an error calls it."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +90,15 @@ def record_routing(
     labels += [Label(name=name, of="token", values=tuple(texts.values(name))) for name in texts.token_labels]
     tokenized = tokenize(encoder, texts, labels, sample, seed)
     mixture, lengths = getattr(backbone.model, "mixture", None), [len(text.ids) for text in tokenized.texts]
-    points = Layout.of(backbone).recorded
-    part_tokens = part_tokens_of(points)
+    # In a mixture of ours, only its own points are recorded: the experts of its base have no names. Blocks may share a decision, which is
+    # recorded once, where it is made.
+    layout = routing_points(backbone)
+    recorded = list(layout)
+    if mixture is not None:
+        recorded = list(mixture.deciding.values())[: 1 if mixture.routing.router == "final" else None]
+    points = tuple(point for module, point in layout.items() if module in recorded)
+    part_tokens = int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
+    bounds = list(chunks(lengths, part_tokens))
     settings = RecordSettings(
         model=encoder.source.model,
         weights=str(encoder.provenance["weights"]),
@@ -127,55 +121,42 @@ def record_routing(
         points=points,
         dim=int(backbone.model.config.get_text_config(decoder=True).hidden_size),
         part_tokens=part_tokens,
-        parts=len(list(chunks(lengths, part_tokens))),
+        parts=len(bounds),
         provenance=encoder.provenance | {"attention": encoder.backbone.attention},
     )
     with only_run_in(folder):
-        settings = _claim(folder, settings)
-        layout = Layout.of(backbone)
-        bounds = list(chunks([len(text.ids) for text in tokenized.texts], settings.part_tokens))
+        check_folder(folder)
+        before = RecordSettings.read(folder / RECORD)
+        if before is None:
+            settings.write(folder / RECORD)
+        elif before.digest != settings.digest:
+            old, new = (one.model_dump(mode="json", exclude={"model", "provenance"}) for one in (before, settings))
+            changes = differences(old, new)
+            raise UnmaskError(f"'{folder}' holds a record of something else: {'; '.join(changes[:3])}. Give another folder.")
+        record = RoutingRecord(folder, before or settings)
         with progress_bar("recording texts", settings.texts) as advance:
             for part, (start, end) in enumerate(bounds):
                 part_path = part_folder(folder, part)
-                if not is_whole(part_path, settings):
+                if not is_whole(part_path, record.settings):
                     with atomic_folder(part_path, replaces=lambda _: True) as scratch:
-                        _record_part(scratch, backbone, layout, settings, texts, tokenized, range(start, end))
+                        _record_part(
+                            scratch, backbone, list(layout.values()), record.settings, texts, tokenized, range(start, end)
+                        )
                         seal(scratch)
                 advance(end - start)
-    return RoutingRecord(folder, settings)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a forward pass gives. points: of every router. kept: the places of those that are recorded.
-
-    In a mixture of ours, only its own points are recorded: the experts of its base have no names. Blocks may share a decision, which is
-    recorded once, where it is made.
-    """
-
-    points: tuple[Point, ...]
-    kept: tuple[int, ...]
-
-    @classmethod
-    def of(cls, backbone: Backbone) -> Layout:
-        """The layout of a model."""
-        by_module, mixture = routing_points(backbone), getattr(backbone.model, "mixture", None)
-        recorded = list(by_module)
-        if mixture is not None:
-            recorded = list(mixture.deciding.values())[: 1 if mixture.routing.router == "final" else None]
-        return cls(tuple(by_module.values()), tuple(index for index, module in enumerate(by_module) if module in recorded))
-
-    @property
-    def recorded(self) -> tuple[Point, ...]:
-        """The points that are recorded."""
-        return tuple(self.points[index] for index in self.kept)
+    return record
 
 
 def tokenize(encoder: Encoder, texts: LabelledTexts, labels: Sequence[Label], sample: int | None, seed: int) -> TokenizedTexts:
     """Tokens of the texts without a prompt, the labels of these tokens, and which of them are recorded."""
     prompt = encoder.prompt_tokenizer(_PROMPT)
     tokenized = list(prompt.tokenize([text.text for text in texts.texts]))
-    spans = [_spans(encoder, text.text, len(text_tokens.ids)) for text, text_tokens in zip(texts.texts, tokenized, strict=True)]
+    spans = []
+    for text, text_tokens in zip(texts.texts, tokenized, strict=True):
+        bounds = np.zeros((len(text_tokens.ids), 2), np.int32)  # an empty text is read as a token without characters
+        offsets = tokenize_bare(encoder.tokenizer, encodable(text.text)).offsets[: len(bounds)]
+        bounds[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
+        spans.append(bounds)
     of_tokens = [label for label in labels if label.of == "token"]
     tags = [np.full((len(of_tokens), len(text.ids)), -1, np.int16) for text in tokenized]
     if of_tokens:
@@ -193,14 +174,6 @@ def tokenize(encoder: Encoder, texts: LabelledTexts, labels: Sequence[Label], sa
         recorded[recorded] = sampled
     ends = np.cumsum([len(text.ids) for text in tokenized])
     return TokenizedTexts(tokenized, spans, np.split(recorded, ends[:-1]), tags)
-
-
-def _spans(encoder: Encoder, text: str, tokens: int) -> NDArray[np.int32]:
-    """The characters of each token that the model reads. An empty text is read as a token without characters."""
-    bounds = np.zeros((tokens, 2), np.int32)
-    offsets = tokenize_bare(encoder.tokenizer, encodable(text)).offsets[:tokens]
-    bounds[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
-    return bounds
 
 
 def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
@@ -231,11 +204,6 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
     }
 
 
-def part_tokens_of(points: Sequence[Point]) -> int:
-    """The most tokens of a part."""
-    return int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
-
-
 def check_folder(folder: Path) -> None:
     """Raise UnmaskError for a folder that holds anything but a record."""
     if folder.is_dir() and not (folder / RECORD).is_file():
@@ -246,46 +214,45 @@ def check_folder(folder: Path) -> None:
             raise UnmaskError(f"'{folder}' holds other files ({foreign[0]}) and no record: give another folder.")
 
 
-def _claim(folder: Path, settings: RecordSettings) -> RecordSettings:
-    """Write the settings of a record, or read them if it has been started. Raises UnmaskError if they differ."""
-    check_folder(folder)
-    before = RecordSettings.read(folder / RECORD)
-    if before is None:
-        settings.write(folder / RECORD)
-        return settings
-    if before.digest != settings.digest:
-        changed = [name for name, changes in _GIVEN.items() if getattr(settings, name) != getattr(before, name)]
-        changes = " and ".join(dict.fromkeys(_GIVEN[name] for name in changed)) or "routing points"
-        raise UnmaskError(f"'{folder}' holds a record with other {changes}: give another folder.")
-    return before
-
-
 def _record_part(
     scratch: Path,
     backbone: Backbone,
-    layout: Layout,
+    layout: Sequence[Point],
     settings: RecordSettings,
     texts: LabelledTexts,
     tokenized: TokenizedTexts,
     numbers: range,
 ) -> None:
-    part_texts = [tokenized.texts[number] for number in numbers]
-    masks = [tokenized.kept[number] for number in numbers]
-    ends = np.cumsum([int(mask.sum()) for mask in masks])
-    starts, total = ends - [int(mask.sum()) for mask in masks], int(ends[-1])
+    part_texts = tokenized.texts[numbers.start : numbers.stop]
+    masks = tokenized.kept[numbers.start : numbers.stop]
+    sizes = np.array([mask.sum() for mask in masks])
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
     probabilities = [np.empty((total, point.experts), np.float16) for point in settings.points]
     selected = [np.empty((total, point.chosen), np.int16) for point in settings.points]
     gates = [np.empty((total, point.chosen), np.float16) for point in settings.points]
     hidden = np.empty((len(part_texts), settings.dim), np.float32)
+    recorded = [layout.index(point) for point in settings.points]
     for batch in plan([len(text.ids) for text in part_texts], settings.batch_tokens):
-        rows = np.concatenate([np.arange(starts[text], ends[text]) for text in batch])
-        hidden[batch], values = _read(backbone, layout, [part_texts[text] for text in batch], [masks[text] for text in batch])
-        for point, (shares, places_of, strengths) in enumerate(values):
-            probabilities[point][rows], selected[point][rows], gates[point][rows] = shares, places_of, strengths
+        rows = np.concatenate([np.arange(ends[text] - sizes[text], ends[text]) for text in batch])
+        hidden[batch], shares_of, gates_of = _read(
+            backbone, layout, [part_texts[text] for text in batch], [masks[text] for text in batch]
+        )
+        for index, (point, at) in enumerate(zip(settings.points, recorded, strict=True)):
+            if not torch.isfinite(shares_of[at]).all():
+                raise UnmaskError(f"The router '{point.name}' gives numbers that are not finite. Use --dtype float32.")
+            if len(rows) and int((gates_of[at] != 0).sum(dim=1).max()) > point.chosen:
+                raise UnmaskError(
+                    f"The router '{point.name}' chooses more experts for some tokens than for others, and this is not recorded."
+                )
+            best = gates_of[at].float().topk(point.chosen, dim=1)
+            probabilities[index][rows] = shares_of[at].half().cpu().numpy()
+            selected[index][rows] = torch.where(best.values != 0, best.indices, -1).to(torch.int16).cpu().numpy()
+            gates[index][rows] = best.values.half().cpu().numpy()
     tags = np.concatenate([tokenized.tags[number][:, mask] for number, mask in zip(numbers, masks, strict=True)], axis=1)
     of_tokens = [label.name for label in settings.labels if label.of == "token"]
     choices = Choices(
-        texts=np.repeat(np.arange(numbers.start, numbers.stop, dtype=np.int32), ends - starts),
+        texts=np.repeat(np.arange(numbers.start, numbers.stop, dtype=np.int32), sizes),
         positions=np.concatenate([np.flatnonzero(mask) for mask in masks]).astype(np.int32),
         ids=np.concatenate([np.asarray(text.ids, np.int32)[mask] for text, mask in zip(part_texts, masks, strict=True)]),
         tags=dict(zip(of_tokens, tags, strict=True)),
@@ -293,18 +260,16 @@ def _record_part(
         chosen=selected,
         gates=gates,
     )
-    texts_written = [encodable(texts.texts[number].text) for number in numbers]
-    spans = [tokenized.spans[number] for number in numbers]
     labels = {}
-    for label_index, label in enumerate(label for label in settings.labels if label.of == "text"):
+    for index, label in enumerate(label for label in settings.labels if label.of == "text"):
         code_of = {value: number for number, value in enumerate(label.values)}
-        labels[label.name] = np.array([code_of[texts.texts[number].values[label_index]] for number in numbers], np.int16)
+        labels[label.name] = np.array([code_of[texts.texts[number].values[index]] for number in numbers], np.int16)
     write_part(
         scratch,
         settings,
         first_text=numbers.start,
-        texts=Texts(texts_written, (ends - starts).astype(np.int32), labels),
-        spans=spans,
+        texts=Texts([encodable(texts.texts[number].text) for number in numbers], sizes.astype(np.int32), labels),
+        spans=tokenized.spans[numbers.start : numbers.stop],
         hidden=hidden,
         choices=choices,
     )
@@ -312,9 +277,9 @@ def _record_part(
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _read(
-    backbone: Backbone, layout: Layout, texts: Sequence[TokenizedText], masks: Sequence[NDArray[np.bool_]]
-) -> tuple[NDArray[np.float32], list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]]:
-    """Mean hidden states of texts; and for each routing point the probabilities, the chosen experts and their gates, token by token."""
+    backbone: Backbone, layout: Sequence[Point], texts: Sequence[TokenizedText], masks: Sequence[NDArray[np.bool_]]
+) -> tuple[NDArray[np.float32], Sequence[Tensor], Sequence[Tensor]]:
+    """Mean hidden states of texts; and for each routing point the probabilities and the gates of the tokens under the masks."""
     batch = collate(texts, 0)
     recorded = torch.zeros_like(batch.real)
     for row, mask in enumerate(masks):
@@ -326,22 +291,5 @@ def _read(
     every, applied = RoutingRead("softmax", select), RoutingRead("topk", select)
     mean = HiddenRead(backbone.depth, POOLINGS["mean"])
     values = backbone.read(batch, [every, applied, mean])
-    sizes = [point.experts for point in layout.points]
-    shares_of, gates_of = values[every].split(sizes, dim=1), values[applied].split(sizes, dim=1)
-    points = []
-    for point_index in layout.kept:
-        point, shares = layout.points[point_index], shares_of[point_index]
-        if not torch.isfinite(shares).all():
-            raise UnmaskError(f"The router '{point.name}' gives numbers that are not finite. Use --dtype float32.")
-        points.append((shares.half().cpu().numpy(), *_strongest(point, gates_of[point_index])))
-    return values[mean].float().cpu().numpy(), points
-
-
-def _strongest(point: Point, gates: Float[Tensor, "row expert"]) -> tuple[NDArray[Any], NDArray[Any]]:
-    if len(gates) and int((gates != 0).sum(dim=1).max()) > point.chosen:
-        raise UnmaskError(
-            f"The router '{point.name}' chooses more experts for some tokens than for others, and this is not recorded."
-        )
-    best = gates.float().topk(point.chosen, dim=1)
-    experts = torch.where(best.values != 0, best.indices, -1)
-    return experts.to(torch.int16).cpu().numpy(), best.values.half().cpu().numpy()
+    sizes = [point.experts for point in layout]
+    return values[mean].float().cpu().numpy(), values[every].split(sizes, dim=1), values[applied].split(sizes, dim=1)

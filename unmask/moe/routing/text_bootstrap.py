@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from unmask.io.array_types import NDArray
 from unmask.statistics.bootstrap import interval
@@ -23,10 +23,10 @@ from unmask.statistics.bootstrap import interval
 RESAMPLES, SHUFFLES = 500, 100
 _WEIGHTS_AT_ONCE = 2**22
 
-Weights = Float[NDArray[Any], "resample text"]
-Labels = Int[NDArray[Any], " text"]
 Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Weights of shape (resample, text) in, values of shape (resample, ...) out."""
+Series = tuple[float, NDArray[np.float64], float]
+"""A measure: its value, its resamples, and what chance gives."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,13 @@ def text_counts(codes: NDArray[np.int64], texts: NDArray[np.int64], number: int,
     return flat.reshape(number, size).astype(np.float64)
 
 
-def mean_of(points: Sequence[tuple[float, NDArray[np.float64], float]], maximum: float = 1.0) -> Measured:
-    """The mean of a measure over routing points. Each has a value, samples of the same resamples, and what chance gives."""
+def mean_interval(values: Float[NDArray[np.float64], " text"], resamples: int = RESAMPLES, seed: int = 0) -> Measured:
+    """The mean of a value of each text."""
+    samples = bootstrap_texts(lambda weights: weights @ values / len(values), len(values), resamples=resamples, seed=seed)
+    return measured(float(values.mean()), samples)
+
+
+def mean_of(points: Sequence[Series], maximum: float = 1.0) -> Measured:
+    """The mean of a measure over routing points, which have the same resamples of texts."""
     values, samples, chances = zip(*points, strict=True)
     return measured(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)), maximum)

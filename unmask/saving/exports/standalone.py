@@ -59,8 +59,10 @@ class Embedder:
         encoded = self.tokenizer.encode(rendered, add_special_tokens=self.layout["add_special_tokens"])
         end = len(encoded.ids) - self.layout["appended"]
         ids, offsets = encoded.ids[:end], _untrimmed(encoded.offsets[:end], encoded.special_tokens_mask[:end])
-        spans = [_token_range(offsets, *copy) for copy in copies]
-        start = spans[-1][0]
+        before_special = offsets[: len(offsets) - self.layout.get("special_after", 0)]
+        spans = [_token_range(before_special, *copy) for copy in copies]
+        pools_all = self.layout.get("pools_all", False)
+        start = 0 if pools_all else spans[-1][0]
         ids += self.layout["end"] or ([self.layout["empty"]] if start == len(ids) else [])
         excess = len(ids) - self.layout["max_length"]
         if excess <= 0:
@@ -76,7 +78,7 @@ class Embedder:
             start = len(result) + a - position
             result += ids[position : min(b, a + kept_length)]
             position = b
-        return result + ids[position:], start
+        return result + ids[position:], 0 if pools_all else start
 
     def render(self, text: str, instruction: str | None) -> tuple[str, list[tuple[int, int]]]:
         """The prompt around a text, and the characters of each copy of the text in it."""

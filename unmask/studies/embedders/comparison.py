@@ -174,7 +174,7 @@ def agreements(
             continue
         by_task[task] = []
         for run in zip(*comparable, strict=True):
-            gold = str(METRICS[run[0].metric].given)
+            gold = str(METRICS[run[0].metric].gold)
             if any(not np.array_equal(items.columns[gold], run[0].columns[gold]) for items in run[1:]):
                 raise UnmaskError(
                     f"'{task}' has other items under some prompts, so their agreement says nothing. Remove its scores."

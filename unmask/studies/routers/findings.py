@@ -93,7 +93,7 @@ class RoutersFindings:
             "base": {name: {"scores": cell.scores} for name, cell in measured.bases.items()},
             "configurations": [{**vars(row), "tests": tests_as_json(row.tests)} for row in self.rows.values()],
             "correlations": {name: value.as_json() for name, value in self.correlations.items()},
-            "contest": measured.replication and measured.replication.as_json(),
+            "replication": measured.replication and measured.replication.as_json(),
             "conclusion": self.conclusion,
             "cells": {
                 name: {str(seed): {"routing": cell.routing, "scores": cell.scores} for seed, cell in seeds.items()}

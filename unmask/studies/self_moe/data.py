@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from unmask.errors import UnmaskError
@@ -95,15 +96,21 @@ def write_lessons(source: Source, data: StudyData, folder: Path, number: int, *,
     dropped. A domain may end up without lessons. Raises UnmaskError as `specialise`.
     """
     writing = SpecialisePlan(math.ceil(_SPARE * number), batch=batch, seed=seed)
-    writer, weights = Writer(*load_language_model(source)), identity_of(source).revision
+    writer, weights = cache(lambda: Writer(*load_language_model(source))), identity_of(source).revision
     forbidden = [lesson.question for of_domain in data.held_out.values() for lesson in of_domain]
     generated, yields = dict[str, list[Lesson]](), dict[str, Yield]()
     for name, seeds in data.seeds.items():
         of_domain = inside(folder, name)
         report = specialise(
-            writer, source.model, load_domain(name), seeds[:_SEEDS],
-            folder=of_domain, plan=writing, forbidden=forbidden, weights=weights,
-        )  # fmt: skip
+            writer,
+            load_domain(name),
+            seeds[:_SEEDS],
+            of_domain,
+            writing,
+            model=source.model,
+            weights=weights,
+            forbidden=forbidden,
+        )
         say(
             f"{source.model}: {name}: {counted(report.kept, 'lesson')} kept, of {counted(report.written, 'written instruction')}"
         )

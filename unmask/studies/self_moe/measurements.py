@@ -280,7 +280,7 @@ def _choice_nats(model: Any, tokenizer: Any, choices: Sequence[Choice], max_leng
 
 def _named(items: Items, limit: int | None) -> str:
     """A name for the items of a test: a hash of their content, or the number of items that the harness fetches."""
-    if items is None or isinstance(items, Fetched):
+    if isinstance(items, Fetched):
         return f"by name, {'all' if limit is None else limit}"
     programs = (item.program("") if item.program else None for item in items)
     return _digest((item.prompt, item.choices, item.target, program) for item, program in zip(items, programs, strict=True))

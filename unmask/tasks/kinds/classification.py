@@ -9,8 +9,10 @@ import numpy as np
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row
 from unmask.statistics.bootstrap import Items
+from unmask.tasks import columns
+from unmask.tasks.columns import ColumnReader, read_columns
 from unmask.tasks.folder import TaskFolder
-from unmask.tasks.kinds.kind import Data, TextKind, all_alike
+from unmask.tasks.kinds.kind import Data, TextKind
 from unmask.tasks.mteb.labels import read_labels_once
 from unmask.tasks.mteb.scored import ScoredSubset
 from unmask.tasks.mteb.tables import table
@@ -29,17 +31,20 @@ class Classification(TextKind):
         "test.jsonl": {"text": "I cannot find my card.", "label": "lost-card"},
     }
     named = frozenset({"text", "label"})
-    tried = 2  # many files have a text and a label
+    readers: ClassVar[dict[str, ColumnReader]] = {"text": columns.text, "label": columns.label}
+    gold = "label"
+    order = 2  # many files have a text and a label
     mteb_types = ("Classification", "MultilabelClassification")
+    mteb_class = "AbsTaskClassification"
     main_score = "accuracy"
 
     def recognises(self, folder: TaskFolder) -> bool:
         """Labelled texts with a training file."""
-        return folder.has_labelled_texts and folder.file("train") is not None
+        return super().recognises(folder) and folder.file("train") is not None
 
     def near_miss(self, folder: TaskFolder) -> str | None:
         """Labelled texts without a training file."""
-        if not folder.has_labelled_texts:
+        if not super().recognises(folder):
             return None
         return (
             f"'{folder.main_file}' has labelled texts, but there is no train.jsonl beside it to fit a classifier on. Add train.jsonl, "
@@ -50,9 +55,9 @@ class Classification(TextKind):
     def read(self, folder: TaskFolder) -> Data:
         """Training and test texts; without a training file, halves of the test file, as the seed draws them, with half of every class."""
         train_file = folder.train_file()
-        test = folder.labelled_texts(folder.main_file)
+        test = super().read(folder)["test"]
         if train_file:
-            train = folder.labelled_texts(train_file)
+            train = read_columns(train_file, self.readers, self.file_columns(folder))
         else:
             classes = [row["label"] for row in test]
             halves = drawn_halves(len(test), folder.settings.seed, classes, odd_first=True)
@@ -60,20 +65,6 @@ class Classification(TextKind):
         if missing := {row["label"] for row in test} - {row["label"] for row in train}:
             raise UnmaskError(f"'{folder.path}': no training text has the label '{min(missing)}', which test texts have.")
         return {"train": train, "test": test}
-
-    def nothing_to_tell(self, data: Data) -> str | None:
-        """All training texts have one label."""
-        return all_alike(data, "label", "train")
-
-    def whole_texts(self, part_texts: int, part: Data, full: Data) -> int:
-        """A part has all training texts already, so only test texts are added."""
-        return part_texts + self.size(full) - self.size(part)
-
-    def mteb_class(self) -> type[Any]:
-        """mteb's classification."""
-        from mteb.abstasks import AbsTaskClassification
-
-        return AbsTaskClassification  # type: ignore[no-any-return]
 
     def mteb_data(self, data: Data) -> Any:
         """Texts with numbers for labels."""

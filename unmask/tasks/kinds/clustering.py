@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from unmask.io.rows import Row
 from unmask.statistics.bootstrap import Items
+from unmask.tasks import columns
+from unmask.tasks.columns import ColumnReader
 from unmask.tasks.folder import TaskFolder
-from unmask.tasks.kinds.kind import Data, TextKind, all_alike
+from unmask.tasks.kinds.kind import Data, TextKind
 from unmask.tasks.mteb.scored import ScoredSubset
 
 
@@ -25,27 +27,16 @@ class Clustering(TextKind):
     note = "Clustering has AMI beside V-measure: AMI is corrected for chance, V-measure flatters many clusters."
     example: ClassVar[dict[str, Row]] = {"all.jsonl": {"text": "The striker scored twice.", "label": "sport"}}
     named = frozenset({"text", "label"})
-    tried = 2
+    readers: ClassVar[dict[str, ColumnReader]] = {"text": columns.text, "label": columns.label}
+    gold = "label"
+    order = 2
     mteb_types = ("Clustering",)
+    mteb_class = "AbsTaskClustering"
     main_score = "v_measure"
 
     def recognises(self, folder: TaskFolder) -> bool:
         """Labelled texts in a file named `all`, without a training file."""
-        return folder.has_labelled_texts and folder.main_file.stem == "all"
-
-    def read(self, folder: TaskFolder) -> Data:
-        """Labelled texts."""
-        return {"test": folder.labelled_texts(folder.main_file)}
-
-    def nothing_to_tell(self, data: Data) -> str | None:
-        """All texts have one label."""
-        return all_alike(data, "label")
-
-    def mteb_class(self) -> type[Any]:
-        """mteb's clustering."""
-        from mteb.abstasks import AbsTaskClustering
-
-        return AbsTaskClustering  # type: ignore[no-any-return]
+        return super().recognises(folder) and folder.main_file.stem == "all"
 
     def mteb_settings(self, data: Data) -> dict[str, Any]:
         """All texts are embedded, and each experiment draws as many as there are."""
@@ -73,41 +64,30 @@ def _sets_of_texts(scored: ScoredSubset) -> Items:
 
 
 def _draws_of_texts(scored: ScoredSubset) -> Items | None:
-    """mteb samples texts in each of ten experiments, once per label level.
+    """mteb draws texts with replacement in each of ten experiments: as many as it embedded, or many more.
 
-    It draws as many texts as it embedded, or many more. Copies of a text share label and cluster and add no evidence. So with more
-    draws the item is the embedded text, and `weight` says how often it was drawn. That holds for several levels, too.
+    Copies of a text share label and cluster and add no evidence. So with more draws the item is the embedded text, and `weight` says how
+    often it was drawn. None for labels on several levels.
     """
     recorder = scored.recorder
-    labels = [label if isinstance(label, list) else [label] for label in scored.data[scored.task.label_column_name]]
-    if recorder.kept is not None:
-        labels = [labels[index] for index in recorder.kept]
-    assigned = [(level, clusters) for level, experiments in enumerate(scored.predicted.values()) for clusters in experiments]
-    if len(recorder.draws) != len(assigned):
+    labels = scored.data[scored.task.label_column_name]
+    labels = list(labels) if recorder.kept is None else [labels[index] for index in recorder.kept]
+    labels = [label[0] if isinstance(label, list) and len(label) == 1 else label for label in labels]
+    experiments = [clusters for level in scored.predicted.values() for clusters in level]
+    if (
+        len(scored.predicted) != 1
+        or any(isinstance(label, list) for label in labels)
+        or len(recorder.draws) != len(experiments)
+    ):
         return None
-    of_level = [_of_level(labels, level) for level in range(len(scored.predicted))]
-    if len(of_level) > 1 or len(recorder.draws[0]) > len(labels):
-        columns = np.zeros((3, len(labels), len(assigned)), np.int64)
-        for replicate, ((level, clusters), draw) in enumerate(zip(assigned, recorder.draws, strict=True)):
-            indices, codes = of_level[level]
-            texts = indices[draw]
-            columns[0, texts, replicate], columns[1, indices, replicate] = clusters, codes
-            columns[2, :, replicate] = np.bincount(texts, minlength=len(labels))
-        return Items("v-measure", dict(zip(("assigned", "label", "weight"), columns, strict=True)))
-    [(_, codes)] = of_level
-    clusters = np.array([clusters for _, clusters in assigned]).T
-    return Items("v-measure", {"assigned": clusters, "label": np.stack([codes[draw] for draw in recorder.draws], axis=1)})
+    label, draws, assigned = _codes(labels), np.array(recorder.draws).T, np.array(experiments).T
+    if len(draws) <= len(label):
+        return Items("v-measure", {"assigned": assigned, "label": label[draws]})
+    clusters, weight = np.zeros((2, len(label), draws.shape[1]), np.int64)
+    np.put_along_axis(clusters, draws, assigned, axis=0)
+    np.add.at(weight, (draws, np.arange(draws.shape[1])), 1)
+    return Items("v-measure", {"assigned": clusters, "label": np.tile(label[:, None], draws.shape[1]), "weight": weight})
 
 
-def _of_level(labels: Sequence[Sequence[Any]], level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The texts that have a label of one level, and these labels.
-
-    mteb leaves out a text that has none if labels are numbers. Otherwise it labels it "-1".
-    """
-    values = np.array([label[level] if len(label) > level else -1 for label in labels])
-    indices = np.flatnonzero(values != -1) if values.dtype.kind == "i" else np.arange(len(values))
-    return indices, _codes(values[indices])
-
-
-def _codes(labels: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+def _codes(labels: Sequence[Any]) -> NDArray[np.int64]:
     return np.unique(np.array(labels), return_inverse=True)[1]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, ClassVar
 
 from unmask.io.rows import Row
 from unmask.statistics.bootstrap import Items
+from unmask.tasks.columns import ColumnReader, read_columns
 from unmask.tasks.folder import TaskFolder
 from unmask.tasks.mteb.scored import ScoredSubset
 from unmask.tasks.mteb.tables import split_table
-from unmask.tasks.sampling import drawn_halves, first_drawn, sampled
+from unmask.tasks.sampling import drawn_halves, drawn_order, sampled
 
 Data = dict[str, list[Row]]
 """Rows by part: "test" and "train", or "corpus", "queries" and "qrels"."""
@@ -20,51 +23,65 @@ Forms = str | tuple[str, ...]
 """A text; or a document with a title, with its title before the text and without."""
 
 TextsAndPairs = tuple[list[Forms], list[tuple[int, int]]]
-"""The texts of a task, and the places of the texts that it compares with each other."""
+"""The texts of a task, and the indices of the texts that it compares with each other."""
 
 
 class TaskKind(ABC):
-    """A kind of task. Readers, scores, listings and tests all follow from one object of this class.
-
-    name: as in `FOLDER:name`. layout: files and columns of a folder. metric: the main score, for people. example: a row of each file.
-    columns: those that a folder of this kind is recognised by. named: keys of `task.toml` that say what its files call a column.
-    heading: the name in the head of a narrow table. title: the name at the head of a paragraph. note: what a reader of scores has to
-    know. tried: kinds with a smaller number are recognised first. item_part: the part of the data whose rows are the items. of_words:
-    the items are tagged words, not texts.
-    """
+    """A kind of task. Readers, scores, listings and tests all follow from one object of this class."""
 
     name: ClassVar[str]
+    """As in `FOLDER:name`."""
     layout: ClassVar[str]
+    """Files and columns of a folder."""
     metric: ClassVar[str]
+    """The main score, for people."""
     example: ClassVar[dict[str, Row]]
-    columns: ClassVar[frozenset[str]] = frozenset()
+    """A row of each file."""
+    readers: ClassVar[Mapping[str, ColumnReader]] = {}
+    """The columns of the scored file and how they are read. A folder of this kind is recognised by them."""
     named: ClassVar[frozenset[str]] = frozenset()
+    """Those that `task.toml` may rename."""
+    gold: ClassVar[str] = ""
+    """The column whose values must not all be equal."""
     heading: ClassVar[str] = ""
+    """The name in the head of a narrow table."""
     title: ClassVar[str] = ""
+    """The name at the head of a paragraph."""
     note: ClassVar[str] = ""
-    tried: ClassVar[int] = 1
+    """What a reader of scores has to know."""
+    order: ClassVar[int] = 1
+    """Kinds with a smaller number are recognised first."""
     item_part: ClassVar[str] = "test"
+    """The part of the data whose rows are the items."""
     of_words: ClassVar[bool] = False
+    """Whether the items are tagged words, not texts."""
+
+    def file_columns(self, folder: TaskFolder) -> dict[str, str]:
+        """What the files of a folder call the columns that have another name there."""
+        return {column: getattr(folder.settings, column) for column in self.named}
 
     def recognises(self, folder: TaskFolder) -> bool:
         """Whether the files and columns of a folder match this kind."""
-        return self.columns <= folder.columns
+        names = self.file_columns(folder)
+        return {names.get(column, column) for column in self.readers} <= folder.columns
 
     def near_miss(self, folder: TaskFolder) -> str | None:
         """What a folder lacks that is almost of this kind, as a sentence; None if it is not like this kind."""
         return None
 
-    @abstractmethod
     def read(self, folder: TaskFolder) -> Data:
         """The rows of a folder, checked. Raises UnmaskError with file, line and column."""
+        return {"test": read_columns(folder.main_file, self.readers, self.file_columns(folder))}
 
     def size(self, data: Data) -> int:
         """Number of items: pairs, texts, queries or sentences."""
         return len(data[self.item_part])
 
-    @abstractmethod
     def nothing_to_tell(self, data: Data) -> str | None:
         """Why no score can be computed (all items are identical), or None."""
+        if not self.gold or len({row[self.gold] for row in data.get("train", data["test"])}) > 1:
+            return None
+        return f"all items have one {self.gold}, so there is nothing to tell apart"
 
     def sample(self, data: Data, limit: int, generator: random.Random) -> Data:
         """At most `limit` items (`FOLDER#limit`), drawn at random."""
@@ -73,16 +90,15 @@ class TaskKind(ABC):
     def first_items(self, data: Data, size: int, seed: int) -> Data:
         """The first `size` items in the order that a seed draws, with all classes. A larger size holds the items of a smaller one."""
         rows = data[self.item_part]
-        return {**data, self.item_part: first_drawn(rows, size, seed, [row.get("label") for row in rows])}
+        order = drawn_order(len(rows), seed, [row.get("label") for row in rows])
+        return {**data, self.item_part: [rows[index] for index in order[:size]]}
 
     def halves(self, data: Data, seed: int) -> tuple[Data, Data]:
         """Two halves of the items, as a seed draws them, with half of every class in each."""
         rows = data[self.item_part]
         first, second = drawn_halves(len(rows), seed, [row.get("label") for row in rows])
-        return {**data, self.item_part: [rows[index] for index in first]}, {
-            **data,
-            self.item_part: [rows[index] for index in second],
-        }
+        parts = [{**data, self.item_part: [rows[index] for index in half]} for half in (first, second)]
+        return parts[0], parts[1]
 
     def marks(self, data: Data) -> tuple[str, ...]:
         """What scores depend on in addition to the data; part of the task revision. Empty for most tasks."""
@@ -93,7 +109,7 @@ class TaskKind(ABC):
         return len({row.get("label") for row in data[self.item_part]})
 
     def texts_of(self, row: Row) -> tuple[list[str], list[int]]:
-        """The texts of an item, and the places among them of those that its first text is compared with."""
+        """The texts of an item, and the indices of those that its first text is compared with."""
         return [row["text"]], []
 
     def texts_and_pairs(self, data: Data) -> TextsAndPairs:
@@ -107,25 +123,23 @@ class TaskKind(ABC):
             pairs += [(start, start + offset) for offset in compared]
         return texts, pairs
 
-    def whole_texts(self, part_texts: int, part: Data, full: Data) -> int:
-        """How many texts the whole task embeds, estimated from those that a part of it embeds."""
-        return round(part_texts * self.size(full) / self.size(part))
-
 
 class TextKind(TaskKind):
-    """A kind that mteb scores on vectors of texts.
-
-    mteb_types: mteb's names of this kind, the first one for a local folder. main_score: mteb's name of it for a local
-    folder. searches: queries are compared with a corpus, so mteb counts queries and documents.
-    """
+    """A kind that mteb scores on vectors of texts."""
 
     mteb_types: ClassVar[tuple[str, ...]]
+    """mteb's names of this kind, the first one for a local folder."""
+    mteb_class: ClassVar[str]
+    """The class of a local folder in `mteb.abstasks`."""
     main_score: ClassVar[str]
+    """mteb's name of it for a local folder."""
     searches: ClassVar[bool] = False
+    """Queries are compared with a corpus, so mteb counts queries and documents."""
 
-    @abstractmethod
-    def mteb_class(self) -> type[Any]:
-        """mteb's abstract task of this kind."""
+    def new_task(self, attributes: dict[str, Any]) -> Any:
+        """An object of mteb's class, with these class attributes."""
+        module, _, name = f"mteb.abstasks.{self.mteb_class}".rpartition(".")
+        return type("LocalMtebTask", (getattr(import_module(module), name),), attributes)()
 
     def mteb_settings(self, data: Data) -> dict[str, Any]:
         """Class attributes of mteb's task, such as the names of columns."""
@@ -141,9 +155,3 @@ class TextKind(TaskKind):
     @abstractmethod
     def items(self, scored: ScoredSubset) -> Items | None:
         """The items behind the main score; None if mteb does not tell what each of them contributes."""
-
-
-def all_alike(data: Data, column: str, part: str = "test") -> str | None:
-    """Error text if a column has the same value in all rows, else None."""
-    is_constant = len({row[column] for row in data[part]}) < 2
-    return f"all items have one {column}, so there is nothing to tell apart" if is_constant else None

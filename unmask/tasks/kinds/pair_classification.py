@@ -9,9 +9,8 @@ import numpy as np
 from unmask.io.rows import Row
 from unmask.statistics.bootstrap import Items, score
 from unmask.tasks import columns
-from unmask.tasks.columns import read_columns
-from unmask.tasks.folder import TaskFolder
-from unmask.tasks.kinds.kind import Data, TextKind, all_alike
+from unmask.tasks.columns import ColumnReader
+from unmask.tasks.kinds.kind import Data, TextKind
 from unmask.tasks.mteb.scored import ScoredSubset
 from unmask.tasks.mteb.tables import split_table
 
@@ -35,33 +34,20 @@ class PairClassification(TextKind):
     example: ClassVar[dict[str, Row]] = {
         "test.jsonl": {"sentence1": "How do I reset my password?", "sentence2": "I forgot my password.", "label": 1}
     }
-    columns = frozenset({"sentence1", "sentence2"})
+    readers: ClassVar[dict[str, ColumnReader]] = {
+        "sentence1": columns.text,
+        "sentence2": columns.text,
+        "label": columns.zero_or_one,
+    }
+    gold = "label"
     named = frozenset({"label"})
     mteb_types = ("PairClassification",)
+    mteb_class = "AbsTaskPairClassification"
     main_score = "cosine_ap"
-
-    def recognises(self, folder: TaskFolder) -> bool:
-        """Two sentences and a label, whatever the file calls the label."""
-        return super().recognises(folder) and folder.settings.label in folder.columns
-
-    def read(self, folder: TaskFolder) -> Data:
-        """Pairs and their labels."""
-        needed = {"sentence1": columns.text, "sentence2": columns.text, "label": columns.zero_or_one}
-        return {"test": read_columns(folder.main_file, needed, {"label": folder.settings.label})}
-
-    def nothing_to_tell(self, data: Data) -> str | None:
-        """All labels are equal."""
-        return all_alike(data, "label")
 
     def texts_of(self, row: Row) -> tuple[list[str], list[int]]:
         """Both sentences, which are compared."""
         return [row["sentence1"], row["sentence2"]], [1]
-
-    def mteb_class(self) -> type[Any]:
-        """mteb's pair classification."""
-        from mteb.abstasks import AbsTaskPairClassification
-
-        return AbsTaskPairClassification  # type: ignore[no-any-return]
 
     def mteb_settings(self, data: Data) -> dict[str, Any]:
         """The names of the columns."""

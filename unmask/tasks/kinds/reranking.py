@@ -8,7 +8,7 @@ from unmask.io.rows import Row
 from unmask.io.terminal import say
 from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
-from unmask.tasks.columns import read_columns
+from unmask.tasks.columns import ColumnReader
 from unmask.tasks.folder import TaskFolder
 from unmask.tasks.kinds.kind import Data, TextKind
 from unmask.tasks.mteb.ranking import ranked_items
@@ -30,15 +30,15 @@ class Reranking(TextKind):
             "negative": ["Guitars are made of wood.", "A violin has four strings."],
         }
     }
-    columns = frozenset({"query", "positive", "negative"})
+    readers: ClassVar[dict[str, ColumnReader]] = {"query": columns.text, "positive": columns.texts, "negative": columns.texts}
     mteb_types = ("Reranking", "InstructionReranking")
+    mteb_class = "retrieval.AbsTaskRetrieval"
     main_score = "map_at_1000"
     searches = True
 
     def read(self, folder: TaskFolder) -> Data:
         """Queries with at least one good and one bad candidate; any other has the same score under every model."""
-        needed = {"query": columns.text, "positive": columns.texts, "negative": columns.texts}
-        rows = list(read_columns(folder.main_file, needed))
+        rows = super().read(folder)["test"]
         usable = [row for row in rows if row["positive"] and row["negative"]]
         if usable and len(usable) < len(rows):
             say(
@@ -46,18 +46,9 @@ class Reranking(TextKind):
             )
         return {"test": usable}
 
-    def nothing_to_tell(self, data: Data) -> None:
-        """Every query has a good and a bad candidate."""
-
     def texts_of(self, row: Row) -> tuple[list[str], list[int]]:
         """Query and candidates; the query is compared with the good ones."""
         return [row["query"], *row["positive"], *row["negative"]], list(range(1, len(row["positive"]) + 1))
-
-    def mteb_class(self) -> type[Any]:
-        """mteb's retrieval, which ranks the candidates of each query."""
-        from mteb.abstasks.retrieval import AbsTaskRetrieval
-
-        return AbsTaskRetrieval  # type: ignore[no-any-return]
 
     def mteb_data(self, data: Data) -> Any:
         """Candidates as documents, and the candidates of each query."""

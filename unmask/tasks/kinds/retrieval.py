@@ -19,7 +19,7 @@ from unmask.tasks.kinds.kind import Data, Forms, TextKind, TextsAndPairs
 from unmask.tasks.mteb.ranking import ranked_items
 from unmask.tasks.mteb.scored import ScoredSubset
 from unmask.tasks.mteb.tables import search_data
-from unmask.tasks.sampling import DOCUMENTS_PER_QUERY, first_drawn, sampled
+from unmask.tasks.sampling import DOCUMENTS_PER_QUERY, drawn_order, sampled
 
 
 class Retrieval(TextKind):
@@ -34,9 +34,10 @@ class Retrieval(TextKind):
         "queries.jsonl": {"_id": "q1", "text": "How many strings has a guitar?"},
         "qrels_test.tsv": {"query-id": "q1", "corpus-id": "d1", "score": 1},
     }
-    tried = 0  # its files differ from the other kinds: there is no test.jsonl with columns to check
+    order = 0  # its files differ from the other kinds: there is no test.jsonl with columns to check
     item_part = "queries"
     mteb_types = ("Retrieval", "InstructionRetrieval")
+    mteb_class = "retrieval.AbsTaskRetrieval"
     main_score = "ndcg_at_10"
     searches = True
 
@@ -65,9 +66,6 @@ class Retrieval(TextKind):
             )
         return {"corpus": corpus, "queries": [row for row in queries if row["_id"] in answered], "qrels": qrels}
 
-    def nothing_to_tell(self, data: Data) -> None:
-        """Every query has a relevant document."""
-
     def sample(self, data: Data, limit: int, generator: random.Random) -> Data:
         """Queries at random, their relevant documents, and ten others for each query."""
         part = _judged(super().sample(data, limit, generator))
@@ -78,8 +76,9 @@ class Retrieval(TextKind):
 
     def first_items(self, data: Data, size: int, seed: int) -> Data:
         """The first queries, their relevant documents, and the first documents of the order that the seed draws."""
-        documents = first_drawn(data["corpus"], size * DOCUMENTS_PER_QUERY, seed)
-        return _with_documents(_judged(super().first_items(data, size, seed)), {row["_id"] for row in documents})
+        documents = drawn_order(len(data["corpus"]), seed)[: size * DOCUMENTS_PER_QUERY]
+        part = _judged(super().first_items(data, size, seed))
+        return _with_documents(part, {data["corpus"][index]["_id"] for index in documents})
 
     def halves(self, data: Data, seed: int) -> tuple[Data, Data]:
         """Two halves of the queries. Both keep all documents."""
@@ -105,16 +104,6 @@ class Retrieval(TextKind):
                 texts.append((joined, text) if title and text else joined)
         relevant = [row for row in data["qrels"] if row["score"] > 0 and ("corpus", row["corpus-id"]) in index_of]
         return texts, [(index_of["queries", row["query-id"]], index_of["corpus", row["corpus-id"]]) for row in relevant]
-
-    def whole_texts(self, part_texts: int, part: Data, full: Data) -> int:
-        """All queries and documents."""
-        return len(full["queries"]) + len(full["corpus"])
-
-    def mteb_class(self) -> type[Any]:
-        """mteb's retrieval."""
-        from mteb.abstasks.retrieval import AbsTaskRetrieval
-
-        return AbsTaskRetrieval  # type: ignore[no-any-return]
 
     def mteb_settings(self, data: Data) -> dict[str, Any]:
         """A query that is a document, too, does not find itself."""

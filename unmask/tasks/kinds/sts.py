@@ -9,9 +9,8 @@ import numpy as np
 from unmask.io.rows import Row
 from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
-from unmask.tasks.columns import read_columns
-from unmask.tasks.folder import TaskFolder
-from unmask.tasks.kinds.kind import Data, TextKind, all_alike
+from unmask.tasks.columns import ColumnReader
+from unmask.tasks.kinds.kind import Data, TextKind
 from unmask.tasks.mteb.scored import ScoredSubset
 
 
@@ -25,28 +24,15 @@ class Sts(TextKind):
     example: ClassVar[dict[str, Row]] = {
         "test.jsonl": {"sentence1": "A man plays a guitar.", "sentence2": "Someone makes music.", "score": 3.8}
     }
-    columns = frozenset({"sentence1", "sentence2", "score"})
+    readers: ClassVar[dict[str, ColumnReader]] = {"sentence1": columns.text, "sentence2": columns.text, "score": columns.number}
+    gold = "score"
     mteb_types = ("STS",)
+    mteb_class = "AbsTaskSTS"
     main_score = "cosine_spearman"
-
-    def read(self, folder: TaskFolder) -> Data:
-        """Pairs and their scores."""
-        needed = {"sentence1": columns.text, "sentence2": columns.text, "score": columns.number}
-        return {"test": read_columns(folder.main_file, needed)}
-
-    def nothing_to_tell(self, data: Data) -> str | None:
-        """All scores are equal."""
-        return all_alike(data, "score")
 
     def texts_of(self, row: Row) -> tuple[list[str], list[int]]:
         """Both sentences, which are compared."""
         return [row["sentence1"], row["sentence2"]], [1]
-
-    def mteb_class(self) -> type[Any]:
-        """mteb's STS."""
-        from mteb.abstasks import AbsTaskSTS
-
-        return AbsTaskSTS  # type: ignore[no-any-return]
 
     def mteb_settings(self, data: Data) -> dict[str, Any]:
         """The range of the scores."""

@@ -9,7 +9,7 @@ import numpy as np
 from unmask.io.rows import Row
 from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
-from unmask.tasks.columns import read_columns
+from unmask.tasks.columns import ColumnReader
 from unmask.tasks.folder import TaskFolder
 from unmask.tasks.kinds.kind import Data, TextKind
 from unmask.tasks.mteb.scored import ScoredSubset
@@ -33,18 +33,18 @@ class Summarization(TextKind):
             ],
         }
     }
-    columns = frozenset({"source", "references", "systems"})
+    readers: ClassVar[dict[str, ColumnReader]] = {
+        "source": columns.text,
+        "references": columns.some(columns.texts),
+        "summaries": columns.some(columns.summaries),
+    }
     mteb_types = ("Summarization",)
+    mteb_class = "text.summarization.AbsTaskSummarization"
     main_score = "cosine_spearman"
 
-    def read(self, folder: TaskFolder) -> Data:
-        """Texts, references, and machine summaries with the mean of their human scores."""
-        needed = {
-            "source": columns.text,
-            "references": columns.some(columns.texts),
-            "summaries": columns.some(columns.summaries),
-        }
-        return {"test": read_columns(folder.main_file, needed, {"summaries": "systems"})}
+    def file_columns(self, folder: TaskFolder) -> dict[str, str]:
+        """Files call machine summaries systems."""
+        return {"summaries": "systems"}
 
     def nothing_to_tell(self, data: Data) -> str | None:
         """All summaries of each text have one score."""
@@ -54,12 +54,6 @@ class Summarization(TextKind):
     def texts_of(self, row: Row) -> tuple[list[str], list[int]]:
         """Text, references and summaries."""
         return [row["source"], *row["references"], *(summary for summary, _ in row["summaries"])], []
-
-    def mteb_class(self) -> type[Any]:
-        """mteb's summarization."""
-        from mteb.abstasks.text.summarization import AbsTaskSummarization
-
-        return AbsTaskSummarization  # type: ignore[no-any-return]
 
     def mteb_settings(self, data: Data) -> dict[str, Any]:
         """The range of the human scores."""

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row
+from unmask.tasks import columns
+from unmask.tasks.columns import ColumnReader
 from unmask.tasks.folder import TaskFolder
 from unmask.tasks.kinds.kind import Data, TaskKind
 from unmask.tasks.sampling import sampled
@@ -26,7 +28,7 @@ class WordLevel(TaskKind):
         "train.jsonl": {"tokens": ["A", "dog", "barks"], "tags": ["DET", "NOUN", "VERB"]},
         "test.jsonl": {"tokens": ["A", "cat", "sleeps"], "tags": ["DET", "NOUN", "VERB"]},
     }
-    columns = frozenset({"tokens", "tags"})
+    readers: ClassVar[dict[str, ColumnReader]] = {"tokens": columns.texts, "tags": columns.texts}
     of_words = True
 
     def read(self, folder: TaskFolder) -> Data:

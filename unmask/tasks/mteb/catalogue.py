@@ -6,7 +6,6 @@ import hashlib
 import logging
 import re
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,16 +13,14 @@ from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.tasks.kinds import TEXT_KINDS
-from unmask.tasks.mteb.building import TYPES
 from unmask.tasks.task import MtebTask
 
+TYPES = {mteb_type: name for name, kind in TEXT_KINDS.items() for mteb_type in kind.mteb_types}
+"""Our kinds by mteb's types of task."""
 _REFUSED = {
     "BitextMining": "it matches sentences of two languages",
     "Regression": "it predicts a number from a vector",
 }
-_COUNTED = {"items": "num_samples"}
-_BOTH = {"queries and documents": "num_samples"}  # of older statistics
-_SEARCHED = {"queries": "num_queries", "documents": "num_documents"}
 
 
 def short(name: str) -> str:
@@ -77,10 +74,9 @@ def of_benchmark(name: str) -> tuple[list[MtebTask], dict[str, str]]:
 
 
 def described_benchmark(name: str) -> str:
-    """Where a benchmark comes from: its reference, or the words that mteb has for it."""
+    """Where a benchmark comes from."""
     (benchmark,) = (candidate for candidate in _benchmarks() if candidate.name == name)
-    title = re.search(r"^\s*title\s*=\s*\{(.+?)\},?\s*$", benchmark.citation or "", re.MULTILINE | re.DOTALL)
-    return " ".join(re.sub(r"[{}\\]", "", title[1]).split()) if title else str(benchmark.reference or "mteb")
+    return str(benchmark.reference or "mteb")
 
 
 def english(name: str) -> Any:
@@ -92,30 +88,6 @@ def english(name: str) -> Any:
             return mteb.get_task(name, languages=["eng"], exclusive_language_filter=True)
         except ValueError:
             return mteb.get_task(name)
-
-
-def size(task: MtebTask) -> int | dict[str, int] | None:
-    """Number of items, or of queries and documents where it searches, by mteb's descriptive statistics.
-
-    None where mteb has no statistics of the task, or none of its subset.
-    """
-    import mteb
-
-    with quiet():
-        loaded = mteb.get_task(task.name)
-    total: Counter[str] = Counter()
-    for part in loaded.metadata.tasks if loaded.is_aggregate else [loaded]:
-        statistics = part.metadata.descriptive_stats or {}
-        for split in task.splits:
-            of_split = statistics.get(split) or {}
-            nested = of_split.get("hf_subset_descriptive_stats")
-            for counted in [nested.get(subset) for subset in task.subsets] if nested else [of_split]:
-                if not counted:
-                    return None
-                searches = TEXT_KINDS[task.kind].searches
-                counts = _COUNTED if not searches else _SEARCHED if "num_queries" in counted else _BOTH
-                total += Counter({unit: int(counted[key]) for unit, key in counts.items()})
-    return total["items"] if set(total) == {"items"} else dict(total)
 
 
 def _is_text(task: Any) -> bool:

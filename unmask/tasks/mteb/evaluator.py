@@ -9,7 +9,6 @@ import copy
 import errno
 import json
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,18 +22,17 @@ from unmask.errors import UnmaskError, cause_of
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import TEXT_KINDS
 from unmask.tasks.kinds.kind import TextKind
-from unmask.tasks.mteb.building import build
 from unmask.tasks.mteb.catalogue import english, quiet
-from unmask.tasks.mteb.cutting import cut, items_of_parts, texts_of_parts
-from unmask.tasks.mteb.protocol import is_document, model_meta, texts_of
+from unmask.tasks.mteb.protocol import instruction_of, is_document, model_meta, texts_of
 from unmask.tasks.mteb.ranking import without_abstention
 from unmask.tasks.mteb.scored import RecordingRandom, ScoredSubset, checked, joined
+from unmask.tasks.mteb.tables import SPLIT
 from unmask.tasks.task import LocalTask, MtebTask
 
 Encode = Callable[[Sequence[str], "str | None"], NDArray[np.float32]]
 Similarity = Callable[[Any, Any], Any]
 """(query vectors, document vectors) -> pairwise similarity matrix."""
-Seen = Callable[[NDArray[np.float32]], object]
+Observer = Callable[[NDArray[np.float32]], object]
 """Called with each batch of vectors when it is computed."""
 _BATCH = 64  # texts of a batch of a sentence-transformers model
 # secondary scores worth keeping; AMI is chance-corrected where V-measure is not
@@ -55,49 +53,32 @@ class Outcome:
     items: Items | None
 
 
-class MtebModel(ABC):
-    """A model as mteb's evaluators expect it. Vectors that are not finite are refused."""
+class MtebModel:
+    """A function from texts to vectors, as mteb's evaluators expect a model. Vectors that are not finite are refused."""
 
-    def __init__(self, name: str, instruction: str | None) -> None:
-        """instruction: the task's instruction. None takes the one of its kind."""
-        self.instruction, self.failed = instruction, False
+    def __init__(self, name: str, encode: Encode, instruction: str | None, similarity: Similarity | None = None) -> None:
+        """encode: takes texts and an instruction (None for documents). instruction: None takes the one of the task's kind.
+
+        similarity: of all pairs of vectors, if it is not the cosine.
+        """
+        self._encode, self.instruction, self._similarity = encode, instruction, similarity
+        self.failed = False
+        """Whether an error came from the model, and not from mteb."""
         # what the model is called goes into our own results; here it only has to satisfy mteb
         self.mteb_model_meta = model_meta(name)
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **options: Any) -> NDArray[np.float32]:
         """Vectors of the texts in mteb's batches."""
-        texts = texts_of(inputs)
         self.failed = True
-        vectors = self.vectors(texts, inputs, prompt_type, options)
+        vectors = self.vectors(inputs, prompt_type, options)
         if not np.isfinite(vectors).all():
             raise UnmaskError("Some vectors hold nan or infinite numbers, so they have no score; try dtype float32.")
         self.failed = False
         return vectors
 
-    @abstractmethod
-    def vectors(self, texts: Sequence[str], inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Vectors of texts. inputs, prompt_type, options: what mteb gives: the batches of these texts, and what they are for."""
-
-    @abstractmethod
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """The similarity of all pairs."""
-
-    @abstractmethod
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """The similarity of the vectors side by side."""
-
-
-class FunctionModel(MtebModel):
-    """A function from texts to vectors. They are compared by their cosine, unless another similarity is given."""
-
-    def __init__(self, name: str, encode: Encode, instruction: str | None, similarity: Similarity | None = None) -> None:
-        """encode takes texts and an instruction (None for documents)."""
-        super().__init__(name, instruction)
-        self._encode, self._similarity = encode, similarity
-
-    def vectors(self, texts: Sequence[str], inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
+    def vectors(self, inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
         """What the function returns."""
-        return self._encode(texts, None if is_document(prompt_type) else self.instruction)
+        return self._encode(texts_of(inputs), None if is_document(prompt_type) else self.instruction)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The similarity of all pairs."""
@@ -115,25 +96,21 @@ class FunctionModel(MtebModel):
 class WrappedModel(MtebModel):
     """A sentence-transformers model in mteb's own wrapper, which applies the prompts and the similarity of the model."""
 
-    def __init__(self, name: str, model: Any, observer: Seen) -> None:
-        """seen is called with all vectors."""
+    def __init__(self, name: str, model: Any, observer: Observer) -> None:
+        """observer: is called with all vectors."""
         from mteb.models import SentenceTransformerEncoderWrapper
 
-        super().__init__(name, None)
         with quiet():
             self._wrapper = SentenceTransformerEncoderWrapper(model)
-        self._seen = observer
+        super().__init__(name, model.encode, None, self._wrapper.similarity)
+        self._observer = observer
 
-    def vectors(self, texts: Sequence[str], inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
+    def vectors(self, inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
         """What the wrapper returns, in batches that fit into memory."""
         smaller = {**options, "batch_size": _BATCH}
         vectors = np.asarray(self._wrapper.encode(inputs, prompt_type=prompt_type, **smaller), np.float32)
-        self._seen(vectors)
+        self._observer(vectors)
         return vectors
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """The model's own pairwise similarity matrix."""
-        return self._wrapper.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The model's own similarity of the vectors side by side."""
@@ -146,10 +123,10 @@ def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode, similarity: 
     similarity: of vectors that are not compared by their cosine; only retrieval and reranking take one. Raises UnmaskError for a
     word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
     """
-    return _evaluated(task, lambda instruction: FunctionModel(name, encode, instruction, similarity))
+    return _evaluated(task, lambda instruction: MtebModel(name, encode, instruction, similarity))
 
 
-def evaluate_wrapped(task: LocalTask | MtebTask, name: str, model: Any, observer: Seen) -> Outcome:
+def evaluate_wrapped(task: LocalTask | MtebTask, name: str, model: Any, observer: Observer) -> Outcome:
     """Score a sentence-transformers model with its own prompts and similarity, as mteb.evaluate does. Raises UnmaskError as `evaluate`.
 
     observer: is called with all vectors.
@@ -170,6 +147,26 @@ def _evaluated(task: LocalTask | MtebTask, model_of: Callable[[str | None], Mteb
     return _mean([_of_mteb(part, task, kind, model_of(None)) for part in _loaded(task)])
 
 
+def build(task: LocalTask) -> Any:
+    """An mteb task over the rows of a local one."""
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    kind = TEXT_KINDS[task.kind]
+    metadata = TaskMetadata(
+        name=task.name.replace("/", "-"),  # mteb makes it a file's name
+        description="a local folder",
+        dataset={"path": f"local/{task.name}", "revision": task.revision},
+        type=kind.mteb_types[0],
+        eval_splits=[SPLIT],
+        eval_langs=["eng-Latn"],
+        main_score=kind.main_score,
+    )
+    built = kind.new_task({"metadata": metadata, **kind.mteb_settings(task.data)})
+    built.dataset = {"default": kind.mteb_data(task.data)}
+    built.data_loaded = True
+    return built
+
+
 def _of_mteb(loaded: Any, task: MtebTask, kind: TextKind, model: MtebModel) -> Outcome:
     try:
         return _outcome(loaded, kind, model)
@@ -187,7 +184,7 @@ def _outcome(loaded: Any, kind: TextKind, model: MtebModel) -> Outcome:
     built.rng_state = RecordingRandom(loaded.rng_state.getstate())
     built.np_rng = copy.deepcopy(loaded.np_rng)
     kind.prepare(built)
-    model.instruction = model.instruction or _instruction(built)
+    model.instruction = model.instruction or instruction_of(built.metadata, built.abstask_prompt)
     with quiet(), without_abstention():
         return _mean([_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets])
 
@@ -243,7 +240,7 @@ def _ami(items: Items, recorder: RecordingRandom) -> float:
 @lru_cache(maxsize=1)  # the designs that share a pass are scored on a task one after the other
 def _loaded(task: MtebTask) -> list[Any]:
     """mteb's task with its data, on the splits and subsets of the task; its parts if it is made of tasks."""
-    loaded = english(task.in_mteb)
+    loaded = english(task.name)
     parts = [english(part.metadata.name) for part in loaded.metadata.tasks] if loaded.is_aggregate else [loaded]
     for part in parts:
         part.filter_eval_splits(list(task.splits) or None)
@@ -257,28 +254,11 @@ def _loaded(task: MtebTask) -> list[Any]:
         except Exception as error:  # whatever the hub's client raises, the reason is that the data are not there
             if _is_full(error):
                 raise
-            reason = f"The data of mteb's '{task.in_mteb}' could not be loaded from the hub: {cause_of(error)}"
+            reason = f"The data of mteb's '{task.name}' could not be loaded from the hub: {cause_of(error)}"
             raise UnmaskError(reason) from error
-    if task.limit is not None:
-        cut(parts, task.limit)
     return parts
-
-
-def count_items(task: MtebTask) -> int | None:
-    """Number of items of an mteb task, which loads its data; None if it cannot be cut to fewer."""
-    return items_of_parts(_loaded(task))
-
-
-def count_texts(task: MtebTask) -> int:
-    """Texts of the splits that a task of mteb is scored on, documents included."""
-    return texts_of_parts(_loaded(task))
 
 
 def _is_full(error: Exception) -> bool:
     """Whether the disk is full: no fault of this task, and the next one would meet it too."""
     return isinstance(error, OSError) and error.errno == errno.ENOSPC
-
-
-def _instruction(task: Any) -> str:
-    prompt = task.metadata.prompt
-    return str((prompt.get("query") if isinstance(prompt, dict) else prompt) or task.abstask_prompt)

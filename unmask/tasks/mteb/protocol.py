@@ -19,12 +19,13 @@ def is_document(prompt_type: Any) -> bool:
     return getattr(prompt_type, "value", None) == "document"
 
 
-def instruction_of(metadata: Any) -> str:
-    """What a task asks, by its metadata; else what every task of its type asks."""
+def instruction_of(metadata: Any, of_kind: str | None = None) -> str:
+    """What a task asks, by its metadata; else what every task of its kind asks (`of_kind`, or as mteb knows the task by its name)."""
     from mteb.abstasks.abstask import get_abstask_prompt
 
     prompt = metadata.prompt
-    return str((prompt.get("query") if isinstance(prompt, dict) else prompt) or get_abstask_prompt(metadata.name))
+    stated = prompt.get("query") if isinstance(prompt, dict) else prompt
+    return str(stated or (get_abstask_prompt(metadata.name) if of_kind is None else of_kind))
 
 
 def model_meta(name: str, revision: str = "local", settings: Mapping[str, Any] | None = None) -> Any:

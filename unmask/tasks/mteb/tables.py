@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from unmask.encoding.words import without_surrogates
 from unmask.io.rows import Row
+from unmask.io.unicode import without_surrogates
 
 SPLIT: Final = "test"
 

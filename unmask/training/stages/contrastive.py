@@ -1,29 +1,139 @@
-"""Contrastive learning: vectors of related texts come together, others are pushed apart."""
+"""Contrastive learning: vectors of related texts are pulled together, others pushed apart. In SimCSE a text is related to itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
-from unmask.training.data import DataSet, DataSource
+from unmask.training.collate import PairCollator
+from unmask.training.data import DataSet, DataSource, Example
+from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.labels import read_related
-from unmask.training.stages.pooling import PoolingOptions, PoolingStage, prepare_chunks
-from unmask.training.stages.stage import Prepared, TrainableModel
+from unmask.training.schedule import ScheduledExample, contrastive_schedule, require_full_batch
+from unmask.training.stages.stage import Options, Prepared, StageOptions, TrainableModel, TrainingStage
+
+if TYPE_CHECKING:
+    from unmask.training.losses import ChunkedLoss
+
+
+_FEWEST = 3  # texts of a batch: with two, each is the other's only neighbour, whatever its vector
+
+
+class PoolingOptions(StageOptions):
+    """Options of stages on vectors of texts."""
+
+    temperature: float = Field(default=0.05, gt=0)
+    """Divides the cosines."""
+    cache_tokens: int = Field(default=2048, ge=1)
+    """A step with more tokens than this is computed in parts of this size by GradCache, which bounds memory whatever the batch."""
+    similar: int = Field(default=1, ge=1)
+    """A batch is made of groups of this many examples whose first texts share rare words, and which are harder to tell apart than
+    examples at random (1: at random). Source: topic-aware sampling (TAS-B, arXiv 2104.06967), which groups by vectors of a model; here
+    TF-IDF is enough."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> PoolingOptions:
+        if self.accumulate > 1:
+            raise ValueError(
+                "a batch in parts compares fewer texts: leave accumulate out, cache_tokens already limits the memory"
+            )
+        if self.batch % self.similar:
+            raise ValueError(f"a batch of {self.batch} is not made of whole groups of {self.similar} (similar)")
+        return self
+
+
+class PoolingStage(TrainingStage[Options]):
+    """A stage that trains vectors of texts, and the head of a design that has one. Every batch comes from one data set."""
+
+    pools = True
+    views: ClassVar[int] = 1
+    """Texts that a batch holds for each text of an example."""
+
+    def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
+        """Raise UnmaskError for a data set that cannot fill a batch, or whose batches are so small that the loss is always 0."""
+        for data in sets:
+            require_full_batch(data, options.batch)
+            texts = options.batch * len(data.examples[0].texts) * self.views
+            if texts < _FEWEST:
+                raise UnmaskError(
+                    f"A batch of {options.batch} from data set '{data.name}' holds {texts} texts, and to tell near texts from others takes "
+                    f"{_FEWEST}: raise {self.name}.batch, or use data with negatives."
+                )
+
+
+def prepare_pooling(
+    options: PoolingOptions,
+    model: TrainableModel,
+    sets: Sequence[DataSet],
+    seed: int,
+    *,
+    loss: Callable[[nn.Module], ChunkedLoss],
+    labels: Callable[[dict[str, Any]], Any],
+    teacher: Callable[[list[str]], Tensor] | None = None,
+    views: bool = False,
+) -> Prepared:
+    """A stage whose batches each come from one data set.
+
+    loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, views: of PairCollator.
+    Raises UnmaskError for data that cannot fill a batch.
+    """
+    from unmask.sentence_transformers_module import UnmaskModule
+
+    embedder = model.embedder
+    longest = embedder.backbone.within_positions(options.max_length)
+    prompt = embedder.design.require_one_prompt("Training")
+    tokenizer = PromptTokenizer(embedder.tokenizer, prompt, longest, embedder.backbone.vocabulary)
+    module = UnmaskModule(embedder)
+    loss_of_module = loss(module)
+
+    def objective(_: nn.Module, inputs: dict[str, Any], __: Any) -> Tensor:
+        return loss_of_module(inputs["chunks"], labels(inputs))  # type: ignore[no-any-return]
+
+    rows = contrastive_schedule(sets, options.steps, options.batch, seed, options.similar)
+    collate = PairCollator(tokenizer, options.cache_tokens, views=views)
+    for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
+        collate([ScheduledExample(data, data.examples[0])])
+    return Prepared(module, rows, replace(collate, teacher=teacher), objective)
 
 
 class ContrastiveOptions(PoolingOptions):
-    """InfoNCE on cosines, with in-batch negatives and negatives from the data (LLM2Vec, section 4).
-
-    false_negative_margin: leave out a negative whose cosine exceeds the positive's by more than this (None: keep all).
-    matryoshka: the loss is averaged over these dimensions and the whole.
-    """
+    """InfoNCE on cosines, with in-batch negatives and negatives from the data (LLM2Vec, section 4)."""
 
     false_negative_margin: float | None = None
+    """Leave out a negative whose cosine exceeds the positive's by more than this (None: keep all)."""
     matryoshka: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """The loss is averaged over these leading dimensions and all dimensions."""
+
+
+def _prepare_pairs(
+    options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int, views: bool = False
+) -> Prepared:
+    from unmask.training.losses import RankingLoss
+
+    if max(options.matryoshka, default=0) > model.embedder.dim:
+        raise UnmaskError(f"matryoshka asks for {max(options.matryoshka)} dimensions, and a vector has {model.embedder.dim}.")
+    return prepare_pooling(
+        options,
+        model,
+        sets,
+        seed,
+        loss=lambda module: RankingLoss(
+            module, options.temperature, options.cache_tokens, options.false_negative_margin, options.matryoshka
+        ),
+        labels=lambda batch: (batch["order"], batch.get("candidate_ids"), batch.get("positive_ids")),
+        views=views,
+    )
 
 
 class Contrastive(PoolingStage[ContrastiveOptions]):
@@ -31,48 +141,77 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
 
     name = "contrastive"
     options = ContrastiveOptions
-    too_easy = (
-        "Mine hard negatives with `unmask mine`, raise contrastive.batch, or put similar examples into one batch with "
-        "contrastive.similar = 8. Or train fewer steps."
-    )
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """Pairs, triples, or texts with labels."""
         return read_related(name, source, root, seed)
 
-    def require_learnable(self, options: ContrastiveOptions, sets: Sequence[DataSet]) -> None:
-        """Raise UnmaskError for a batch that cannot be filled, and for one pair without negatives: its positive has no other text."""
-        super().require_learnable(options, sets)
-        for data in sets:
-            if options.batch == 1 and len(data.examples[0].texts) == 2:
-                raise UnmaskError(
-                    f"A batch of 1 from data set '{data.name}' holds no negative, so its loss is always 0: raise contrastive.batch, or use "
-                    "data with negatives."
-                )
-
     def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
         """Batches that each come from one data set."""
-        return prepare_pairs(options, model, sets, seed)
+        return _prepare_pairs(options, model, sets, seed)
 
 
-def prepare_pairs(options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
-    """The loss of pairs, their schedule and their collator. Raises UnmaskError for data that cannot fill a batch.
+class SimcseOptions(ContrastiveOptions):
+    """Unsupervised SimCSE: a sentence and itself under another dropout are the positive pair (LLM2Vec, section 3)."""
 
-    It also does so for more dimensions than a vector has.
+    dropout: float = Field(default=0.1, gt=0, lt=1)
+    where: Literal["layer", "attention"] = "layer"
+    """On the "attention" probabilities as in the paper, or on what each "layer" adds to the residual stream."""
+    repeat: float = Field(default=0.0, ge=0, lt=1)
+    """Up to this share of the words of one view, and up to two in a short text, are repeated, so that length does not betray the pair
+    (0: none; ESimCSE, arXiv 2109.04380, section 3.1, uses 0.32)."""
+
+
+class Simcse(PoolingStage[SimcseOptions]):
+    """Sentences as pairs of two views."""
+
+    name = "simcse"
+    options = SimcseOptions
+    views = 2
+
+    def prepare(self, options: SimcseOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+        """Two views of each sentence, with dropout around training. Training raises UnmaskError if dropout does not act."""
+        pairs = _prepare_pairs(options, model, sets, seed, views=True)
+        rows = two_views(pairs.rows, options.repeat, seed)
+        backbone = model.embedder.backbone
+
+        @contextmanager
+        def dropping() -> Iterator[None]:
+            with DROPOUTS[options.where](backbone.model, backbone.layers, options.dropout) as acted:
+                pairs.module.train()
+                chunk = pairs.collate(rows[:2])["chunks"][0]
+                with torch.no_grad(), torch.random.fork_rng():
+                    require_two_views(lambda: pairs.module(dict(chunk))["sentence_embedding"], acted)
+                yield
+
+        return replace(pairs, rows=rows, around=dropping)
+
+
+def two_views(rows: Sequence[ScheduledExample], repeat: float, seed: int) -> list[ScheduledExample]:
+    """Each sentence of a schedule as a pair: itself, and itself with some words repeated (`with_repeated_words`).
+
+    The choice of words depends only on the seed and the position in the schedule, so a resumed run sees what an unbroken one sees.
     """
-    from unmask.training.collate import PairCollator
-    from unmask.training.losses import RankingLoss, require_dimensions
+    return [
+        replace(
+            row,
+            example=Example(row.example.row, (text, with_repeated_words(text, repeat, random.Random(f"{seed}:{position}")))),
+        )
+        for position, row in enumerate(rows)
+        for text in row.example.texts
+    ]
 
-    require_dimensions(options.matryoshka, model.embedder.dim)
 
-    return prepare_chunks(
-        options,
-        model,
-        sets,
-        seed,
-        lambda module, agree: RankingLoss(
-            module, options.temperature, options.cache_tokens, options.false_negative_margin, options.matryoshka, agree
-        ),
-        lambda tokenizer: PairCollator(tokenizer, options.cache_tokens),
-        ("order", "candidate_ids", "positive_ids"),
-    )
+def with_repeated_words(text: str, share: float, generator: random.Random) -> str:
+    """A text in which n of its N words are repeated, n uniform from 0 to max(2, share N); share 0 changes nothing.
+
+    A text of one word, as in a language without spaces, repeats characters. Source: ESimCSE (arXiv 2109.04380), section 3.1, which
+    repeats the tokens of a subword vocabulary.
+    """
+    if not share:
+        return text
+    words = re.findall(r"\s*\S+", text)
+    space, units = (" ", words) if len(words) > 1 else ("", list(text))
+    count = min(len(units), generator.randint(0, max(2, int(share * len(units)))))
+    repeated = set(generator.sample(range(len(units)), count))
+    return "".join(unit + space + unit.lstrip() if index in repeated else unit for index, unit in enumerate(units))

@@ -1,23 +1,37 @@
-"""Distillation: a decoder learns which texts are near each other from another embedder, its teacher."""
+"""Distillation: a decoder learns which texts are near each other from another embedder, its teacher.
+
+The teacher is a sentence-transformers model, or a decoder under a design.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 
+import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from unmask.designs.design import Design
+from unmask.embedder import Embedder
+from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError
+from unmask.io.unicode import without_surrogates
+from unmask.models.source import is_trusted
 from unmask.training.data import DataSet, DataSource, read_any
-from unmask.training.stages.pooling import PoolingOptions, PoolingStage, prepare_chunks
+from unmask.training.stages.contrastive import PoolingOptions, PoolingStage, prepare_pooling
 from unmask.training.stages.stage import Prepared, TeacherName, TrainableModel
 
 SELF = "self"
-_FEWEST = 3  # with two texts each is the other's only neighbour, whatever its vector
+FIT_TEXTS = 1000
+"""Texts of the training data that a teacher's design is fitted on."""
+
+Teacher = Callable[[list[str]], Tensor]
+"""From texts to their vectors, float32 of shape (text, dim)."""
 
 
 class DistillOptions(PoolingOptions):
@@ -76,56 +90,83 @@ class Distill(PoolingStage[DistillOptions]):
         """Pairs or triples, or single texts where there is a text column."""
         return read_any(name, source, root, seed)
 
-    def require_learnable(self, options: DistillOptions, sets: Sequence[DataSet]) -> None:
-        """Raise UnmaskError for a batch that cannot be filled, or has too few texts to say which of them are near each other."""
-        super().require_learnable(options, sets)
-        for data in sets:
-            texts = options.batch * len(data.examples[0].texts)
-            if texts < _FEWEST:
-                raise UnmaskError(
-                    f"A batch of {options.batch} from data set '{data.name}' holds {texts} texts, and to say which texts are near each "
-                    f"other takes {_FEWEST}: raise distill.batch."
-                )
-
     def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
         """Batches that each come from one data set, with the vectors of the teacher, which are computed batch by batch.
 
         The teacher is loaded when training begins, so a stage that is done does not need it. Loading it may raise UnmaskError.
         """
-        from unmask.training.collate import PairCollator, TeacherCollator
         from unmask.training.losses import NeighbourLoss
-        from unmask.training.teacher import Teacher, load_decoder_teacher, load_sentence_transformer
 
         embedder = model.embedder
+        device, dtype = embedder.backbone.device, embedder.source.dtype
         if options.teacher_design and options.teacher == embedder.source.model:
             embedder.backbone.check(Design.parse(options.teacher_design))
 
         @cache
         def teacher() -> Teacher:
-            if not options.teacher_design:
-                return load_sentence_transformer(options.teacher, embedder.backbone.device)
-            return load_decoder_teacher(
-                options.teacher,
-                options.teacher_design,
-                sets,
-                seed,
-                dtype=embedder.source.dtype,
-                device=embedder.backbone.device,
-                max_length=options.max_length,
-            )
+            if options.teacher_design:
+                return load_decoder_teacher(options, sets, seed, dtype=dtype, device=device)
+            return load_sentence_transformer(options.teacher, device)
 
         @contextmanager
-        def taught() -> Iterator[None]:
+        def with_teacher() -> Iterator[None]:
             teacher()  # before the first step, whose random numbers loading must not use up
             yield
 
-        pairs = prepare_chunks(
+        prepared = prepare_pooling(
             options,
             model,
             sets,
             seed,
-            lambda module, agree: NeighbourLoss(module, options.temperature, options.cache_tokens, agree),
-            lambda tokenizer: PairCollator(tokenizer, options.cache_tokens),
-            ("teacher",),
+            loss=lambda module: NeighbourLoss(module, options.temperature, options.cache_tokens),
+            labels=lambda batch: batch["teacher"],
+            teacher=lambda texts: teacher()(texts),
         )
-        return replace(pairs, collate=TeacherCollator(pairs.collate, lambda texts: teacher()(texts)), around=taught)
+        return replace(prepared, around=with_teacher)
+
+
+def load_decoder_teacher(
+    options: DistillOptions, sets: Sequence[DataSet], seed: int, *, dtype: str, device: torch.device
+) -> Teacher:
+    """A decoder as a teacher. A design that needs a fit is fitted on texts of the training data, sampled by the seed.
+
+    Raises UnmaskError if the model cannot be loaded, or cannot serve the design.
+    """
+    assert options.teacher_design is not None
+    try:
+        embedder = Embedder.from_pretrained(
+            options.teacher,
+            Design.parse(options.teacher_design),
+            dtype=dtype,
+            device=str(device),
+            max_length=max(MAX_LENGTH, options.max_length),  # the longer prompts of a teacher need more room
+            trust_remote_code=is_trusted(options.teacher),
+        )
+    except UnmaskError as error:
+        raise UnmaskError(
+            f"The teacher '{options.teacher}' cannot be read under the teacher_design '{options.teacher_design}'. If it is a "
+            f'sentence-transformers model, set teacher_design = "". The reason: {error}'
+        ) from error
+    if embedder.design.needs_fit:
+        texts = list(dict.fromkeys(text for data in sets for example in data.examples for text in example.texts))
+        embedder.fit(Random(seed).sample(texts, min(FIT_TEXTS, len(texts))))
+    fits = {embedder.design: embedder.fitted}
+
+    def vectors(texts: list[str]) -> Tensor:  # without the bars and warnings of `encode`, for each batch
+        return torch.as_tensor(embedder.encoder.encode(texts, fits, share_text=False)[embedder.design]).to(device)
+
+    return vectors
+
+
+def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
+    """A sentence-transformers model as a teacher. Raises UnmaskError if it cannot be loaded."""
+    from unmask.evaluation.reference_rows import load_reference
+
+    model = load_reference(name, device)  # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
+
+    def vectors(texts: list[str]) -> Tensor:
+        readable = [without_surrogates(text) for text in texts]
+        encoded: Tensor = model.encode(readable, convert_to_tensor=True, show_progress_bar=False)
+        return encoded.float().clone()  # what inference mode returns cannot take part in a backward pass
+
+    return vectors

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TopPLogitsWarper
 
 from tests.moe.mixture.models import language_model, saved_experts
 from unmask.moe.experts.lessons import generation
@@ -77,3 +78,26 @@ def test_samples_depend_on_the_seed_alone(tokenizer: Any) -> None:
     before = torch.random.get_rng_state()
     writer.write(PREFIX, ROWS, sampling, "\n\nTask", 5)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.9])
+def test_tokens_are_drawn_from_the_nucleus_as_often_as_transformers_says(top_p: float) -> None:
+    torch.manual_seed(0)
+    scores, draws = torch.randn(12) * 3, 20_000
+    before = torch.zeros(draws, 1, dtype=torch.long)
+    expected = TopPLogitsWarper(top_p)(before, scores.unsqueeze(0) / 0.5).softmax(dim=-1).squeeze(0)
+    left = generation.NucleusSampling(0.5, top_p)(before, scores.expand(draws, -1))
+    assert (left.isfinite().sum(dim=1) == 1).all()
+    shares = torch.bincount(left.argmax(dim=1), minlength=12) / draws
+    assert (shares[expected == 0] == 0).all() and torch.allclose(shares, expected, atol=4 * 0.5 / draws**0.5)
+
+
+@pytest.mark.parametrize("spread", [0.1, 5.0])
+def test_it_does_not_matter_how_many_tokens_are_sorted_first(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    scores, samples = torch.randn(64, 500) * spread, []
+    for size in (2048, 5):
+        monkeypatch.setattr(generation, "_SORTED", size)
+        torch.manual_seed(1)
+        samples.append(generation.NucleusSampling(1.0, 0.9)(torch.zeros(64, 1, dtype=torch.long), scores).argmax(dim=1))
+    assert torch.equal(*samples) and len(samples[0].unique()) > 5

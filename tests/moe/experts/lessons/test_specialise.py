@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.moe.experts.conftest import SUMS
+from unmask.errors import UnmaskError
 from unmask.moe.experts.lessons.domain import (
     Domain,
     load_domain,
@@ -17,7 +19,7 @@ from unmask.moe.experts.lessons.domain import (
 )
 from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
 from unmask.moe.experts.lessons.lessons import Lesson, Novelty
-from unmask.moe.experts.lessons.specialise import SpecialisePlan, specialise
+from unmask.moe.experts.lessons.specialise import SpecialisePlan, Yield, specialise
 
 NONE = Novelty([])
 
@@ -71,18 +73,16 @@ def test_responses_are_dropped_for_a_reason(domain: str, text: str, why: str | N
 class Scripted(Writer):
     """Writes by the seed, as a model would, and counts its batches."""
 
-    def __init__(self, stop_after: int = 10**9) -> None:
-        self.batches, self.stop_after = 0, stop_after
+    def __init__(self, stop_after: int = 10**9, width: int = 1) -> None:
+        self.batches, self.stop_after, self.width = 0, stop_after, width
 
     def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:
         if self.batches == self.stop_after:
             raise KeyboardInterrupt
         self.batches += 1
         if sampling.temperature:
-            return [
-                Text(f" Compute the number {seed + 7 * place} and tell how it is made.", place != 1)
-                for place in range(len(rows))
-            ]
+            texts = (f" Compute the number {seed + 7 * index} and tell how it is made." for index in range(len(rows)))
+            return [Text(text, index != 1) for index, text in enumerate(texts)]
         return [Text(f" {row.count('7')} and more", True) for row in rows]
 
 
@@ -90,38 +90,56 @@ FREE = Domain(name="free", ask="Write.", requirements=("One.",), role="A teacher
 PLAN = SpecialisePlan(number=10, batch=4, patience=20)
 
 
-def lessons(folder: Path, writer: Writer, plan: SpecialisePlan = PLAN) -> Any:
-    return specialise(writer, "pico", FREE, SUMS, folder, plan)
+def lessons(folder: Path, writer: Writer, plan: SpecialisePlan = PLAN) -> Yield:
+    return specialise(lambda: writer, FREE, SUMS, folder, plan, model="pico")
 
 
-def test_a_run_that_was_stopped_anywhere_goes_on_to_the_same_lessons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.experts.lessons.domain as filters
+@pytest.fixture(autouse=True)
+def _similar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.moe.experts.lessons.domain.SIMILAR", 0.99)
 
-    monkeypatch.setattr(filters, "SIMILAR", 0.99)
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+def test_a_run_that_was_stopped_anywhere_continues_to_the_same_lessons(tmp_path: Path) -> None:
     writer = Scripted()
-    whole = lessons(tmp_path / "whole", writer)
-    assert whole.kept == 10 and whole.dropped["cut off"] >= 3
+    outcome = lessons(tmp_path / "whole", writer)
+    assert outcome.kept == 10 and outcome.dropped["cut off"] >= 3
     for stop in range(writer.batches):
         folder = tmp_path / str(stop)
         with pytest.raises(KeyboardInterrupt):
             lessons(folder, Scripted(stop))
-        torn = folder / "instructions.jsonl"
-        if stop:
-            torn.write_text(torn.read_text() + '[{"text": "half')
         rest = Scripted()
-        lessons(folder, rest)
+        assert lessons(folder, rest) == outcome
         assert rest.batches == writer.batches - stop, "nothing is written twice"
-        assert (folder / "lessons.jsonl").read_bytes() == (tmp_path / "whole" / "lessons.jsonl").read_bytes()
+        assert files(folder) == files(tmp_path / "whole")
+    with pytest.raises(UnmaskError, match=r"plan\.number was 10 and is 9 now"):
+        lessons(tmp_path / "whole", Scripted(0), replace(PLAN, number=9))
 
 
-def test_batches_that_are_written_at_once_are_kept_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.moe.experts.lessons.domain as filters
-
-    monkeypatch.setattr(filters, "SIMILAR", 0.99)
-
-    class Wide(Scripted):
-        width = 3
-
+def test_batches_that_are_written_at_once_give_the_same_lessons(tmp_path: Path) -> None:
     lessons(tmp_path / "one", Scripted())
-    lessons(tmp_path / "three", Wide())
+    lessons(tmp_path / "three", Scripted(width=3))
     assert (tmp_path / "three" / "lessons.jsonl").read_bytes() == (tmp_path / "one" / "lessons.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "pattern", ["batches/instructions-1/*", "batches/responses-1-*/*", "specialise.json", "lessons.jsonl", "report.json"]
+)
+def test_damaged_files_are_written_again(pattern: str, tmp_path: Path) -> None:
+    lessons(tmp_path / "whole", Scripted())
+    before = files(tmp_path / "whole")
+    [file] = (tmp_path / "whole").glob(pattern)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    sealed = file.name in ("step.json", "specialise.json")
+    with pytest.warns(UserWarning, match="is damaged") if sealed else nullcontext():
+        lessons(tmp_path / "whole", Scripted())
+    assert files(tmp_path / "whole") == before

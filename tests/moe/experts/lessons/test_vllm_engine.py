@@ -10,8 +10,8 @@ import pytest
 
 from unmask.models.bundled import BUNDLED
 from unmask.models.loading import Source, load_language_model
-from unmask.moe.experts.lessons.engines import Engine
 from unmask.moe.experts.lessons.generation import GenerationJob, Sampling, Writer
+from unmask.moe.experts.lessons.vllm_engine import Engine
 
 PREFIX = "Question: What is the capital of Italy?\nAnswer: Rome\n\nQuestion: "
 ROWS = ("What is the capital of France?\nAnswer:", "How many legs has a spider?\nAnswer:", "What do cows drink?\nAnswer:")

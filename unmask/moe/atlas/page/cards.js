@@ -12,7 +12,7 @@ class CardView {
     this.search = el("input", { type: "search", "aria-label": "Find a word", placeholder: "a word", oninput: () => { this.find = this.search.value.trim().toLowerCase(); this.draw(); } });
     const orders = ["by load", "by number", state.raw.heat.length > 1 ? "by label" : "by words", ...(state.raw.removal ? ["by loss without it"] : [])];
     pane.append(
-      el("div", { class: "controls" }, layerSlider(state, "Layer"), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", this.search)),
+      el("div", { class: "controls" }, layerSlider(state), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", this.search)),
       this.cards, this.more,
     );
     state.on("layer", "label", () => { this.most = CARDS; this.draw(); });
@@ -30,14 +30,14 @@ class CardView {
   // How far the tokens of an expert differ from all tokens: what it takes more of than its share.
   leanings(slot) {
     const { state } = this;
-    const everywhere = state.share("first", 0, 0, slot);
-    return state.raw.heat[state.label].values.map((name, value) => ({ name, by: state.share("first", state.label, value, slot) - everywhere }));
+    const everywhere = state.share(0, 0, slot);
+    return state.raw.heat[state.label].values.map((name, value) => ({ name, by: state.share(state.label, value, slot) - everywhere }));
   }
 
   draw() {
     const { state } = this;
     const point = state.layer;
-    const load = (expert) => state.share("first", 0, 0, state.slotOf(point, expert));
+    const load = (expert) => state.share(0, 0, state.slotOf(point, expert));
     let experts = Array.from({ length: state.points[point].experts }, (_, expert) => expert);
     if (this.order === 0) experts.sort((a, b) => load(b) - load(a));
     if (this.order === 2) {
@@ -60,18 +60,18 @@ class CardView {
   card(point, expert) {
     const { state } = this;
     const slot = state.slotOf(point, expert);
-    const share = state.share("first", 0, 0, slot);
+    const share = state.share(0, 0, slot);
     const even = 1 / state.points[point].experts;
     const words = this.words(slot);
     const leanings = state.label ? this.leanings(slot).sort((a, b) => Math.abs(b.by) - Math.abs(a.by)).slice(0, 4) : [];
     const widest = Math.max(...leanings.map(({ by }) => Math.abs(by)), 0.02);
-    return el("article", { class: "expert", id: "card-" + state.place + "-" + point + "-" + expert, tabindex: -1 },
+    return el("article", { class: "expert", id: "card-" + point + "-" + expert, tabindex: -1 },
       el("h3", {}, el("bdi", {}, "Expert " + state.expert(expert)), el("small", {}, state.layerName(point))),
       el("p", { class: "load" }, bar(share, Math.max(3 * even, share), even), el("span", {}, share ? percent(share) + " of tokens" : "never first")),
       leanings.length ? el("ul", { class: "leanings" }, leanings.map(({ name, by }) =>
         el("li", {}, el("bdi", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
       words.length ? el("p", { class: "wordlist" }, words.map(({ name, count, lift }) => [el("span", { class: "word", title: several(count, "time") }, el("bdi", {}, name), el("small", {}, lift.toFixed(lift < 10 ? 1 : 0) + "×")), " "])) : el("p", { class: "quiet" }, "No word stands out."),
-      this.removal(slot), this.examples(point, expert), this.partners(point, slot),
+      this.removal(slot),
     );
   }
 
@@ -94,33 +94,6 @@ class CardView {
     return el("p", { class: "removal", title: texts }, "Loss without it" + (state.raw.removal.together ? ", in all layers" : "") + ": " + nats(change) + known,
       most < 0 || !(changes[most] > 0) ? null : ["; most for ", el("bdi", {}, values[most]), ": " + nats(changes[most])]);
   }
-
-  partners(point, slot) {
-    const { state } = this;
-    const [place, rate] = [state.read("partners", state.raw.partners.place), state.read("rates", state.raw.partners.rate)];
-    const size = place.length / state.slots;
-    const found = Array.from({ length: size }, (_, at) => slot * size + at).filter((at) => place[at] !== NONE16);
-    if (!found.length) return null;
-    return el("p", { class: "partners" }, "Acts with ", found.map((at, rank) => [rank ? ", " : "",
-      el("button", { type: "button", class: "link", onclick: () => openCard(state, point, place[at]) }, el("bdi", {}, state.expert(place[at]))), " " + percent(rate[at] / 65535, 0)]));
-  }
-
-  examples(point, expert) {
-    const { state } = this;
-    const rows = state.read("examples", state.raw.examples);
-    const size = rows.length / state.slots;
-    const firsts = this.firsts || (this.firsts = state.raw.shown.reduce((all, text) => [...all, all[all.length - 1] + (text.parts.length - 1) / 2], [0]));
-    const slot = state.slotOf(point, expert);
-    return Array.from({ length: size }, (_, at) => rows[slot * size + at]).filter((row) => row !== NONE32).map((row) => {
-      const text = firsts.findIndex((first) => first > row) - 1;
-      const { parts } = state.raw.shown[text];
-      const at = 2 * (row - firsts[text]) + 1;
-      const token = parts[at].trimStart();
-      const before = (parts.slice(Math.max(0, at - 11), at).join("") + parts[at].slice(0, parts[at].length - token.length)).replace(/\s+/g, " ");
-      const after = parts.slice(at + 1, at + 10).join("").replace(/\s+/g, " ");
-      return el("p", { class: "example" }, (at > 11 ? "…" : "") + before, el("mark", {}, token || "␣"), after + (at + 10 < parts.length - 1 ? "…" : ""));
-    });
-  }
 }
 
 function openCard(state, point, expert) {
@@ -129,7 +102,7 @@ function openCard(state, point, expert) {
   view.find = view.search.value = "";
   view.most = Math.max(view.most, state.points[point].experts);
   view.draw();
-  const card = document.getElementById("card-" + state.place + "-" + point + "-" + expert);
+  const card = document.getElementById("card-" + point + "-" + expert);
   card.scrollIntoView({ block: "center" });
   card.focus({ preventScroll: true });
 }

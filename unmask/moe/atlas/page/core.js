@@ -1,9 +1,6 @@
 // What all views share: the data, elements, colours, and the state that links one view to another.
 const KINDS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array };
-const NONE16 = 65535;
 const NONE32 = 4294967295;
-const SVG = "http://www.w3.org/2000/svg";
-const MARKS = ["circle", "plus", "triangle", "ring", "square", "cross", "diamond", "bar"]; // the first differ most
 
 function unpack(packed) {
   const text = atob(packed.data);
@@ -15,14 +12,6 @@ function unpack(packed) {
 // An element. Strings become text nodes and nothing else: no text of a record is ever read as markup.
 function el(tag, given, ...children) {
   const own = document.createElement(tag);
-  return fill(own, given, children);
-}
-
-function svg(tag, given, ...children) {
-  return fill(document.createElementNS(SVG, tag), given, children);
-}
-
-function fill(own, given, children) {
   for (const [name, value] of Object.entries(given || {})) {
     const flag = typeof value === "boolean" && !name.startsWith("aria-"); // "aria-pressed" says "false", "hidden" is left out
     if (value === null || value === undefined || (flag && !value)) continue;
@@ -81,29 +70,10 @@ function isDark([r, g, b]) {
   return 0.2126 * x + 0.7152 * y + 0.0722 * z < 0.18;
 }
 
-function mark(kind, x, y, size) {
-  const s = size;
-  const path = {
-    square: `M${x - s} ${y - s}h${2 * s}v${2 * s}h${-2 * s}z`,
-    triangle: `M${x} ${y - 1.25 * s}L${x + 1.2 * s} ${y + 0.9 * s}H${x - 1.2 * s}z`,
-    diamond: `M${x} ${y - 1.35 * s}L${x + 1.35 * s} ${y}L${x} ${y + 1.35 * s}L${x - 1.35 * s} ${y}z`,
-    plus: `M${x - 1.3 * s} ${y}h${2.6 * s}M${x} ${y - 1.3 * s}v${2.6 * s}`,
-    cross: `M${x - s} ${y - s}l${2 * s} ${2 * s}M${x - s} ${y + s}l${2 * s} ${-2 * s}`,
-    bar: `M${x - 1.3 * s} ${y}h${2.6 * s}`,
-    stroke: `M${x} ${y - 1.3 * s}v${2.6 * s}`,
-  }[kind];
-  const drawn = kind === "ring" || kind === "circle" ? svg("circle", { cx: x, cy: y, r: s }) : svg("path", { d: path });
-  drawn.setAttribute("class", "mark " + (["plus", "cross", "bar", "ring", "stroke"].includes(kind) ? "lined" : "filled"));
-  return drawn;
-}
-
-// One record, with what its views share. `change` tells every view that something else is looked at.
+// The record, with what its views share. `change` tells every view that something else is looked at.
 class RecordState {
-  constructor(raw, place, all) {
+  constructor(raw) {
     this.raw = raw;
-    this.place = place;
-    this.all = all;
-    this.letter = all.length || place ? "AB"[place] : "";
     this.points = raw.points;
     this.starts = raw.points.reduce((starts, point) => [...starts, starts[starts.length - 1] + point.experts], [0]);
     this.slots = this.starts[this.points.length];
@@ -120,11 +90,10 @@ class RecordState {
     return this.cache.get(key);
   }
 
-  // The share of a value's tokens at a slot. kind: first, load or sure.
-  share(kind, label, value, slot) {
+  // The share of a value's tokens that choose a slot first.
+  share(label, value, slot) {
     const heat = this.raw.heat[label];
-    const whole = kind === "sure" ? 65535 : Math.max(1, heat.tokens[value]);
-    return this.read(kind + label, heat[kind])[value * this.slots + slot] / whole;
+    return this.read("first" + label, heat.first)[value * this.slots + slot] / Math.max(1, heat.tokens[value]);
   }
 
   expert(number) {
@@ -135,23 +104,9 @@ class RecordState {
     return "layer " + this.points[point].name;
   }
 
-  change(what, value, linked) {
+  change(what, value) {
     this[what] = value;
     this.listeners.forEach((listener) => listener(what));
-    if (linked) return;
-    for (const other of this.all) {
-      if (other === this) continue;
-      const last = Math.max(1, this.points.length - 1);
-      if (what === "layer") other.change(what, Math.round((value / last) * (other.points.length - 1)), true);
-      if (what === "label") {
-        const same = other.raw.heat.findIndex((heat) => heat.name === this.raw.heat[value].name);
-        if (same >= 0) other.change(what, same, true);
-      }
-      if (what === "text" && other.raw.data === this.raw.data) {
-        const same = other.raw.shown.findIndex((text) => text.number === this.raw.shown[value].number);
-        if (same >= 0) other.change(what, same, true);
-      }
-    }
   }
 
   on(...names) {
@@ -172,21 +127,22 @@ function labelled(name, control) {
 }
 
 // A slider over the layers of a record, with its name beside it.
-function layerSlider(state, name, what = "layer", last = state.points.length - 1) {
+function layerSlider(state) {
+  const last = state.points.length - 1;
   const told = el("output", {}, "");
   const slider = el("input", {
-    type: "range", min: 0, max: Math.max(0, last), step: 1, "aria-label": name,
-    oninput: () => state.change(what, Number(slider.value)),
+    type: "range", min: 0, max: Math.max(0, last), step: 1, "aria-label": "Layer",
+    oninput: () => state.change("layer", Number(slider.value)),
   });
   const show = () => {
-    slider.value = String(state[what]);
-    slider.setAttribute("aria-valuetext", state.layerName(state[what]));
-    told.textContent = state.points[state[what]].name;
+    slider.value = String(state.layer);
+    slider.setAttribute("aria-valuetext", state.layerName(state.layer));
+    told.textContent = state.points[state.layer].name;
   };
-  state.on(what, show);
+  state.on("layer", show);
   show();
   slider.disabled = last < 1;
-  return el("label", { class: "control slider" }, el("span", {}, name), slider, told);
+  return el("label", { class: "control slider" }, el("span", {}, "Layer"), slider, told);
 }
 
 // One choice of several: radio buttons that look like segments.

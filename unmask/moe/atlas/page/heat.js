@@ -1,10 +1,8 @@
 // Layers x experts: one large map of the chosen value, and a small one of every value to choose it by.
-const MODES = [["against", "against all"], ["first", "first choice"], ["load", "chosen"], ["sure", "sure"]];
+const MODES = [["against", "against all"], ["first", "first choice"]];
 const MODE_WORDS = {
   against: "How many of these tokens choose the expert first, minus how many of all tokens do, in percentage points. A dash in a narrow cell: clearly fewer.",
   first: "Share of tokens whose first choice is the expert.",
-  load: "Share of tokens that choose the expert at all.",
-  sure: "Mean probability of the expert, over the tokens that choose it first.",
 };
 
 class HeatView {
@@ -40,7 +38,7 @@ class HeatView {
     const size = this.state.points[point].experts;
     const places = Array.from({ length: size }, (_, expert) => expert);
     if (this.order === 1) {
-      const load = (expert) => this.state.share("first", 0, 0, this.state.slotOf(point, expert));
+      const load = (expert) => this.state.share(0, 0, this.state.slotOf(point, expert));
       return places.sort((a, b) => load(b) - load(a));
     }
     if (this.order === 2) {
@@ -60,8 +58,8 @@ class HeatView {
 
   number(value, slot, mode = this.mode) {
     const { state } = this;
-    if (mode !== "against") return state.share(mode, state.label, value, slot);
-    return state.share("first", state.label, value, slot) - state.share("first", 0, 0, slot);
+    const share = state.share(state.label, value, slot);
+    return mode === "against" ? share - state.share(0, 0, slot) : share;
   }
 
   rebuild() {
@@ -74,7 +72,7 @@ class HeatView {
       ...(heat.length > 1
         ? [labelled("Label", chooser("Label", heat.map((one) => one.name || "all tokens"), state.label, (label) => state.change("label", label)))]
         : []),
-      segments("Show", MODES.slice(state.label ? 0 : 1).filter(([mode]) => mode !== "load" || state.points.some(({ chosen }) => chosen > 1)), this.mode, (mode) => { this.mode = mode; this.draw(); }),
+      segments("Show", MODES.slice(state.label ? 0 : 1), this.mode, (mode) => { this.mode = mode; this.draw(); }),
       labelled("Order", chooser("Order of experts", ["by number", "by load", "by favourite value"].slice(0, state.label ? 3 : 2), this.order, (order) => { this.order = order; this.draw(); })),
     ));
     this.thumbs.hidden = heat[state.label].values.length < 2;
@@ -99,13 +97,12 @@ class HeatView {
 
   scale() {
     const { state, mode } = this;
-    const kind = mode === "against" ? "first" : mode;
     const { values } = state.raw.heat[state.label];
     let most = 0;
     for (let value = 0; value < values.length; value++)
       for (let slot = 0; slot < state.slots; slot++) most = Math.max(most, Math.abs(this.number(value, slot)));
     const names = mode === "against" ? ["--less", "--less-1", "--none", "--more-1", "--more"] : ["--none", "--more-1", "--more"];
-    return { kind, most: mode === "sure" ? 1 : most || 1, stops: names.map((name) => rgb(colour(name))) };
+    return { most: most || 1, stops: names.map((name) => rgb(colour(name))) };
   }
 
   paint(value, slot, { most, stops }) {
@@ -228,7 +225,7 @@ class HeatView {
     const colours = Array.from({ length: 9 }, (_, at) => css(between(stops, at / 8))).join(", ");
     const against = this.mode === "against";
     const low = against ? signed(-most, 0) : "0";
-    const high = against ? signed(most, 0) + " points" : this.mode === "sure" ? "1" : percent(most, 0);
+    const high = against ? signed(most, 0) + " points" : percent(most, 0);
     this.legend.replaceChildren(
       el("span", {}, low), el("i", { style: { background: "linear-gradient(to right, " + colours + ")" } }),
       el("span", {}, high), el("p", {}, MODE_WORDS[this.mode] + (this.order ? " Experts of each layer are sorted: a column is a rank." : "")),
@@ -251,7 +248,7 @@ class HeatView {
   }
 
   words(number) {
-    return this.mode === "against" ? signed(number) : this.mode === "sure" ? number.toFixed(2) : percent(number);
+    return this.mode === "against" ? signed(number) : percent(number);
   }
 
   move(row, column) {
@@ -287,23 +284,19 @@ class HeatView {
     const expert = this.rows[row][column];
     const slot = state.slotOf(row, expert);
     const heat = state.raw.heat[state.label];
-    const everywhere = state.share("first", 0, 0, slot);
-    const own = state.share("first", state.label, value, slot);
+    const everywhere = state.share(0, 0, slot);
+    const own = state.share(state.label, value, slot);
     const [place, name] = [state.layerName(row) + ", expert ", state.expert(expert)];
     const called = state.label ? heat.values[value] : "";
     const before = percent(own) + " of " + (state.label ? "tokens of \u201c" : "all tokens");
     const after = state.label ? "\u201d choose it first, " + signed(own - everywhere) + " points against all tokens." : " choose it first.";
     const spoken = place + name + ": " + before + called + after;
-    const acting = state.points[row].chosen;
-    const load = percent(state.share("load", state.label, value, slot)) + " choose it among their " + acting + ". ";
-    const more =
-      (acting > 1 ? load : "") + "Its mean probability when first: " + state.share("sure", state.label, value, slot).toFixed(2) + ".";
-    const shares = heat.values.map((_, one) => state.share("first", state.label, one, slot));
+    const shares = heat.values.map((_, one) => state.share(state.label, one, slot));
     const most = Math.max(...shares, everywhere);
     this.canvas.setAttribute("aria-label", spoken);
     if (loud) say(spoken);
     this.told.replaceChildren(
-      el("h3", {}, place, el("bdi", {}, name)), el("p", {}, before, el("bdi", {}, called), after), el("p", { class: "quiet" }, more),
+      el("h3", {}, place, el("bdi", {}, name)), el("p", {}, before, el("bdi", {}, called), after),
       ...(state.label ? [el("ul", { class: "bars" }, heat.values.map((name, one) =>
         el("li", { class: one === value ? "on" : "" }, el("bdi", { class: "name" }, name), bar(shares[one], most, everywhere), el("span", { class: "figure" }, percent(shares[one])))))] : []),
       el("p", { class: "actions" },

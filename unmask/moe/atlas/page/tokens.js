@@ -28,7 +28,7 @@ class TokenView {
       el("div", { class: "controls" }, labelled("Text", this.select),
         el("span", { class: "pair" }, el("button", { type: "button", class: "step", "aria-label": "Text before", onclick: () => step(-1) }, "←"),
           el("button", { type: "button", class: "step", "aria-label": "Next text", onclick: () => step(1) }, "→")),
-        layerSlider(state, "Layer")),
+        layerSlider(state)),
       this.legend, el("div", { class: "beside" }, this.body, this.told),
     );
     state.on("layer", () => this.draw());

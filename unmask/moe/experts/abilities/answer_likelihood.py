@@ -44,10 +44,10 @@ from numpy.typing import NDArray
 
 from unmask.encoding.prefix_cache import common_prefix_length
 from unmask.errors import UnmaskError, unknown
-from unmask.io.rows import Row, field, read_rows
+from unmask.io.rows import field
 from unmask.io.terminal import progress_bar
 from unmask.models.decoder import pad_id_of
-from unmask.moe.experts.abilities.ability_tests import TEST_TASKS, TESTS, Item
+from unmask.moe.experts.abilities.ability_tests import TEST_TASKS, Item, Rows, rows_of
 from unmask.moe.experts.lesson_training import LessonCollator
 from unmask.moe.experts.lessons.generation import can_repeat, repeated_prefix
 from unmask.moe.experts.lessons.lessons import SIMILAR, LessonTokens, Novelty, lettered, tokenize_pairs, without_marks
@@ -97,7 +97,7 @@ def answer_nats(
     prefix_lengths = [_shared(choices) if repeats else 0 for choices in by_item]
     unshared = [row for choices, length in zip(by_item, prefix_lengths, strict=True) if not length for row in choices]
     collate = LessonCollator(pad_id_of(tokenizer, model))
-    losses = iter(mean_losses(model, unshared, [len(row.ids) for row in unshared], collate, batch_tokens, "reading answers"))
+    losses = iter(mean_losses(model, unshared, [len(row.ids) for row in unshared], collate, batch_tokens))
     nats = []
     with progress_bar("reading choices", len(items)) as advance:
         for choices, length in zip(by_item, prefix_lengths, strict=True):
@@ -197,10 +197,7 @@ def draw_choices(name: str, file: Path, limit: int | None, seed: int, learned: C
 
     Raises UnmaskError if the file lacks a column, and if no question has enough wrong answers.
     """
-    rows = list(read_rows(file))
-    if not rows or not set(TESTS[name].needed) <= rows[0][1].keys():
-        raise UnmaskError(f"{file} does not fit the test '{name}': it needs the columns {', '.join(TESTS[name].needed)}.")
-    questions = [question for question in _READERS[name](file, rows) if not learned(question.key)]
+    questions = [question for question in _READERS[name](file, rows_of(name, file)) if not learned(question.key)]
     shuffled = random.Random(f"{seed}:{name}").sample(questions, len(questions))
     usable = (choice for question in shuffled if (choice := _as_choice(question, questions, seed)))
     if not (choices := list(islice(usable, limit))):
@@ -246,7 +243,7 @@ def _wrong_answers(question: _Question, questions: Sequence[_Question], draw: ra
             yield answer
 
 
-def _mmlu(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
+def _mmlu(file: Path, rows: Rows) -> Iterator[_Question]:
     """Questions whose choices differ and can be read alone: "all of the above" cannot. A small model does not know what a letter means."""
     for line, row in rows:
         choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
@@ -256,7 +253,7 @@ def _mmlu(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
             yield _Question(f"Question: {question.strip()}\nAnswer:", f"{question} {lettered(choices)}", texts[answer], texts)
 
 
-def _bbh(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
+def _bbh(file: Path, rows: Rows) -> Iterator[_Question]:
     """Questions that name their options by letters, or whose task has two answers."""
     of_task: dict[str, set[str]] = defaultdict(set)
     for line, row in rows:
@@ -269,7 +266,7 @@ def _bbh(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
             yield _Question(f"Q: {question}\nA:", question, f" {right}", tuple(f" {answer}" for answer in closed))
 
 
-def _gsm8k(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
+def _gsm8k(file: Path, rows: Rows) -> Iterator[_Question]:
     """Problems whose last calculation, which is marked, gives the answer, if the steps before do not tell it already."""
     for line, row in rows:
         question, answer = field(file, line, row, "question"), field(file, line, row, "answer")
@@ -283,7 +280,7 @@ def _gsm8k(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
             yield _Question(f"{prompt} {steps}", question, right, form=len(right), solution=solution)
 
 
-def _mbpp(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
+def _mbpp(file: Path, rows: Rows) -> Iterator[_Question]:
     """The tasks of the test."""
     for line, row in rows:
         if field(file, line, row, "task_id", int) in TEST_TASKS:
@@ -292,7 +289,7 @@ def _mbpp(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
             yield from _program(text, text, code, " ".join(map(str, row["test_list"])))
 
 
-def _humaneval(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
+def _humaneval(file: Path, rows: Rows) -> Iterator[_Question]:
     """Functions without their documentation, which is the task."""
     for line, row in rows:
         prompt, name = field(file, line, row, "prompt"), field(file, line, row, "entry_point")
@@ -321,7 +318,7 @@ def _functions(code: str, name: str) -> list[ast.FunctionDef]:
     return [part for part in body if isinstance(part, ast.FunctionDef) and part.name == name]
 
 
-_READERS: Final[dict[str, Callable[[Path, Sequence[tuple[int, Row]]], Iterator[_Question]]]] = {
+_READERS: Final[dict[str, Callable[[Path, Rows], Iterator[_Question]]]] = {
     "mmlu": _mmlu,
     "bbh": _bbh,
     "gsm8k": _gsm8k,

@@ -6,10 +6,8 @@ code, it provides neither data nor metric here.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,22 +29,18 @@ if TYPE_CHECKING:
 _QUESTIONS: Final = ("question", "input", "prompt", "text", "problem", "goal", "ctx")  # columns of the harness's own tests
 
 
-def _nothing(_: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Fetched:
-    """Items that the harness fetches by the name of their test, without learned items."""
+    """Items that are fetched by the name of their test, without learned items."""
 
-    learned: Callable[[str], bool] = _nothing
+    learned: Callable[[str], bool] = lambda _: False
 
 
-Items = Sequence[Item] | Fetched | None  # None: fetched, and nothing was learned
+Items = Sequence[Item] | Fetched
 
 
 def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, lessons: Sequence[Lesson]) -> dict[str, Items]:
-    """The items of each test, from its file or fetched by the harness, without learned items. Raises UnmaskError for an unknown test."""
+    """The items of each test, from its file or fetched by its name, without learned items. Raises UnmaskError for an unknown test."""
     is_learned = learned_of(lessons)
     for name in files:
         find_test(name)
@@ -55,14 +49,17 @@ def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, l
     }
 
 
-def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = _nothing) -> list[Item]:
+def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool]) -> list[Item]:
     """`limit` random items of a local file, drawn with the seed, without learned items. Raises UnmaskError if no item is left."""
-    items = [item for item in read_items(name, file) if not learned(item.key)]
-    if not items:
-        raise UnmaskError(f"{file}: all items are among the learned lessons, so there is nothing to test.")
-    if limit is not None and limit < len(items):
-        items = random.Random(f"{seed}:{name}").sample(items, limit)
-    return items
+    items = _fresh(read_items(name, file), learned, str(file))
+    return random.Random(f"{seed}:{name}").sample(items, limit) if limit is not None and limit < len(items) else items
+
+
+def _fresh(items: Sequence[Item], learned: Callable[[str], bool], where: str) -> list[Item]:
+    fresh = [item for item in items if not learned(item.key)]
+    if not fresh:
+        raise UnmaskError(f"{where}: all {len(items)} items are among the learned lessons, so there is nothing to test.")
+    return fresh
 
 
 def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
@@ -71,66 +68,50 @@ def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
     return lambda key: _plain(key) in questions
 
 
-def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
-    """The question of a harness item, in the forms that a lesson made from it can have."""
-    for column in _QUESTIONS:
-        if isinstance(doc.get(column), str):
-            yield doc[column]
-            if isinstance(doc.get("choices"), list):
-                yield f"{doc[column]} {lettered(doc['choices'])}"
-
-
 def _plain(text: str) -> str:
     """The words only, without the tests that a lesson of code contains."""
     return " ".join(text.split("\nIt has to pass:")[0].casefold().split())
 
 
-def accuracy(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-    items: Items = None,
-    *,
-    run_code: bool = False,
-    unsandboxed: bool = False,
-    limit: int | None = None,
-    batch: int = 8,
-) -> NDArray[np.float64]:
-    """1 for each item that a model answers correctly, 0 for the others, in order.
-
-    items: from a local file. With None or `Fetched`, the harness fetches its own, the first `limit` of each part. run_code: run code that
-    the model writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code
-    that may not be run, and if the harness is not installed.
-    """
-    permissions = {"run_code": run_code, "unsandboxed": unsandboxed}
-    return accuracies(model, tokenizer, {name: items}, limit=limit, batch=batch, **permissions)[name]
-
-
 def accuracies(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    requested: Mapping[str, Items],
+    items: Mapping[str, Items],
     *,
     run_code: bool = False,
     unsandboxed: bool = False,
     limit: int | None = None,
     batch: int = 8,
 ) -> dict[str, NDArray[np.float64]]:
-    """`accuracy` for several tests. It raises the same errors, before anything is measured."""
-    require_code_to_run(requested, run_code, unsandboxed)
-    tests = {name: find_test(name) for name in requested}
-    items_of = {
-        name: _fetched(name, tests[name], limit, items or Fetched())
-        if tests[name].asked == "code" and (items is None or isinstance(items, Fetched))
-        else items
-        for name, items in requested.items()
+    """For each test, 1 for each item that a model answers correctly, 0 for the others, in order.
+
+    items: from local files. With `Fetched`, the harness fetches its own, the first `limit` of each part. run_code: run code that the model
+    writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code that may
+    not be run, and if the harness is not installed; before anything is measured.
+    """
+    require_code_to_run(items, run_code, unsandboxed)
+    tests = {name: find_test(name) for name in items}
+    local = {
+        name: _fetched_code(name, tests[name], limit, of_test)
+        if tests[name].asked == "code" and isinstance(of_test, Fetched)
+        else of_test
+        for name, of_test in items.items()
     }
-    lm, judged = _language_model(model, tokenizer, batch), partial(passes, unsandboxed=unsandboxed)
+    require_package("lm_eval")
+    from lm_eval.models.huggingface import HFLM
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    # in bf16, the log-likelihoods of two choices can round to the same number
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch, softmax_dtype="float32")
+    if not draws_bars():  # progress bars would fill a log
+        for kind in ("loglikelihood", "generate_until"):
+            setattr(lm, kind, partial(getattr(lm, kind), disable_tqdm=True))
+    judged = partial(passes, unsandboxed=unsandboxed)
     return {
-        name: _by_name(lm, tests[name], limit, items or Fetched())
-        if items is None or isinstance(items, Fetched)
-        else _scores(lm, tests[name], name, items, judged)
-        for name, items in items_of.items()
+        name: _by_name(lm, tests[name], limit, of_test)
+        if isinstance(of_test, Fetched)
+        else _scores(lm, tests[name], name, of_test, judged)
+        for name, of_test in local.items()
     }
 
 
@@ -151,40 +132,22 @@ def find_test(name: str) -> Test:
     return TESTS[name]
 
 
-def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) -> Any:
-    require_package("lm_eval")
-    from lm_eval.models.huggingface import HFLM
-
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    # in bf16, the log-likelihoods of two choices can round to the same number
-    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch, softmax_dtype="float32")
-    if not draws_bars():  # progress bars would fill a log
-        for kind in ("loglikelihood", "generate_until"):
-            setattr(lm, kind, partial(getattr(lm, kind), disable_tqdm=True))
-    return lm
-
-
 def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Callable[[Program], bool]) -> NDArray[np.float64]:
     """Ask the items through the harness, and score the answers."""
     from datasets import Dataset
     from lm_eval import evaluate
     from lm_eval.api.task import ConfigurableTask
 
-    if test.asked == "choice":
-
-        def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
+    def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
+        item = items[doc["index"]]
+        if test.asked == "choice":
             likelihoods = np.array([likelihood for likelihood, _ in results])
             if test.by_length:
-                likelihoods = likelihoods / [len(choice.strip()) for choice in items[doc["index"]].choices]
-            return {"acc": float(likelihoods.argmax() == items[doc["index"]].target)}
-
-    else:
-
-        def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
-            item, completion = items[doc["index"]], str(results[0])
-            if item.program is not None:
-                return {"acc": float(judged(item.program(completion)))}
-            return {"acc": float(is_right(test, completion, item.target))}
+                likelihoods = likelihoods / [len(choice.strip()) for choice in item.choices]
+            return {"acc": float(likelihoods.argmax() == item.target)}
+        completion = str(results[0])
+        right = is_right(test, completion, item.target) if item.program is None else judged(item.program(completion))
+        return {"acc": float(right)}
 
     dataset = Dataset.from_list([{"index": index, "prompt": item.prompt} for index, item in enumerate(items)])
     config: dict[str, Any] = {
@@ -205,36 +168,25 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
         }
     else:
         room = min(test.max_new_tokens, lm.max_length // 2)
-        said_until = {"until": list(test.stop), "max_gen_toks": room, "do_sample": False}
-        config |= {"output_type": "generate_until", "doc_to_target": lambda _: "", "generation_kwargs": said_until}
+        generation = {"until": list(test.stop), "max_gen_toks": room, "do_sample": False}
+        config |= {"output_type": "generate_until", "doc_to_target": lambda _: "", "generation_kwargs": generation}
     results = evaluate(lm, {name: ConfigurableTask(config=config)}, log_samples=True, bootstrap_iters=0)
-    return _values(results, "acc", "none")
+    samples = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
+    return np.array([float(sample["acc"]) for sample in samples])
 
 
-def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[Item]:
+def _fetched_code(name: str, test: Test, limit: int | None, items: Fetched) -> list[Item]:
     """Items of a test of code from the hub: the first `limit`, without learned items."""
     from datasets import load_dataset
 
-    path, part = test.dataset
     try:
-        splits = load_dataset(path, part)
+        splits = load_dataset(*test.hub)
     except (OSError, ValueError) as error:
-        raise _not_loaded(path, error) from error
+        raise _not_loaded(name, error) from error
     rows = [row for split in splits.values() for row in split]
-    rows.sort(key=lambda row: _in_order(str(row["task_id"])))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, f"{name}.jsonl")
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        first_items = read_items(name, file)[:limit]
-    fresh = [item for item in first_items if not items.learned(item.key)]
-    if not fresh:
-        raise _all_learned(len(first_items))
-    return fresh
-
-
-def _in_order(task: str) -> int:
-    """The number of a task: 11 for "11", 3 for "HumanEval/3"."""
-    return int(task.rpartition("/")[2])
+    rows.sort(key=lambda row: int(str(row["task_id"]).rpartition("/")[2]))  # "11", "HumanEval/3"
+    assert test.read is not None
+    return _fresh(test.read(Path(name), list(enumerate(rows, start=1)))[:limit], items.learned, name)
 
 
 def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[np.float64]:
@@ -249,30 +201,29 @@ def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[
         )  # fmt: skip
     except (OSError, ValueError, ImportError) as error:
         raise _not_loaded(name, error) from error
-    return _values(results, metric, counted, items)
+    values: list[float] = []
+    number = 0
+    for part in sorted(results["samples"]):
+        samples = [sample for sample in results["samples"][part] if sample.get("filter", "none") == counted]
+        number += len(samples)
+        for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
+            if not any(items.learned(key) for key in _keys(sample["doc"])):
+                values.append(float(sample[metric]))
+    if not number:
+        raise UnmaskError(f"The harness returned no '{metric}' with the filter '{counted}'. Another version of it may work.")
+    if not values:
+        raise UnmaskError(f"{name}: all {number} items are among the learned lessons, so there is nothing to test.")
+    return np.array(values)
 
 
-def _all_learned(number: int) -> UnmaskError:
-    return UnmaskError(
-        f"All {number} items that the harness fetched are among the learned lessons, so there is nothing to test."
-    )
+def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
+    """The question of a harness item, in the forms that a lesson made from it can have."""
+    for column in _QUESTIONS:
+        if isinstance(doc.get(column), str):
+            yield doc[column]
+            if isinstance(doc.get("choices"), list):
+                yield f"{doc[column]} {lettered(doc['choices'])}"
 
 
 def _not_loaded(name: str, error: Exception) -> UnmaskError:
-    return UnmaskError(f"The harness cannot load '{name}': {cause_of(error)} Give a local file instead: NAME=FILE.")
-
-
-def _values(results: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:
-    """The metric of each item, under one of the task's filters, without learned items."""
-    values: list[float] = []
-    left_out = 0
-    for name in sorted(results["samples"]):
-        samples = [sample for sample in results["samples"][name] if sample.get("filter", "none") == counted]
-        fresh = [sample for sample in samples if not any(items.learned(key) for key in _keys(sample["doc"]))]
-        left_out += len(samples) - len(fresh)
-        values += [float(sample[metric]) for sample in sorted(fresh, key=lambda sample: sample["doc_id"])]
-    if left_out and not values:
-        raise _all_learned(left_out)
-    if not values:
-        raise UnmaskError(f"The harness returned no '{metric}' with the filter '{counted}'. Another version of it may work.")
-    return np.array(values)
+    return UnmaskError(f"'{name}' cannot be loaded: {cause_of(error)} Give a local file instead: NAME=FILE.")

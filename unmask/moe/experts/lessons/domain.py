@@ -11,11 +11,12 @@ import ast
 import re
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.io.paths import expanded
@@ -40,17 +41,7 @@ class Domain(BaseModel):
     ask: str
     requirements: tuple[str, ...] = Field(min_length=1)
     role: str
-    answer: str | None = None
-
-    @field_validator("answer")
-    @classmethod
-    def _compiles(cls, answer: str | None) -> str | None:
-        if answer is not None:
-            try:
-                re.compile(answer)
-            except re.error as error:
-                raise ValueError(f"'{answer}' is not a regular expression: {error}") from error
-        return answer
+    answer: re.Pattern[str] | None = None
 
     def brainstorm(self, seeds: Sequence[Lesson]) -> str:
         """The prompt for a new instruction."""
@@ -128,7 +119,7 @@ def refuse_response(text: str, domain: Domain) -> str | None:
         return "no letter"
     if domain.form == "code":
         return None if _is_function(text) else "no function that parses"
-    if domain.answer and not re.search(domain.answer, text):
+    if domain.answer and not domain.answer.search(text):
         return "no answer"
     return "repeats itself" if _loops(words(text)) else None
 
@@ -146,10 +137,5 @@ def _is_function(text: str) -> bool:
 
 def _loops(text: Sequence[str], span: int = 8, times: int = 3) -> bool:
     """Whether the same `span` words occur `times` times, as when a small model repeats itself without end."""
-    counts: dict[tuple[str, ...], int] = {}
-    for start in range(len(text) - span + 1):
-        key = tuple(text[start : start + span])
-        counts[key] = counts.get(key, 0) + 1
-        if counts[key] >= times:
-            return True
-    return False
+    counts = Counter(tuple(text[start : start + span]) for start in range(len(text) - span + 1))
+    return max(counts.values(), default=0) >= times

@@ -56,13 +56,9 @@ _STRETCH = 16  # new tokens after which finished rows are removed
 
 
 class Writers(Protocol):
-    """What continues texts: one model, or several that write `width` batches at a time.
-
-    engine: the library that computes. Two writers of one engine write the same texts.
-    """
+    """What continues texts, `width` batches at a time."""
 
     width: int
-    engine: str
 
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """The texts that follow the prompts of each job, in the order of the jobs."""
@@ -72,7 +68,7 @@ class Writers(Protocol):
 class Writer:
     """A language model that continues texts."""
 
-    width, engine = 1, "transformers"
+    width = 1
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
@@ -94,7 +90,7 @@ class Writer:
         start = self.tokenizer(prefix)["input_ids"]
         ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
         one_length = len({len(end) for end in ends}) == 1
-        shared = bool(start) and can_repeat(self.model) and (not self._slides or one_length)
+        shared = bool(start) and can_repeat(self.model) and (one_length or not self._has_window)
         ids, mask = self._inputs(start, ends, shared)
         positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         if positions and ids.shape[1] + sampling.max_new_tokens > positions:
@@ -159,21 +155,21 @@ class Writer:
         return sorted({self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])})
 
     @property
-    def _slides(self) -> bool:
+    def _has_window(self) -> bool:
         config = self.model.config.get_text_config(decoder=True)
         kinds = getattr(config, "layer_types", None)
         return any("sliding" in kind for kind in kinds) if kinds else bool(getattr(config, "sliding_window", None))
 
     def _inputs(self, start: Sequence[int], ends: Sequence[Sequence[int]], shared: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        longest = max(len(end) for end in ends)
-        gaps = [[0] * (longest - len(end)) for end in ends]
-        rows = [[*start, *gap, *end] if shared else [*gap, *start, *end] for gap, end in zip(gaps, ends, strict=True)]
-        prefix_mask, row_masks = [1] * len(start), [[1] * len(end) for end in ends]
-        real = [
-            [*prefix_mask, *gap, *end] if shared else [*gap, *prefix_mask, *end]
-            for gap, end in zip(gaps, row_masks, strict=True)
-        ]
-        return torch.tensor(rows, device=self.model.device), torch.tensor(real, device=self.model.device)
+        """Ids and mask of prompts: with a shared prefix, padding lies between prefix and row, else before both."""
+        longest = max(map(len, ends))
+
+        def row(start: Sequence[int], end: Sequence[int]) -> list[int]:
+            gap = [0] * (longest - len(end))
+            return [*start, *gap, *end] if shared else [*gap, *start, *end]
+
+        ids, real = [row(start, end) for end in ends], [row([1] * len(start), [1] * len(end)) for end in ends]
+        return torch.tensor(ids, device=self.model.device), torch.tensor(real, device=self.model.device)
 
 
 _SORTED = 2048

@@ -19,15 +19,16 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unmask.encoding.words import composed, keyword_spans, without_surrogates
+from unmask.encoding.words import composed, keyword_spans
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, only_writer_of
 from unmask.io.rows import Row, field, read_rows
+from unmask.io.unicode import without_surrogates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -175,7 +176,8 @@ def read_seeds(file: Path) -> list[Lesson]:
         return read_lessons(file)
     for needed, convert in _LAYOUTS.items():
         if set(needed) <= columns:
-            return [convert(file, line, row) for line, row in table]
+            at = f"{file.parent.name}/{file.name}"
+            return [replace(convert(file, line, row), where=f"{at}:{line}") for line, row in table]
     layouts = "; ".join(", ".join(needed) for needed in [("instruction", "output"), *_LAYOUTS])
     raise UnmaskError(f"{file} has the columns {', '.join(columns)}; lessons are made of: {layouts}.")
 
@@ -184,16 +186,16 @@ def sample_seeds(
     source: Path, output: Path, number: int, held_out: Path | None = None, held_out_number: int = 0, *, seed: int = 0
 ) -> dict[Path, int]:
     """Sample lessons of a file into `output`, and others to test on into `held_out`. Returns the number of lessons by file."""
-    by_file = {source.stem: read_seeds(source)}
-    [(train, test)] = split_apart(by_file, number, held_out_number if held_out else 0, seed).values()
+    lessons = {source.stem: read_seeds(source)}
+    [(train, test)] = split_apart(lessons, number, held_out_number if held_out else 0, seed).values()
     # held-out lessons first: if the output exists, so does the other file
-    files = [(file, lessons) for file, lessons in ((held_out, test), (output, train)) if file is not None]
+    files = {held_out: test, output: train} if held_out else {output: train}
     with ExitStack() as locks:
-        for file, _ in files:
+        for file in files:
             locks.enter_context(only_writer_of(file))
-        for file, lessons in files:
-            write_lessons(lessons, file)
-    return {file: len(lessons) for file, lessons in files}
+        for file, sample in files.items():
+            write_lessons(sample, file)
+    return {file: len(sample) for file, sample in files.items()}
 
 
 def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[list[Lesson], list[Lesson]]:
@@ -215,7 +217,8 @@ def split_apart(
 
     So a held-out lesson is never a learned one with other numbers. Raises UnmaskError if there are too few.
     """
-    shuffled = {name: _shuffled(lessons, seed) for name, lessons in domains.items()}
+    unique = {name: _unique(lessons) for name, lessons in domains.items()}
+    shuffled = {name: random.Random(f"{seed}:seeds").sample(lessons, len(lessons)) for name, lessons in unique.items()}
     held_out = {name: lessons[:test] for name, lessons in shuffled.items()}
     forbidden = Novelty(lesson.question for of_domain in held_out.values() for lesson in of_domain)
     parts = {}
@@ -235,11 +238,6 @@ def _unique(lessons: Sequence[Lesson]) -> list[Lesson]:
     return list({(lesson.instruction, lesson.input): lesson for lesson in lessons}.values())
 
 
-def _shuffled(lessons: Sequence[Lesson], seed: int) -> list[Lesson]:
-    unique = _unique(lessons)
-    return random.Random(f"{seed}:seeds").sample(unique, len(unique))
-
-
 def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:
     """Write lessons as jsonl, each with where it came from."""
     with atomic(file) as scratch:
@@ -255,16 +253,12 @@ def keep_lessons(lessons: Sequence[Lesson], file: Path) -> list[Lesson]:
     if not file.is_file():
         write_lessons(lessons, file)
     saved = read_lessons(file)
-    if [_texts(lesson) for lesson in saved] != [_texts(lesson) for lesson in lessons]:
+    if [replace(lesson, where="") for lesson in saved] != [replace(lesson, where="") for lesson in lessons]:
         raise UnmaskError(
             f"'{file}' holds {len(saved)} lessons of an earlier run, and these settings and data give {len(lessons)} others. Give another "
             "folder, or the settings and data of that run."
         )
     return saved
-
-
-def _texts(lesson: Lesson) -> tuple[str, str, str]:
-    return lesson.instruction, lesson.input, lesson.output
 
 
 def lettered(choices: Sequence[object]) -> str:
@@ -285,30 +279,23 @@ def _multiple_choice(file: Path, line: int, row: Row) -> Lesson:
     subject = str(row["subject"]).replace("_", " ")
     question = f"{field(file, line, row, 'question')}\n{options}"
     response = f"{LETTERS[answer]}. {choices[answer]}"
-    return Lesson(f"Answer this question about {subject}.", response, question, _at(file, line))
+    return Lesson(f"Answer this question about {subject}.", response, question)
 
 
 def _task(file: Path, line: int, row: Row) -> Lesson:
     name = str(row["task"]).replace("_", " ")
-    return Lesson(
-        f"Solve this problem of {name}.", field(file, line, row, "target"), field(file, line, row, "input"), _at(file, line)
-    )
+    return Lesson(f"Solve this problem of {name}.", field(file, line, row, "target"), field(file, line, row, "input"))
 
 
 def _solution(file: Path, line: int, row: Row) -> Lesson:
-    answer = without_marks(field(file, line, row, "answer"))
-    return Lesson(field(file, line, row, "question"), answer, "", _at(file, line))
+    return Lesson(field(file, line, row, "question"), without_marks(field(file, line, row, "answer")))
 
 
 def _function(file: Path, line: int, row: Row) -> Lesson:
     tests = row.get("test_list") or []
     task = f"{field(file, line, row, 'text')}\nIt has to pass: {tests[0]}" if tests else field(file, line, row, "text")
     code = field(file, line, row, "code").replace("\r\n", "\n").replace("\t", "    ")
-    return Lesson(task, code, "", _at(file, line))
-
-
-def _at(file: Path, line: int) -> str:
-    return f"{file.parent.name}/{file.name}:{line}"
+    return Lesson(task, code)
 
 
 _LAYOUTS: dict[tuple[str, ...], Callable[[Path, int, Row], Lesson]] = {

@@ -1,0 +1,103 @@
+"""Trained sentence encoders: a folder that sentence-transformers saved says how its model is read, which gives a design."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.designs.design import Attention, Design, Pooling
+from unmask.encoding.tokenization import MAX_LENGTH
+from unmask.errors import UnmaskError
+
+MODULES, ST_CONFIG = "modules.json", "config_sentence_transformers.json"
+POOLINGS: dict[str, Pooling] = {
+    "cls": "first",
+    "mean": "mean",
+    "mean_tokens": "mean",
+    "max": "max",
+    "max_tokens": "max",
+    "lasttoken": "last",
+    "weightedmean": "weighted-mean",
+    "weightedmean_tokens": "weighted-mean",
+    "cls_token": "first",
+}
+"""Poolings of sentence-transformers, in its newer (`pooling_mode`) and older (`pooling_mode_*`) spelling."""
+
+
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """How sentence-transformers reads a model: subfolder of the transformer, design, limit of tokens, and prompts by name."""
+
+    subfolder: str
+    design: Design
+    max_length: int
+    prompts: dict[str, str]
+
+
+def read_sentence_encoder(folder: Path) -> SentenceEncoder:
+    """Read `modules.json` and the files that it names.
+
+    A last module that scales vectors to unit length is left out: it changes no cosine. Raises UnmaskError, saying what to do, if the
+    modules compute something that a design cannot express.
+    """
+    modules = _json(folder / MODULES)
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules] if isinstance(modules, list) else []
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise _unlike(folder, f"its modules are {', '.join(kinds) or 'none'}")
+    subfolder, pooling_folder = (str(module.get("path", "")) for module in modules[:2])
+    settings, pooling = _json(folder / "sentence_bert_config.json"), _json(folder / pooling_folder / "config.json")
+    if settings.get("do_lower_case") or settings.get("processing_kwargs"):
+        raise _unlike(folder, "sentence_bert_config.json changes texts before they are tokenized")
+    if "message" in (settings.get("modality_config") or {}) and _has_chat_template(folder / subfolder):
+        raise _unlike(folder, "it makes a chat of each text")
+    modes = (
+        [pooling["pooling_mode"]]
+        if "pooling_mode" in pooling
+        else [name.removeprefix("pooling_mode_") for name, used in pooling.items() if name.startswith("pooling_mode_") and used]
+    )
+    mode = modes[0] if len(modes) == 1 and isinstance(modes[0], str) else ""
+    if mode not in POOLINGS:
+        raise _unlike(folder, f"it pools by {' and '.join(map(str, modes)) or 'nothing'}")
+    stored = _json(folder / ST_CONFIG)
+    prompts = {str(name): str(prompt) for name, prompt in (stored.get("prompts") or {}).items() if prompt}
+    if prompts and not pooling.get("include_prompt", True) and mode not in ("lasttoken", "cls", "cls_token"):
+        raise _unlike(folder, "its pooling leaves out the prompt")
+    if prompts.get(stored.get("default_prompt_name") or ""):
+        raise _unlike(folder, f"it puts the prompt '{stored['default_prompt_name']}' before every text")
+    transformer = folder / subfolder
+    limits = (settings.get("max_seq_length"), _json(transformer / "tokenizer_config.json").get("model_max_length"))
+    limit = next((int(limit) for limit in limits if isinstance(limit, int | float) and limit < 10**6), MAX_LENGTH)
+    prompt = "full-instruction" if prompts else "full"
+    design = Design(_attention(_json(transformer / "config.json")), prompt, POOLINGS[mode])
+    return SentenceEncoder(subfolder, design, limit, prompts)
+
+
+def _has_chat_template(folder: Path) -> bool:
+    return (folder / "chat_template.jinja").is_file() or bool(_json(folder / "tokenizer_config.json").get("chat_template"))
+
+
+def _attention(config: dict[str, Any]) -> Attention:
+    """Bidirectional for encoders, and for decoders whose config says so. Loading proves it."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    is_encoder = config.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_decoder")
+    says_so = config.get("is_causal") is False or config.get("use_bidirectional_attention")
+    return "bidirectional" if is_encoder or says_so else "causal"
+
+
+def _json(file: Path) -> Any:
+    if not file.is_file():
+        return {}
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnmaskError(f"'{file}' is not JSON: {error}.") from error
+
+
+def _unlike(folder: Path, reason: str) -> UnmaskError:
+    return UnmaskError(
+        f"'{folder}' is a sentence-transformers model that no design reads as it was trained: {reason}. To read its model another way, "
+        'name a design, such as -d bidirectional/full/mean (in Python: design="bidirectional/full/mean").'
+    )
