@@ -124,7 +124,7 @@ def test_queries_that_no_model_could_answer_are_left_out_and_reported(
         write_rows(folder / name, rows)
     rows = read(folder).data[KINDS[kind].item_part]
     assert [row.get("_id", row.get("query")) for row in rows] == [
-        row.get("_id", row.get("query")) for n, row in enumerate(files.get("queries.jsonl", files.get("test.jsonl"))) if n != 3
+        row.get("_id", row.get("query")) for n, row in enumerate(files.get("queries.jsonl") or files["test.jsonl"]) if n != 3
     ]
     assert len(caplog.messages) == 1 and "left out" in caplog.messages[0]
 
