@@ -54,7 +54,7 @@ _COSINES = 2**24  # that top_k holds at once
 class Nearest(NamedTuple):
     """The nearest texts of each query, best first: their indices and cosines, both of shape (query, k)."""
 
-    places: NDArray[np.intp]
+    indices: NDArray[np.intp]
     cosines: Vectors
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -14,20 +12,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.families import EACH_KIND, FAMILIES, Family
 from tests.proofs import ALL
-from unmask.designs.design import Attention, Design
+from unmask.designs.design import Attention
 from unmask.encoding.backbone import Backbone, HiddenRead, Read, RoutingRead, TokenBatch
 from unmask.encoding.pooling import POOLINGS
+from unmask.models.attention import hidden_of
 from unmask.models.routers import ROUTINGS
 
 DEPTH, LENGTHS = 3, (5, 12, 20, 1)
 LAST = POOLINGS["last"]
 MOE = [name for name, family in FAMILIES.items() if family.experts]
-TOPK = [name for name in MOE if name != "dbrx"]
-CHOSEN = {"llama4": 1}  # experts that a token chooses; 2 elsewhere
+TOPK = [name for name in MOE if name not in ("dbrx", "llama4")]  # the experts of these are not given the weights
 FIRST_STATE = {"mamba": -1}  # place of layer 0 in `hidden_states`: Mamba leaves the embeddings out
 USABLE: list[tuple[str, Attention]] = [(name, "causal") for name in FAMILIES]
 USABLE += [(name, "bidirectional") for name, family in FAMILIES.items() if family.bidirectional != "no"]
@@ -58,10 +55,10 @@ def texts(lengths: Sequence[int] = LENGTHS) -> list[Tensor]:
     return [torch.randint(3, 512, (length,)) for length in lengths]
 
 
-def padded(tokens: Sequence[Tensor], side: str = "right", longest: int = max(LENGTHS) + 3) -> TokenBatch:
+def padded(tokens: Sequence[Tensor], side: str = "right", longest: int = max(LENGTHS) + 3, pad: int = 7) -> TokenBatch:
     """A batch whose padding holds a token that texts hold too."""
     batch = TokenBatch(
-        torch.full((len(tokens), longest), 7),
+        torch.full((len(tokens), longest), pad),
         torch.zeros(len(tokens), longest, dtype=torch.bool),
         torch.zeros(len(tokens), longest, dtype=torch.bool),
     )
@@ -101,46 +98,32 @@ def run(backbone: Backbone, batch: TokenBatch, **options: Any) -> Any:
 # ---- padding ------------------------------------------------------------------------------------------------------------------
 
 
+def require_same_alone_and_padded(backbone: Backbone, pads: tuple[int, int] = (7, 400)) -> None:
+    tokens = texts()
+    reads: list[Read] = [*hidden_reads(), *(RoutingRead("softmax", POOLINGS[pool]) for pool in POOLINGS if backbone.routers)]
+    apart = [backbone.read(alone(text), reads) for text in tokens]
+    for side, pad in zip(("right", "left"), pads, strict=True):
+        together = backbone.read(padded(tokens, side, pad=pad), reads)
+        for read in reads:
+            expected = torch.cat([values[read] for values in apart])
+            torch.testing.assert_close(together[read], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.sample(34)
 @every_usable
 def test_states_do_not_depend_on_padding(name: str, attention: Attention) -> None:
-    backbone, tokens = loaded(name, attention), texts()
-    reads: list[Read] = [*hidden_reads(), *(RoutingRead("softmax", POOLINGS[pool]) for pool in POOLINGS if backbone.routers)]
-    right, left = (backbone.read(padded(tokens, side), reads) for side in ("right", "left"))
-    apart = [backbone.read(alone(text), reads) for text in tokens]
-    for read in reads:
-        expected = torch.cat([values[read] for values in apart])
-        torch.testing.assert_close(right[read], expected, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(left[read], expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mamba"])
-def test_what_the_padding_holds_is_not_read(name: str) -> None:
-    backbone, batch = loaded(name), padded(texts())
-    other = TokenBatch(torch.where(batch.real, batch.ids, 400), batch.real, batch.embed)
-    before, after = (backbone.read(padding, hidden_reads()) for padding in (batch, other))
-    assert all(torch.equal(before[read], after[read]) for read in before)
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("family", ENCODERS, ids=lambda family: family.name)
-def test_an_encoder_that_counts_positions_itself_reads_a_text_alone_as_in_a_batch(family: Family, side: str) -> None:
-    backbone, tokens, reads = Backbone(family.build(), "bidirectional"), texts(), hidden_reads()
-    batch = padded(tokens, side)
-    together = backbone.read(replace(batch, ids=torch.where(batch.real, batch.ids, 1)), reads)
-    apart = [backbone.read(alone(text), reads) for text in tokens]
-    for read in reads:
-        torch.testing.assert_close(together[read], torch.cat([values[read] for values in apart]), rtol=1e-5, atol=1e-5)
+    require_same_alone_and_padded(loaded(name, attention))
 
 
 @pytest.mark.parametrize("family", ENCODERS, ids=lambda family: family.name)
-def test_a_text_is_never_longer_than_the_positions_of_a_model(family: Family) -> None:
+def test_encoders_that_count_positions_from_their_padding(family: Family) -> None:
     """An encoder of RoBERTa's kind uses 32 of 34 positions: the first two are those of padding and below."""
     backbone = Backbone(family.build(), "bidirectional")
+    require_same_alone_and_padded(backbone, pads=(1, 1))
     assert backbone.within_positions(20) == 20 and backbone.within_positions(1000) == 32
-    assert one(backbone, alone(torch.randint(3, 512, (32,))), HiddenRead(DEPTH, LAST)).isfinite().all()
+    assert one(backbone, alone(texts([32])[0]), HiddenRead(DEPTH, LAST)).isfinite().all()
     with pytest.raises((IndexError, RuntimeError)):
-        one(backbone, alone(torch.randint(3, 512, (33,))), HiddenRead(DEPTH, LAST))
+        one(backbone, alone(texts([33])[0]), HiddenRead(DEPTH, LAST))
 
 
 # ---- layers -------------------------------------------------------------------------------------------------------------------
@@ -177,17 +160,6 @@ def test_layers_above_the_deepest_that_is_read_do_not_run(deepest: int, routing:
     assert len(ran) == expected
 
 
-# ---- several designs from one pass --------------------------------------------------------------------------------------------
-
-
-def test_the_mean_over_layers_is_the_mean_of_what_each_layer_gives() -> None:
-    backbone, batch = loaded("llama"), padded(texts())
-    designs = [Design.parse(f"causal/plain/{reading}") for reading in ("mean@1", "mean@2", "mean", "mean@mean")]
-    first, second, third, mean = (raw.hidden for raw in backbone.raw(batch, designs).values())
-    assert first is not None and second is not None and third is not None
-    torch.testing.assert_close(mean, (first + second + third) / 3)
-
-
 # ---- routing ------------------------------------------------------------------------------------------------------------------
 
 
@@ -206,99 +178,44 @@ def test_routing_weights_are_the_softmax_of_what_transformers_reports(name: str,
 @pytest.mark.parametrize("name", TOPK)
 def test_topk_is_what_the_model_applies_to_exactly_k_experts(name: str) -> None:
     backbone, batch, family = load(name), padded(texts()), FAMILIES[name]
-    with watched_experts(backbone) as applied:
-        weights = one(backbone, batch, RoutingRead("topk", LAST))
-    chosen = (weights != 0).unflatten(1, (-1, family.experts)).sum(dim=-1)
-    assert chosen.tolist() == [[CHOSEN.get(name, 2)] * family.moe_layers] * len(LENGTHS)
-    torch.testing.assert_close(weights, torch.cat([at_last(layer, batch) for layer in applied], dim=1))
-
-
-@contextmanager
-def watched_experts(backbone: Backbone) -> Iterator[list[Tensor]]:
-    """The weights with which each layer's experts are called, (text x token, expert)."""
     applied: list[Tensor] = []
-    modules = [module for module in backbone.model.modules() if type(module).__name__.endswith("Experts")]
-    routed = [router.module for router in backbone.routers]
-    seen: list[Tensor] = []
-    hooks = [module.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for module in routed]
-    hooks += [module.register_forward_pre_hook(lambda _, args: applied.append(_weights(args, seen[-1]))) for module in modules]
-    yield applied
-    for hook in hooks:
-        hook.remove()
 
-
-def _weights(args: tuple[Tensor, ...], states: Tensor, experts: int = 8) -> Tensor:
-    if len(args) > 1:
+    def note(_: Any, args: tuple[Tensor, ...]) -> None:
         _, indices, weights = args
-        return torch.zeros(len(indices), experts).scatter(1, indices, weights)
-    # Llama 4 scales the states by the weights before its experts see them
-    states = states.reshape(-1, states.shape[-1])
-    scaled = args[0].reshape(experts, *states.shape)
-    return ((scaled * states).sum(dim=-1) / states.square().sum(dim=-1)).T
+        applied.append(torch.zeros(len(indices), family.experts).scatter(1, indices, weights))
 
-
-def test_probabilities_are_not_put_through_a_second_softmax() -> None:
-    backbone, batch = load("mixtral"), padded(texts())
-    expected = one(backbone, batch, RoutingRead("softmax", LAST))
-    for router in backbone.routers:  # Gemma 4 returns probabilities
-        router.module.register_forward_hook(lambda _, __, output: (output[0].softmax(dim=-1), *output[1:]))
-    torch.testing.assert_close(one(Backbone(backbone.model, "causal"), batch, RoutingRead("softmax", LAST)), expected)
+    for module in backbone.model.modules():
+        if type(module).__name__.endswith("Experts"):
+            module.register_forward_pre_hook(note)
+    weights = one(backbone, batch, RoutingRead("topk", LAST))
+    chosen = (weights != 0).unflatten(1, (-1, family.experts)).sum(dim=-1)
+    assert chosen.tolist() == [[2] * family.moe_layers] * len(LENGTHS)
+    torch.testing.assert_close(weights, torch.cat([at_last(layer, batch) for layer in applied], dim=1))
 
 
 # ---- cost ---------------------------------------------------------------------------------------------------------------------
 
 
-class Live(TorchDispatchMode):
-    """Bytes of tensors that are alive while it is on, and their peak."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor):
-                self._count(tensor.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self._known:
-            self._known.add(key)
-            self.now += storage.nbytes()
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._forget, key, storage.nbytes())
-
-    def _forget(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.now -= size
-
-
-def deep(name: str, layers: int = 12) -> Backbone:
-    family = FAMILIES[name]
-    changed = Family(name, family.model_type, {**family.changes, "num_hidden_layers": layers}, experts=family.experts)
-    return Backbone(changed.build(), "causal")
-
-
-def peak(backbone: Backbone, batch: TokenBatch, reads: Sequence[Read]) -> int:
-    with Live() as live, torch.inference_mode():
-        backbone.read(batch, reads)
-    return int(live.peak)
-
-
 @pytest.mark.parametrize("name", ["llama", "olmoe"])
-def test_reading_every_layer_keeps_pooled_vectors_not_states(name: str) -> None:
-    backbone, batch = deep(name), padded(texts((64,) * 8), longest=64)
-    one_state = batch.ids.numel() * 64 * 4
-    every: list[Read] = [HiddenRead(layer, POOLINGS["mean"]) for layer in range(1, 13)]
-    if backbone.routers:
-        every.append(RoutingRead("softmax", POOLINGS["mean"]))
-    last: list[Read] = [HiddenRead(12, POOLINGS["mean"])]
-    peak(backbone, batch, every)  # caches of the first call
-    # keeping the states would cost twelve of them, pooling one at a time costs its own copy
-    assert peak(backbone, batch, every) - peak(backbone, batch, last) < 2 * one_state
+def test_the_states_of_a_layer_are_freed_while_later_ones_run(name: str) -> None:
+    backbone, states = load(name), list[weakref.ref[Tensor]]()
+
+    def note(_: Any, __: Any, output: Any) -> None:
+        assert sum(state() is not None for state in states) <= 1, "only the input of this layer"
+        states.append(weakref.ref(hidden_of(output)))
+
+    for layer in backbone.layers:
+        layer.register_forward_hook(note)
+    reads: list[Read] = [*hidden_reads(), *([RoutingRead("softmax", LAST)] if backbone.routers else [])]
+    with torch.inference_mode():
+        values = backbone.read(padded(texts()), reads)
+    assert len(states) == DEPTH and all(value.is_inference() for value in values.values())
+
+
+def test_low_precision_states_are_pooled_in_fp32() -> None:
+    backbone = Backbone(FAMILIES["olmoe"].build(dtype=torch.bfloat16), "causal")
+    values = backbone.read(padded(texts()), [*hidden_reads(), *(RoutingRead(kind, LAST) for kind in ROUTINGS)])
+    assert {value.dtype for value in values.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("name", FAMILIES if ALL else EACH_KIND)
@@ -311,25 +228,3 @@ def test_no_key_value_cache_is_built(name: str) -> None:
         one(backbone, batch, HiddenRead(DEPTH, LAST))
     hook.remove()
     assert caches == [[None, None]] * 2
-
-
-def test_gradients_reach_every_layer_that_is_read_and_no_other() -> None:
-    backbone = load("llama")
-    for layer in range(1, DEPTH + 1):
-        backbone.model.zero_grad()
-        one(backbone, padded(texts()), HiddenRead(layer, LAST)).sum().backward()
-        reached = [any(weight.grad is not None for weight in module.parameters()) for module in backbone.layers]
-        assert reached == [place < layer for place in range(DEPTH)]
-
-
-def test_values_are_fp32_and_recorded_for_gradients_only_where_that_is_enabled() -> None:
-    reads: list[Read] = [*hidden_reads(), RoutingRead("softmax", LAST)]
-    with torch.inference_mode():
-        values = loaded("olmoe").read(padded(texts()), reads)
-    assert all(value.is_inference() and value.dtype == torch.float32 for value in values.values())
-
-
-def test_low_precision_states_are_pooled_in_fp32() -> None:
-    backbone = Backbone(FAMILIES["olmoe"].build(dtype=torch.bfloat16), "causal")
-    values = backbone.read(padded(texts()), [*hidden_reads(), *(RoutingRead(kind, LAST) for kind in ROUTINGS)])
-    assert {value.dtype for value in values.values()} == {torch.float32}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from tests.conftest import TEXTS
 from tests.families import FAMILIES
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.backbone import TokenBatch
-from unmask.encoding.batching import collate
+from unmask.encoding.features import Fit
 from unmask.encoding.lexical import (
     KEPT,
     dot_products,
@@ -99,85 +97,6 @@ def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Pa
         assert np.allclose(row, expected, atol=1e-4)
 
 
-@pytest.mark.sample(6)
-@every_family
-def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None:
-    embedder = lexical(family)
-    together = rows(embedder, TEXTS)
-    alone = np.concatenate([rows(embedder, [text]) for text in TEXTS])
-    assert np.allclose(alone, together, atol=2e-5)
-    small = lexical(family, batch_tokens=60)
-    assert np.allclose(rows(small, TEXTS[::-1]), together[::-1], atol=2e-5)
-
-
-@every_family
-@torch.inference_mode()  # type: ignore[untyped-decorator]
-def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> None:
-    embedder = lexical(family)
-    texts = list(embedder.prompts.tokenize(TEXTS))
-    own, expected = embedder.prompts.parts[0].word_ids(texts), rows(embedder, TEXTS)
-    right = collate(texts, 7)
-    order = torch.argsort(right.real.int(), dim=1, stable=True)  # padding first, then the tokens in their order
-    left = [torch.gather(part, 1, order) for part in (right.ids, right.real, right.embed)]
-    [raw] = embedder.backbone.raw(TokenBatch(left[0], left[1], left[2], word_ids=own), [embedder.design]).values()
-    assert raw.lexical is not None
-    assert np.allclose(unpacked(raw.lexical.numpy(), 512).toarray(), expected, atol=2e-5)
-
-
-def test_one_forward_pass_serves_lexical_and_dense_designs(lexical: Make) -> None:
-    from unmask.encoding.features import Fit
-
-    embedder = lexical()
-    dense = Design.parse("prompteol")
-    found = replace(embedder.encoder, batch_tokens=200).encode(TEXTS, {embedder.design: Fit(), dense: Fit()}, share_text=False)
-    assert np.allclose(found[dense], embedder.with_design("prompteol").encode(TEXTS), atol=1e-5)
-    assert np.allclose(unpacked(found[embedder.design], 512).toarray(), rows(embedder, TEXTS), atol=2e-5)
-
-
-def test_case_place_and_punctuation_of_a_word_do_not_matter(lexical: Make) -> None:
-    """They change the logits, but not which tokens have one."""
-    embedder = lexical()
-    first, *others = embedder.prompts.parts[0].word_ids(
-        list(embedder.prompts.tokenize(["a red ball", "Red! ball? a", '"BALL", a (red)', "ball ball a red a"]))
-    )
-    assert first == sorted(set(first)) and others == [first] * 3
-
-
-def test_combining_marks_continue_a_word(lexical: Make) -> None:
-    prompts = lexical().prompt
-
-    def own(text: str) -> list[int]:
-        [tokens] = prompts.word_ids(list(prompts.tokenize([text])))
-        return tokens
-
-    def whole(word: str) -> list[int]:
-        return sorted(set(prompts.tokenizer(word, add_special_tokens=False)["input_ids"]))
-
-    assert own("Cafe\u0301!") == own("caf\u00e9") == whole("caf\u00e9")
-    assert own("\u0301") == [], "a mark alone is no word"
-    assert own("(हिन्दी)") == whole("हिन्दी")
-    assert own("_snake_case") == own("snake case"), "an underscore is no letter"
-
-
-def test_texts_without_words_have_the_zero_vector(lexical: Make) -> None:
-    assert not rows(lexical(), ["", "...", "?! \n", "🎉"]).any()
-    assert lexical().encode_sparse([]).shape == (0, 512)
-
-
-def test_values_by_hand() -> None:
-    [row] = lexical_vectors(ONE, [[0, 2, 3]], layer([float(np.e) - 1, 5.0, -2.0, 0.0]))
-    assert row[0] == 0 and row[KEPT] == pytest.approx(1.0) and row[KEPT + 1 :].count_nonzero() == 0
-
-
-def test_the_largest_values_are_kept_in_the_order_of_their_tokens() -> None:
-    logits = torch.randn(400, generator=torch.Generator().manual_seed(0)).abs() + 0.1
-    own = list(range(0, 400, 2))
-    [row] = lexical_vectors(ONE, [own], layer(logits.tolist()))
-    best = sorted(sorted(own, key=lambda token: -logits[token])[:KEPT])
-    assert row[:KEPT].tolist() == best
-    assert torch.allclose(row[KEPT:], torch.log1p(logits[best]))
-
-
 def test_rows_unpack_to_the_matrix_that_they_stand_for() -> None:
     packed = lexical_vectors(ONE.expand(3, 1), [[1, 4], [], [4]], layer([1.0, 2.0, 3.0, 4.0, 5.0])).numpy()
     matrix = unpacked(packed, 6)
@@ -201,45 +120,74 @@ def test_idf_by_hand() -> None:
     assert np.allclose(found[[1, 7]], np.log(2) * np.sqrt([by_hand[1], by_hand[0]]))
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
-def test_saved_and_loaded_again_vectors_are_bit_equal(lexical: Make, tmp_path: Path, family: str) -> None:
-    embedder = lexical(family, f"{LEXICAL}/idf").fit(TEXTS)
-    embedder.save_pretrained(tmp_path / "saved")
-    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
-    assert again.design == embedder.design and (rows(again, TEXTS) == rows(embedder, TEXTS)).all()
-
-
-def test_a_saved_adapter_finds_the_head_of_its_base(lexical: Make, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder_of("llama")), LoraConfig(target_modules=["v_proj"]))
-    for name, weight in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight)
-    model.save_pretrained(tmp_path / "adapter")
-    embedder = lexical(adapter=str(tmp_path / "adapter"))
-    embedder.save_pretrained(tmp_path / "saved")
-    again = rows(Embedder.from_pretrained(tmp_path / "saved", device="cpu"), TEXTS)
-    assert (again == rows(embedder, TEXTS)).all() and not np.allclose(again, rows(lexical(), TEXTS))
-
-
 def test_a_head_that_is_not_tied_is_not_saved(lexical: Make, tmp_path: Path) -> None:
     with pytest.raises(UnmaskError, match="holds no language-model head"):
         lexical("llama").save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
 
-def test_what_needs_dense_vectors_refuses_them(lexical: Make) -> None:
+def test_the_largest_values_are_kept_in_the_order_of_their_tokens() -> None:
+    for shift in (0, 1):  # fewer and more than KEPT words with a positive logit
+        logits = torch.randn(400, generator=torch.Generator().manual_seed(0)) + shift
+        words = list(range(0, 400, 2))
+        [row] = lexical_vectors(ONE, [words], layer(logits.tolist()))
+        best = sorted(sorted((token for token in words if logits[token] > 0), key=lambda token: -logits[token])[:KEPT])
+        assert row[: len(best)].tolist() == best and not row[len(best) : KEPT].any()
+        assert torch.allclose(row[KEPT : KEPT + len(best)], torch.log1p(logits[best]))
+
+
+@pytest.mark.sample(6)
+@every_family
+def test_vectors_do_not_depend_on_the_batch(lexical: Make, family: str) -> None:
+    embedder, small = lexical(family), lexical(family, batch_tokens=60)
+    together = rows(embedder, TEXTS)
+    assert np.allclose(np.concatenate([rows(embedder, [text]) for text in TEXTS]), together, atol=2e-5)
+    assert np.allclose(rows(small, TEXTS[::-1]), together[::-1], atol=2e-5)
+    dense = Design.parse("prompteol")
+    both = embedder.encoder.encode(TEXTS, {embedder.design: Fit(), dense: Fit()}, share_text=False)
+    assert np.allclose(both[dense], embedder.with_design(dense).encode(TEXTS), atol=1e-5), "in one pass with dense designs"
+    assert np.allclose(unpacked(both[embedder.design], 512).toarray(), together, atol=2e-5)
+
+
+def test_the_tokens_of_words(lexical: Make) -> None:
+    """Case, position, punctuation and composition of letters do not matter."""
+    prompts = lexical().prompt
+
+    def tokens(text: str) -> list[int]:
+        return prompts.word_ids(list(prompts.tokenize([text])))[0]
+
+    def alone(word: str) -> list[int]:
+        return sorted(set(prompts.tokenizer(word, add_special_tokens=False)["input_ids"]))
+
+    assert tokens("a red ball") == tokens("Red! ball? a") == tokens('"BALL", a (red)') == tokens("ball ball a red a")
+    assert tokens("Cafe\u0301!") == tokens("caf\u00e9") == alone("caf\u00e9")
+    assert tokens("(हिन्दी)") == alone("हिन्दी")
+    assert tokens("_snake_case") == tokens("snake case")
+    assert tokens("\u0301") == tokens("...") == []
+    assert not rows(lexical(), ["", "?! \n", "🎉"]).any() and lexical().encode_sparse([]).shape == (0, 512)
+
+
+def test_saved_and_loaded_again_vectors_are_bit_equal(lexical: Make, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """A tied head is saved; an adapter has the head of its base."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(folder_of("llama")),
+        LoraConfig(target_modules=["v_proj"], init_lora_weights=False),
+    )
+    model.save_pretrained(tmp_path / "adapter")
+    adapter, tied = lexical(adapter=str(tmp_path / "adapter")), lexical("gemma2", f"{LEXICAL}/idf").fit(TEXTS)
+    for number, embedder in enumerate((adapter, tied)):
+        embedder.save_pretrained(tmp_path / str(number))
+        again = Embedder.from_pretrained(tmp_path / str(number), device="cpu")
+        assert again.design == embedder.design and (rows(again, TEXTS) == rows(embedder, TEXTS)).all()
+    assert not np.allclose(rows(adapter, TEXTS), rows(lexical(), TEXTS))
+
+
+def test_dense_and_sparse_vectors_have_their_methods(lexical: Make) -> None:
     embedder = lexical()
-    for call in (
-        lambda: embedder.encode(TEXTS),
-        lambda: embedder.encode([], precision="int8"),
-        lambda: embedder.encode(TEXTS, normalize=True),
-        lambda: embedder.encode_query(TEXTS),
-        lambda: embedder.dim,
-        lambda: embedder.encode_chunks(TEXTS, 5),
-    ):
+    for call in (lambda: embedder.encode(TEXTS), lambda: embedder.encode_query([]), lambda: embedder.dim):
         with pytest.raises(UnmaskError, match="are sparse: use Embedder"):
             call()
     with pytest.raises(UnmaskError, match="are dense: use encode"):

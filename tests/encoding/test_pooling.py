@@ -1,7 +1,5 @@
 """Poolings: every entry of POOLINGS reads the real tokens and nothing else."""
 
-from random import Random
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,43 +44,20 @@ def test_of_states_that_count(pooling: str, expected: list[float]) -> None:
     assert torch.allclose(POOLINGS[pooling](hidden, mask), torch.tensor(expected)[:, None].expand(2, 2).float())
 
 
-def test_every_pooling_has_an_expected_value() -> None:
-    assert set(POOLINGS) == {"last", "first", "mean", "weighted-mean", "max"}
-
-
 @pytest.mark.sample(12)
 @poolings
 @pytest.mark.parametrize("garbage", [0.0, 1e30, float("nan"), float("inf"), float("-inf")])
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(lengths)
 def test_left_and_right_padding_whatever_it_holds_is_the_text_alone(pooling: str, garbage: float, lengths: list[int]) -> None:
     texts = some(lengths)
     alone = torch.cat([POOLINGS[pooling](text[None], torch.ones(1, len(text)).bool()) for text in texts])
     for left in (True, False):
         assert torch.allclose(POOLINGS[pooling](*padded(texts, left, garbage)), alone, atol=1e-6)
-
-
-@poolings
-def test_a_mask_with_a_gap_is_the_tokens_without_it(pooling: str) -> None:
-    text = some([6])[0]
-    mask = torch.tensor([True, False, True, True, False, True])
-    with_gap = POOLINGS[pooling](text.masked_fill(~mask[:, None], float("nan"))[None], mask[None])
-    assert torch.allclose(with_gap, POOLINGS[pooling](text[mask][None], torch.ones(1, 4).bool()))
-
-
-@poolings
-def test_one_token_is_its_own_vector(pooling: str) -> None:
-    hidden, mask = padded(some([1, 1]), left=False, garbage=float("nan"))
-    assert torch.equal(POOLINGS[pooling](hidden, mask), hidden[:, 0])
-
-
-@poolings
-@settings(max_examples=25)
-@given(lengths, st.randoms(use_true_random=False))
-def test_the_order_of_the_texts_is_the_order_of_the_vectors(pooling: str, lengths: list[int], random: Random) -> None:
-    hidden, mask = padded(some(lengths), left=False, garbage=9.0)
-    order = random.sample(range(len(lengths)), len(lengths))
-    assert torch.equal(POOLINGS[pooling](hidden, mask)[order], POOLINGS[pooling](hidden[order], mask[order]))
+    with_gaps = torch.stack([torch.arange(9) % 3 != 1]).expand(2, 9)
+    hidden = torch.randn(2, 9, 4).masked_fill(~with_gaps[..., None], garbage)
+    without = POOLINGS[pooling](hidden[:, with_gaps[0]], torch.ones(2, 6).bool())
+    assert torch.allclose(POOLINGS[pooling](hidden, with_gaps), without, atol=1e-6)
 
 
 @poolings
@@ -100,11 +75,3 @@ def test_a_shape_that_is_not_the_one_written_is_noticed(pooling: str) -> None:
     hidden, mask = padded(some([2, 4]), left=True, garbage=7.0)
     with pytest.raises(TypeCheckError):
         POOLINGS[pooling](hidden, mask[:, 1:])
-
-
-@poolings
-def test_the_arguments_are_left_alone(pooling: str) -> None:
-    hidden, mask = padded(some([2, 4]), left=True, garbage=7.0)
-    before = hidden.clone(), mask.clone()
-    POOLINGS[pooling](hidden, mask)
-    assert torch.equal(hidden, before[0]) and torch.equal(mask, before[1])

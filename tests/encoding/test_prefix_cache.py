@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from unmask.encoding import prefix_cache
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.prefix_cache import find_prefix
 from unmask.encoding.tokenization import TokenizedText
-from unmask.models.decoder import model_lock
 
 PROMPT = '"Given a question about music, find texts that answer it. The question: {text}"'
 TEXTS = [f"{'who plays ' * (place % 4)}text {place}?" for place in range(20)]
@@ -67,39 +65,6 @@ def test_every_pooling_and_feature_is_that_of_whole_texts(
     assert lengths == [36]
 
 
-def test_a_beginning_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = pico(f"causal/{PROMPT}/last")
-    tokens: list[int] = []
-    forward = type(embedder.backbone.model).forward
-
-    def counting(self: Any, input_ids: Any, **named: Any) -> Any:
-        tokens.append(input_ids.numel())
-        return forward(self, input_ids=input_ids, **named)
-
-    monkeypatch.setattr(type(embedder.backbone.model), "forward", counting)
-    embedder.encode(TEXTS)
-    shared = sum(tokens)
-    tokens.clear()
-    whole(embedder, monkeypatch)
-    assert shared < 0.5 * sum(tokens)
-
-
-def test_a_model_that_goes_on_wrongly_computes_whole_texts(
-    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embedder = pico(f"causal/{PROMPT}/last")
-    expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)
-    begin = Backbone.cache_prefix
-
-    def shifted(self: Backbone, ids: Any) -> Any:
-        """Keys and values of other tokens."""
-        return begin(self, [[own[0], *own[:-1]] for own in ids])
-
-    monkeypatch.setattr(Backbone, "cache_prefix", shifted)
-    assert np.array_equal(embedder.encode(TEXTS), expected)
-    assert lengths == [0]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_large_dimension_hides_no_wrong_keys(
     dtype: torch.dtype, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
@@ -130,27 +95,6 @@ def test_texts_beyond_a_border_of_longrope_do_not_go_on_from_before_it() -> None
         assert (find_prefix(backbone, texts, read) is not None) is shared
 
 
-@pytest.mark.parametrize("error", [ValueError, torch.OutOfMemoryError])
-def test_a_model_that_does_not_run_with_a_cache_computes_whole_texts(
-    error: type[Exception], pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embedder = pico(f"causal/{PROMPT}/last")
-    expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)
-    forward = type(embedder.backbone.model).forward
-
-    def failing(self: Any, *given: Any, use_cache: bool, **named: Any) -> Any:
-        if use_cache:
-            raise error("no cache")
-        return forward(self, *given, use_cache=use_cache, **named)
-
-    monkeypatch.setattr(type(embedder.backbone.model), "forward", failing)
-    if error is torch.OutOfMemoryError:  # no fault of the model
-        with pytest.raises(error):
-            embedder.encode(TEXTS)
-    else:
-        assert np.array_equal(embedder.encode(TEXTS), expected) and lengths == [0]
-
-
 @pytest.mark.parametrize(
     ("design", "texts"),
     [
@@ -168,28 +112,11 @@ def test_where_it_is_wrong_or_saves_little_texts_are_computed_whole(
     assert lengths == [0]
 
 
-def test_hooks_of_somebody_else_see_whole_texts(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_of_the_user_see_all_tokens(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
     embedder, lengths = pico(f"causal/{PROMPT}/last"), noted(monkeypatch)
     with embedder.backbone.layers[0].register_forward_pre_hook(lambda *_: None):
         embedder.encode(TEXTS)
     assert lengths == [0]
-
-
-def test_the_hooks_of_a_pass_in_another_thread_do_not_prevent_a_beginning(pico: Callable[..., Embedder]) -> None:
-    backbone = pico("causal/plain/last").backbone
-    with ThreadPoolExecutor(1) as pool:
-        with model_lock(backbone.model), backbone.layers[0].register_forward_pre_hook(lambda *_: None):
-            beginning = pool.submit(backbone.cache_prefix, [[5, 6, 7]])
-            wait([beginning], timeout=0.5)  # it waits for its turn
-        found = beginning.result()
-    assert found is not None and found.length == 3
-
-
-def test_threads_share_a_beginning(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = pico(f"causal/{PROMPT}/last", batch_tokens=128)
-    alone = embedder.encode(TEXTS)
-    monkeypatch.setattr("unmask.encoding.encoder.threads_for", lambda *_: 2)
-    assert np.array_equal(embedder.encode(TEXTS), alone)
 
 
 def test_only_tokens_that_none_embeds_are_shared() -> None:

@@ -36,12 +36,6 @@ def drawn(count: int, dim: int = 64, seed: int = 0) -> Vectors:
 # --- binary ----------------------------------------------------------------------------------------------------------
 
 
-def test_binary_by_hand() -> None:
-    vectors = np.array([[1, -1, 0, 2, -3, 0.5, -0.0, 9]], np.float32)
-    assert finish(vectors, None, False, "binary").tolist() == [[0b10010101]]
-    assert as_floats(finish(vectors, None, False, "binary")).tolist() == [[1, -1, -1, 1, -1, 1, -1, 1]]
-
-
 @given(SIGNED)
 def test_binary_is_packed_as_in_sentence_transformers(vectors: Vectors) -> None:
     from sentence_transformers.util import quantize_embeddings
@@ -52,18 +46,12 @@ def test_binary_is_packed_as_in_sentence_transformers(vectors: Vectors) -> None:
 @given(SIGNED)
 def test_the_cosine_of_binary_vectors_is_their_hamming_distance(vectors: Vectors) -> None:
     packed = np.asarray(finish(vectors, None, False, "binary"), np.uint8)
+    assert np.array_equal(as_floats(packed) > 0, vectors > 0)
+    assert np.allclose(Embedder.top_k(vectors, packed, 1).cosines[:, 0], Embedder.similarity(vectors, packed).max(axis=1))
     hamming = np.bitwise_count(packed[:, None] ^ packed[None]).sum(axis=2)
     np.testing.assert_allclose(Embedder.similarity(packed, packed), 1 - 2 * hamming / vectors.shape[1], atol=1e-6)
     np.testing.assert_allclose(Embedder.similarity_pairwise(packed, packed[::-1]), 1 - 2 * np.diag(hamming[:, ::-1]) / vectors.shape[1],
                                atol=1e-6)  # fmt: skip
-
-
-def test_top_k_reads_binary_vectors_and_float_queries() -> None:
-    vectors = drawn(20)
-    packed = finish(vectors, None, False, "binary")
-    assert Embedder.top_k(packed, packed, 1).places[:, 0].tolist() == list(range(20))
-    assert Embedder.top_k(vectors, packed, 1).places[:, 0].tolist() == list(range(20))
-    assert Embedder.similarity(packed[0], packed[1]).shape == ()
 
 
 @pytest.mark.parametrize(
@@ -95,6 +83,7 @@ def test_a_loss_is_that_of_the_similarities(precision: Any) -> None:
 
     vectors = drawn(60)
     loss = measure_loss(vectors, precision)
+    assert measure_loss(vectors, "float32") is None and measure_loss(vectors[:2], precision) is None
     before, after = (normalized(values) for values in (vectors, as_floats(finish(vectors, None, False, precision))))
     one, other = before @ before.T, after @ after.T
     pairs = [(a, b) for a in range(60) for b in range(a)]
@@ -106,16 +95,6 @@ def test_a_loss_is_that_of_the_similarities(precision: Any) -> None:
         first, second = (sorted(others, key=lambda k: (-cosines[row, k], k))[:10] for cosines in (one, other))
         kept.append(len(set(first) & set(second)) / 10)
     assert loss.neighbours == pytest.approx(np.mean(kept), abs=0.005)
-
-
-def test_signs_alone_lose_nothing_as_binary() -> None:
-    loss = measure_loss(np.sign(drawn(50)), "binary")
-    assert loss == PrecisionLoss("binary", 50, pytest.approx(1), 1.0)  # type: ignore[arg-type]
-
-
-def test_float32_and_two_vectors_have_no_loss_to_measure() -> None:
-    assert measure_loss(drawn(50), "float32") is None
-    assert measure_loss(drawn(2), "binary") is None
 
 
 def test_losses_of_shards_are_averaged_by_their_vectors() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,23 +14,12 @@ from torch import nn
 
 from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
-from tests.server.running import until
 from unmask.embedder import Embedder
 from unmask.encoding import batching, replicas
 
 TEXTS = [f"{'A long text about guitars. ' * (place % 5)}Text {place}." for place in range(24)]
 
-
-class SlowToWake(threading.Barrier):
-    """A barrier that one thread is still leaving when it is broken, as on a busy machine."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        if threading.current_thread().name != "unmask-replica_0":
-            return super().wait(timeout)
-        with suppress(threading.BrokenBarrierError):
-            super().wait(timeout)
-        until(lambda: self.broken)
-        raise threading.BrokenBarrierError
+PREFIX = '"A prompt with a prefix that is long enough for its keys and values to be cached: {text}"'
 
 
 @pytest.fixture
@@ -68,7 +56,7 @@ def test_two_threads_give_the_vectors_of_one(
     assert seen and "MainThread" not in seen
 
 
-@pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/plain/last/routing", "causal/eol/last/concat"])
+@pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/plain/last/routing", f"causal/{PREFIX}/last/concat"])
 def test_attention_and_routing_are_those_of_the_model(
     design: str, pico: Callable[..., Embedder], request: pytest.FixtureRequest
 ) -> None:
@@ -100,14 +88,6 @@ def test_a_model_with_hooks_is_computed_by_one_thread(
     assert seen == {"MainThread"} and set(calls) == {embedder.backbone.layers[0]}
 
 
-def test_few_tokens_are_computed_by_one_thread(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "_cores", lambda: 2)
-    embedder = pico(batch_tokens=64)
-    seen = threads_of(embedder, monkeypatch)
-    embedder.encode(TEXTS[:4])
-    assert seen == {"MainThread"}
-
-
 def test_a_thread_that_starts_meanwhile_keeps_all_cores() -> None:
     seen: list[int] = []
     torch.set_num_threads(2)
@@ -123,14 +103,10 @@ def test_a_thread_that_starts_meanwhile_keeps_all_cores() -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("barrier", [threading.Barrier, SlowToWake])
 def test_an_error_in_a_thread_reaches_the_caller(
-    barrier: type[threading.Barrier], two_cores: None, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+    two_cores: None, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if another thread has hardly begun: a pool whose thread failed at its start would wake nobody at its end."""
     embedder = pico(batch_tokens=64)
-    monkeypatch.setattr(replicas, "Barrier", barrier)
-
     failed = threading.Event()
 
     def failing(*_: Any, **__: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +16,6 @@ from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding import forward_pass
 from unmask.encoding.encoder import Tally
-from unmask.encoding.prefix_cache import find_prefix
 from unmask.errors import UnmaskError
 from unmask.probing.layers import layer_designs
 from unmask.saving.exports.export import export, find_target
@@ -33,8 +31,8 @@ AVERAGE = Design("causal", PROMPTS, "last")
 Make = Callable[..., Embedder]
 
 
-def alone(embedder: Embedder, design: Design) -> list[np.ndarray[Any, Any]]:
-    return [np.asarray(embedder.with_design(design.under(prompt)).encode(TEXTS)) for prompt in design.prompts]
+MEANS = [(family, AVERAGE) for family in (FAMILIES if ALL else EACH_KIND)]
+MEANS.append(("llama", Design.parse("causal/echo+eol/mean+last")))
 
 
 def close(found: Any, expected: Any, within: float = 1e-5) -> None:
@@ -42,75 +40,40 @@ def close(found: Any, expected: Any, within: float = 1e-5) -> None:
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
-def test_the_vector_is_the_mean_of_those_under_each_prompt(family: str, pico: Make) -> None:
-    embedder = pico(AVERAGE, family=family)
-    parts = alone(embedder, AVERAGE)
-    close(embedder.encode(TEXTS), sum(parts) / 3)
+@pytest.mark.parametrize(("family", "design"), MEANS)
+def test_the_vector_is_the_mean_of_those_under_each_prompt(family: str, design: Design, pico: Make) -> None:
+    """Each read by its own pooling."""
+    embedder = pico(design, family=family)
+    parts = [np.asarray(embedder.with_design(design.under(prompt)).encode(TEXTS)) for prompt in design.prompts]
+    close(embedder.encode(TEXTS), np.mean(parts, axis=0))
     assert np.abs(parts[0] - parts[1]).max() > 1e-3, "prompts differ"
 
 
-def test_each_prompt_is_read_by_its_own_pooling(pico: Make) -> None:
-    embedder = pico("causal/echo+eol/mean+last")
-    echo, eol = (np.asarray(embedder.with_design(name).encode(TEXTS)) for name in ("causal/echo/mean", "causal/eol/last"))
-    close(embedder.encode(TEXTS), (echo + eol) / 2)
-    other = np.asarray(embedder.with_design("causal/echo+eol/last+mean").encode(TEXTS))
-    assert np.abs(other - embedder.encode(TEXTS)).max() > 1e-3, "poolings differ"
-
-
-def test_the_order_of_the_prompts_changes_no_bit(pico: Make) -> None:
-    for name, again in (
-        ("causal/eol+style+tone/last", "causal/tone+eol+style/last"),
-        ("causal/eol+style+tone/last+mean+max", "causal/tone+eol+style/max+last+mean"),
-    ):
-        one, other = pico(name), pico(again)
-        assert np.array_equal(one.encode(TEXTS), other.encode(TEXTS))
-        assert one.design.name == other.design.name == name
-
-
-def test_each_prompt_shares_its_own_beginning(pico: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_prompt_has_its_own_prefix_and_the_tally_counts_all(pico: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     long = [
-        f'"{start} of this text, which follows after a long beginning, {{text}}"' for start in ("Sum", "The topic in one word")
+        f"{start} of this text, which follows after a long beginning, {{text}}" for start in ("Sum", "The topic in one word")
     ]
-    embedder, texts = pico(f"causal/{'+'.join(long)}/last"), [f"text {place}" for place in range(20)]
-    lengths, find = list[int](), find_prefix
-
-    def noting(*given: Any) -> Any:
-        found = find(*given)
-        lengths.append(found.length if found else 0)
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(forward_pass, "find_prefix", lambda *_: None)
-        whole, cost = Tally(), embedder.encode(texts[:1])
-        expected = embedder.encode(texts, tally=whole)
-    monkeypatch.setattr(forward_pass, "find_prefix", noting)
-    tally = Tally()
-    close(embedder.encode(texts, tally=tally), expected)
-    close(expected[:1], cost)
-    assert len(lengths) == 2 and lengths[0] != lengths[1] and min(lengths) > 10
-    assert tally.tokens == whole.tokens - 20 * sum(lengths)
-
-
-def test_the_tally_counts_every_prompt(pico: Make) -> None:
-    texts = ["one text", "another text that is longer", "one text"]
-    tallies = {prompts: Tally() for prompts in (("eol",), ("echo",), ("eol", "echo"))}
-    for prompts, tally in tallies.items():
-        pico(Design("causal", prompts if len(prompts) > 1 else prompts[0], "last")).encode(texts, tally=tally)
-    one, other, both = tallies.values()
-    assert both.tokens == one.tokens + other.tokens
-    assert both.padded == one.padded + other.padded
-    assert both.texts == one.texts == 3
+    texts, tallies = [f"text {number}" for number in range(20)], [Tally(), Tally(), Tally()]
+    for prompts, tally in zip((long[0], long[1], tuple(long)), tallies, strict=True):
+        pico(Design("causal", prompts, "last")).encode(texts, tally=tally)
+    cached = Tally(
+        *(getattr(tallies[0], name) + getattr(tallies[1], name) for name in ("texts", "truncated", "tokens", "padded"))
+    )
+    assert (tallies[2].tokens, tallies[2].padded) == (cached.tokens, cached.padded) and tallies[2].texts == 20
+    embedder, full = pico(Design("causal", tuple(long), "last")), Tally()
+    vectors = embedder.encode(texts)
+    monkeypatch.setattr(forward_pass, "find_prefix", lambda *_: None)
+    close(vectors, embedder.encode(texts, tally=full))
+    assert cached.tokens < 0.5 * full.tokens
 
 
 def test_a_text_that_one_prompt_cuts_counts_as_cut(pico: Make) -> None:
     embedder, tally = pico("causal/plain+echo/last", max_length=80), Tally()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with pytest.warns(UserWarning, match="1 of 2 texts was cut"):
         embedder.encode(["short", "x y " * 14], tally=tally)
     assert tally.cut == [1] and tally.truncated == 1
     [text] = embedder.prompts.tokenize(["x y " * 14])
-    assert [part.truncated for part in text.parts].count(True) == 1
+    assert sum(part.truncated for part in text.parts) == 1
 
 
 def test_an_instruction_goes_to_the_prompts_that_take_one(pico: Make) -> None:

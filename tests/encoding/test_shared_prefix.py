@@ -88,34 +88,32 @@ def test_vectors_are_those_of_each_text_alone_under_each_prompt(family: str, kin
     assert was_shared(result) == (family not in CANNOT)
 
 
-@pytest.mark.parametrize("reading", ["last/routing", "last/concat", "last/sum:1", "last@2"])
-def test_every_feature_is_that_of_whole_prompts(reading: str, pico: Callable[..., Embedder]) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        *([f"causal/{prompt}/{reading}" for prompt in FIRST] for reading in ("last/routing", "last/sum:1", "last@2")),
+        ["causal/eol+style+tone/last/concat", "causal/sentiment/last/concat"],
+        ["causal/eol+style+tone/last"],
+    ],
+)
+def test_features_and_averages_are_those_of_full_prompts(names: list[str], pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/last", family="olmoe")
-    result = encode(embedder, designs_of(FIRST, reading))
+    result = encode(embedder, list(map(Design.parse, names)))
     assert was_shared(result)
     for design, vectors in merged(result).items():
         assert same(vectors, alone(embedder, design), 1e-4)
 
 
-@pytest.mark.parametrize("reading", ["last", "last/concat"])
-def test_a_design_that_averages_prompts_goes_on_to_each_of_them(reading: str, pico: Callable[..., Embedder]) -> None:
-    embedder = pico("causal/plain/last", family="olmoe")
-    names = [f"causal/eol+style+tone/{reading}", f"causal/sentiment/{reading}"]
-    for designs in (names, names[:1]):
-        result = encode(embedder, list(map(Design.parse, designs)))
-        assert was_shared(result)
-        for design, vectors in merged(result).items():
-            assert same(vectors, alone(embedder, design), 1e-4)
-
-
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_order_and_copies_of_texts_and_other_batches_do_not_matter(family: str, pico: Callable[..., Embedder]) -> None:
-    embedder, designs = pico("causal/plain/last", family=family), designs_of(FIRST)
+    embedder, designs, steps = pico("causal/plain/last", family=family), designs_of(FIRST), list[int]()
     order = [*range(19, -1, -1), 3, 3, 7]
-    forth, back = merged(encode(embedder, designs)), merged(encode(embedder, designs, [TEXTS[place] for place in order], 96))
+    forth = merged(encode(embedder, designs))
+    back = merged(encode(embedder, designs, [TEXTS[index] for index in order], 96, progress=steps.append))
     for design in designs:
         assert same(back[design], forth[design][order])
+    assert sum(steps) == 3 * len(order) and len(steps) > 3, "progress counts each text under each prompt"
 
 
 @pytest.mark.parametrize(("words", "together"), [(3, False), (12, False), (100, True), (200, True)])
@@ -129,91 +127,49 @@ def test_the_way_is_chosen_by_their_cost(words: int, together: bool, pico: Calla
         assert same(vectors, alone(embedder, design, texts)), design.name
 
 
-def test_a_text_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    tokens: list[int] = []
+def test_each_text_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, designs, tokens = pico("causal/plain/last"), designs_of(FIRST), list[int]()
     forward = type(embedder.backbone.model).forward
 
-    def counting(self: Any, input_ids: Any, attention_mask: Any = None, **named: Any) -> Any:
-        own = attention_mask[:, -input_ids.shape[1] :] if attention_mask is not None else np.ones(input_ids.shape)
-        tokens.append(int(own.sum()))
-        return forward(self, input_ids=input_ids, attention_mask=attention_mask, **named)
+    def counting(self: Any, input_ids: Any, attention_mask: Any = None, **options: Any) -> Any:
+        real = input_ids.numel() if attention_mask is None else int(attention_mask[:, -input_ids.shape[1] :].sum())
+        tokens.append(real)
+        return forward(self, input_ids=input_ids, attention_mask=attention_mask, **options)
 
     monkeypatch.setattr(type(embedder.backbone.model), "forward", counting)
+    monkeypatch.setattr(shared_prefix, "agree", lambda *_: True)  # without the check
     result = encode(embedder, designs)
-    check = 0
-    for design in designs:  # two texts are computed whole, and once more in the shared way
-        lengths = [len(text.ids) for text in embedder.encoder.prompt_tokenizer(design.prompt).tokenize(TEXTS)]
-        check += min(lengths) + max(lengths)
-    assert result.tokens < sum(tokens) <= result.tokens + 2 * check
-    assert result.tokens < 0.5 * sum(result.tokens_alone)
-    plain = [sum(len(text.ids) for text in embedder.encoder.prompt_tokenizer(one.prompt).tokenize(TEXTS)) for one in designs]
-    assert result.tokens_alone == plain
+    two_texts = sum(tokens) - result.tokens  # whose prefix was computed for the check
+    assert 0 <= two_texts < 100 and result.tokens < 0.5 * sum(result.tokens_alone)
+    tokenizers = [embedder.encoder.prompt_tokenizer(design.prompt) for design in designs]
+    assert result.tokens_alone == [sum(len(text.ids) for text in prompt.tokenize(TEXTS)) for prompt in tokenizers]
 
 
-def test_progress_counts_each_text_under_each_prompt(pico: Callable[..., Embedder]) -> None:
-    for family in ("llama", "mamba"):
-        steps: list[int] = []
-        encode(pico("causal/plain/last", family=family), designs_of(FIRST), [*TEXTS, TEXTS[0]], 96, progress=steps.append)
-        assert sum(steps) == 3 * 21 and len(steps) > 3
-
-
-def test_threads_give_the_same_vectors(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    one = merged(encode(embedder, designs, budget=96))
-    monkeypatch.setattr("unmask.encoding.shared_prefix.threads_for", lambda *_: 2)
-    two = merged(encode(embedder, designs, budget=96))
-    assert all(same(two[design], one[design]) for design in designs)
-
-
-def test_a_model_that_goes_on_wrongly_computes_whole_prompts(
-    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failure", ["wrong keys", "hooks after the check", "memory"])
+def test_where_sharing_fails_full_prompts_are_computed(
+    failure: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    begin = Backbone.cache_prefix
+    embedder, designs, calls = pico("causal/plain/last"), designs_of(FIRST), list[Any]()
+    cache_prefix = Backbone.cache_prefix
 
-    def shifted(self: Backbone, ids: Any) -> Any:
-        """Keys and values of other tokens."""
-        return begin(self, [[*own[1:], *own[:1]] for own in ids])
+    def failing(self: Backbone, prefixes: Any) -> Any:
+        calls.append(prefixes)
+        if failure == "wrong keys":
+            return cache_prefix(self, [[*ids[1:], *ids[:1]] for ids in prefixes])
+        return cache_prefix(self, prefixes) if len(calls) == 1 else None
 
-    monkeypatch.setattr(Backbone, "cache_prefix", shifted)
-    result = encode(embedder, designs)
-    assert not was_shared(result)
-    for design, vectors in merged(result).items():
-        assert same(vectors, alone(embedder, design))
-
-
-def test_texts_that_cannot_be_gone_on_from_after_all_are_read_whole(
-    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody puts hooks on the model after the check."""
-    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-    begin, given = Backbone.cache_prefix, list[Any]()
-
-    def once(self: Backbone, ids: Any) -> Any:
-        given.append(ids)
-        return begin(self, ids) if len(given) == 1 else None
-
-    monkeypatch.setattr(Backbone, "cache_prefix", once)
-    result = encode(embedder, designs)
-    assert len(given) > 1
-    for design, vectors in merged(result).items():
-        assert same(vectors, alone(embedder, design)), design.name
-
-
-def test_without_the_memory_for_it_prompts_are_computed_one_by_one(
-    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
-
-    def too_much(*_: Any) -> Any:
+    def out_of_memory(*_: Any) -> Any:
+        calls.append(None)
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(shared_prefix, "in_parallel", too_much)
+    if failure == "memory":
+        monkeypatch.setattr(shared_prefix, "in_parallel", out_of_memory)
+    else:
+        monkeypatch.setattr(Backbone, "cache_prefix", failing)
     result = encode(embedder, designs)
-    assert not was_shared(result)
+    assert calls and (failure == "hooks after the check" or not was_shared(result))
     for design, vectors in merged(result).items():
-        assert same(vectors, alone(embedder, design))
+        assert same(vectors, alone(embedder, design)), design.name
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.conftest import TEXTS as SIX
 from unmask.designs.design import Design
@@ -84,6 +86,8 @@ def test_each_text_is_computed_once_for_all_designs(encoder: Encoder, tmp_path: 
     assert len(calls) == 2 and again.tally == vectors.tally and again.cost.tokens == 0
     stored(encoder, tmp_path, MEAN, name="other weights").get(MEAN, ["a"], None)
     assert len(calls) == 3
+    order = ["c", "a", "c", "b"]
+    np.testing.assert_allclose(vectors.get(MEAN, order, None), Embedder(encoder, MEAN).encode(order), atol=1e-5)
 
 
 @pytest.mark.parametrize(("design", "computed"), [("causal/plain/mean", 1), ("causal/instruction/mean", 2)])
@@ -96,44 +100,8 @@ def test_an_instruction_matters_only_to_a_prompt_that_takes_it(
     assert np.array_equal(first, second) == (computed == 1)
 
 
-def test_vectors_are_in_the_order_of_the_texts(encoder: Encoder, tmp_path: Path) -> None:
-    vectors, embedder = stored(encoder, tmp_path, MEAN, LAST), Embedder(encoder, MEAN)
-    for texts in (TEXTS[:3], [TEXTS[5], TEXTS[0], TEXTS[5]], TEXTS[::-1]):
-        np.testing.assert_allclose(vectors.get(MEAN, texts, None), embedder.encode(texts), atol=1e-5)
-
-
-@pytest.mark.parametrize("stop", range(1, 4))
-def test_an_interrupted_run_continues_with_the_same_chunks(
-    stop: int, encoder: Encoder, tmp_path: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored_vectors, "chunks", lambda lengths: chunks(lengths, 60))
-    complete = stored(encoder, tmp_path / "complete", MEAN, LAST)
-    expected, sizes = complete.get(MEAN, TEXTS, None), [texts for texts, _ in calls]
-    assert len(sizes) > 4
-    calls.clear()
-    encode = Encoder.encode_prompts
-
-    def stopped(*args: Any) -> Any:
-        if len(calls) == stop:
-            raise KeyboardInterrupt
-        return encode(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Encoder, "encode_prompts", stopped)
-        stored(encoder, tmp_path / "stopped", MEAN, LAST).get(MEAN, TEXTS, None)
-    again = stored(encoder, tmp_path / "stopped", MEAN, LAST)
-    np.testing.assert_array_equal(again.get(MEAN, TEXTS, None), expected)
-    assert [texts for texts, _ in calls] == sizes and again.tally == complete.tally
-
-
-def test_prompts_that_share_a_prefix_are_linked(encoder: Encoder, tmp_path: Path) -> None:
-    names = ["{text} means/last", "eol/last", "{text} is/last", "{text} is/last@1", "{text} has/mean", "style/last"]
-    vectors = linked(encoder, tmp_path, *(Design.parse(f"causal/{name}") for name in names))
-    means, eol, first, _, _, style = vectors
-    assert [shared.linked for shared in vectors] == [[first], [style], [means], [means], [], [eol]]
-
-
 def test_linked_prompts_are_computed_together(encoder: Encoder, tmp_path: Path, calls: list[Any]) -> None:
+    assert not stored(encoder, tmp_path, FIRST).linked
     vectors = linked(encoder, tmp_path, FIRST, SECOND)
     found = [shared.get(design, TEXTS, None) for shared, design in zip(vectors, (FIRST, SECOND), strict=True)]
     [(_, result)] = calls
@@ -154,18 +122,11 @@ def test_a_prompt_costs_what_it_would_cost_alone(encoder: Encoder, tmp_path: Pat
     assert first.cost.seconds / second.cost.seconds == pytest.approx(tokens[0] / tokens[1])
 
 
-def test_a_prompt_that_fails_does_not_fail_the_others(encoder: Encoder, tmp_path: Path) -> None:
-    first, second = linked(replace(encoder, _tokenizers={}), tmp_path, FIRST, SECOND)
-    second.forward.tokenizer.max_length = 2
-    assert first.get(FIRST, TEXTS, None).shape == (12, 64)
-    with pytest.raises(UnmaskError, match="no room"):
-        second.get(SECOND, TEXTS, None)
-
-
 @pytest.mark.parametrize("error", [UnmaskError("A vector is not finite"), torch.OutOfMemoryError("too much")])
-def test_what_was_stored_before_a_failure_is_not_computed_again(
+def test_where_linked_prompts_fail_each_is_computed_alone(
     error: Exception, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What was stored before is not computed again."""
     monkeypatch.setattr(stored_vectors, "chunks", lambda lengths: chunks(lengths, 400))
     together: list[int] = []
     encode = Encoder.encode_prompts
@@ -180,14 +141,21 @@ def test_what_was_stored_before_a_failure_is_not_computed_again(
     monkeypatch.setattr(Encoder, "encode_prompts", failing)
     first, second = linked(encoder, tmp_path, FIRST, SECOND)
     values = first.get(FIRST, TEXTS, None)
-    assert len(together) == 2
-    assert (first.cost.texts, second.cost.texts) == (len(TEXTS), together[0])
+    assert len(together) == 2 and (first.cost.texts, second.cost.texts) == (len(TEXTS), together[0])
     np.testing.assert_allclose(values, Embedder(encoder, FIRST).encode(TEXTS), atol=1e-5)
 
 
-def test_interrupted_linked_prompts_continue_to_the_same_bits(
-    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@given(st.lists(st.integers(1, 12), max_size=20))
+def test_chunks_are_filled_by_tokens(lengths: list[int]) -> None:
+    bounds = list(chunks(lengths, 10))
+    assert [index for start, end in bounds for index in range(start, end)] == list(range(len(lengths)))
+    for number, (start, end) in enumerate(bounds):
+        assert sum(lengths[start:end]) <= 10 or end == start + 1
+        assert end == len(lengths) or sum(lengths[start : end + 1]) > 10
+        assert list(chunks(lengths[:end], 10)) == bounds[: number + 1], "a bound depends on earlier texts only"
+
+
+def test_interrupted_runs_continue_to_the_same_bits(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_vectors, "chunks", lambda lengths: chunks(lengths, 200))
     monkeypatch.setattr(prefix_cache, "_MIN_TEXTS", 2)
     designs = FIRST, SECOND
@@ -245,13 +213,6 @@ def test_averages_of_stored_vectors_cost_nothing_and_are_counted(encoder: Encode
     assert second.tally == first.tally and second.tally.texts == len(set(SIX)) == first.passes["eol"].cost.texts
     assert second.tally.tokens == sum(shared.cost.tokens for shared in first.passes.values())
     assert second.tally.by_prompt == {prompt: shared.cost.tokens for prompt, shared in first.passes.items()}
-
-
-def test_chunks_are_filled_by_tokens() -> None:
-    assert list(chunks([3, 3, 3, 9, 1], 6)) == [(0, 2), (2, 3), (3, 4), (4, 5)]
-    assert list(chunks([9, 9], 6)) == [(0, 1), (1, 2)]
-    assert list(chunks([2, 2, 2], 6)) == [(0, 3)]
-    assert list(chunks([], 6)) == []
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this system cannot reset the peak")

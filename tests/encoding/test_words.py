@@ -10,7 +10,6 @@ from unmask.encoding.tokenization import tokenize_bare
 from unmask.encoding.words import composed, joined_words, keyword_spans, words
 from unmask.io.unicode import without_surrogates
 from unmask.moe.experts.lessons.lessons import tokenize_pairs
-from unmask.search.snippets import snippet
 from unmask.tasks.mteb.tables import table
 from unmask.training.collate import chunk_tokens
 
@@ -45,11 +44,6 @@ def test_marks_belong_to_their_letters(text: str, expected: list[str]) -> None:
 )
 def test_keywords_of_scripts_without_spaces_are_pairs(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in keyword_spans(text)] == expected
-
-
-def test_a_snippet_is_around_a_word_that_is_composed_otherwise() -> None:
-    text = f"{'nothing ' * 30}the cafe\u0301 there {'nothing ' * 30}"
-    assert "cafe\u0301" in snippet(text, "caf\u00e9", 60)
 
 
 def test_half_of_a_surrogate_pair_is_a_replacement_character(tokenizer: Any) -> None:

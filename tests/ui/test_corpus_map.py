@@ -81,7 +81,7 @@ def test_neighbours_are_those_of_top_k(corpus_map: CorpusMap) -> None:
     with pytest.raises(UnmaskError, match="0 to 23"):
         corpus_map.neighbours("mean", 24)
     found = corpus_map.neighbours("mean", 5)
-    assert [one["place"] for one in found["neighbours"]] == [place for place in nearest.places[0].tolist() if place != 5][:10]
+    assert [one["place"] for one in found["neighbours"]] == [place for place in nearest.indices[0].tolist() if place != 5][:10]
     assert [one["cosine"] for one in found["neighbours"]] == pytest.approx(nearest.cosines[0, 1:], abs=1e-4)
 
 

@@ -23,9 +23,6 @@ from torch.nn import functional
 
 from unmask.errors import UnmaskError, unknown
 
-LATENT_STD = 0.02
-MLP_GAIN = 0.1
-
 
 class HeadOptions(BaseModel):
     """Sizes and parts of a head.
@@ -64,14 +61,43 @@ class Head(nn.Module):
     def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
         """Make a head with new parameters, in fp32. Raises UnmaskError for options that do not work."""
         super().__init__()
-        self.options = _resolved(type(self), hidden, depth, options)
-        assert self.options.latents is not None and self.options.dim is not None
+        latents = self.default_latents if options.latents is None else options.latents
+        dim = hidden if options.dim is None else options.dim
+        self.options = options.model_copy(update={"latents": latents, "dim": dim})
         self.hidden, self.depth = hidden, depth
-        self.latents = nn.Parameter(torch.empty(self.options.latents, hidden, dtype=torch.float32).normal_(std=LATENT_STD))
-        self.latent_norm = _norm(hidden)
-        self.state_norm = _norm(hidden)
-        self.attend = Attend(hidden, self.options.dim, self.options.heads)
-        self.mlp = GEGLU(hidden, _mlp_width(self.options, hidden)) if self.options.mlp else None
+        self._check_options(latents, dim)
+        self.latents = nn.Parameter(torch.empty(latents, hidden, dtype=torch.float32).normal_(std=0.02))
+        self.latent_norm = nn.LayerNorm(hidden, dtype=torch.float32)
+        self.state_norm = nn.LayerNorm(hidden, dtype=torch.float32)
+        self.attend = Attend(hidden, dim, options.heads)
+        self.mlp = GEGLU(hidden, round(options.mlp * hidden)) if options.mlp else None
+
+    def _check_options(self, latents: int, dim: int) -> None:
+        options = self.options
+        for name, size in {"latents": latents, "heads": options.heads, "dim": dim}.items():
+            if size < 1:
+                raise UnmaskError(f"A head needs {name} of at least 1, not {size}.")
+        if dim % options.heads:
+            divisors = [str(count) for count in range(1, min(dim, 64) + 1) if dim % count == 0]
+            raise UnmaskError(
+                f"dim {dim} is not divisible by {options.heads} heads. Possible numbers of heads: {', '.join(divisors)}."
+            )
+        if options.mlp < 0 or (options.mlp > 0 and round(options.mlp * self.hidden) < 1):
+            raise UnmaskError(
+                f"mlp={options.mlp} is not a valid width for {self.hidden} dimensions. "
+                f"Use 0 for no MLP, or at least {1 / self.hidden:.4f}."
+            )
+        over_layers = isinstance(self, LayerAttention)
+        if not options.layer_matrix and not over_layers:
+            raise UnmaskError(f"layer_matrix=False changes nothing for {self.kind}: only layer-attention has a layer matrix.")
+        if options.centred and not (options.layer_matrix and over_layers):
+            raise UnmaskError("centred=True changes nothing without a layer matrix, which only layer-attention has.")
+        if options.conditioned and isinstance(self, LatentAttention):
+            raise UnmaskError("conditioned=True changes nothing for latent-attention: its queries are the tokens themselves.")
+        if over_layers and self.depth < 2:
+            raise UnmaskError(
+                f"layer-attention needs a model with at least 2 layers, not {self.depth}: with one layer its attention is always 1."
+            )
 
     def forward(
         self,
@@ -85,11 +111,8 @@ class Head(nn.Module):
         text, such as an instruction or a BOS; zeros for a text without such tokens; only for a conditioned head. Raises UnmaskError if
         these do not fit the head.
         """
-        self._check(states, condition)
         with torch.autocast(states.device.type, enabled=False):
-            # masked_fill before everything else: NaN * 0 is NaN, in the backward pass too
-            clean = states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
-            return self._pool(clean, mask, condition)
+            return self._pool(self._checked(states, mask, condition), mask, condition)
 
     def attention(
         self,
@@ -98,10 +121,8 @@ class Head(nn.Module):
         condition: Float[Tensor, "text dim"] | None = None,
     ) -> Float[Tensor, "text head latent position"]:
         """The attention of each latent to each position. It sums to 1; masked positions get 0. Raises UnmaskError as forward does."""
-        self._check(states, condition)
         with torch.autocast(states.device.type, enabled=False):
-            clean = states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
-            return self._weights(clean, mask, condition)
+            return self._weights(self._checked(states, mask, condition), mask, condition)
 
     def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
         raise NotImplementedError
@@ -109,7 +130,8 @@ class Head(nn.Module):
     def _weights(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
         raise NotImplementedError
 
-    def _check(self, states: Tensor, condition: Tensor | None) -> None:
+    def _checked(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        """The states in fp32, 0 at masked positions: before everything else, since NaN * 0 is NaN, in the backward pass too."""
         if states.shape[-1] != self.hidden:
             raise UnmaskError(f"This {self.kind} head is for states of {self.hidden} dimensions, not {states.shape[-1]}.")
         if self.options.conditioned and condition is None:
@@ -120,6 +142,7 @@ class Head(nn.Module):
             raise UnmaskError(
                 "This head is not conditioned, so a condition would change nothing: build it with conditioned=True."
             )
+        return states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
 
     def _transformed(self, states: Tensor) -> Tensor:
         return states if self.mlp is None else states + self.mlp(states)
@@ -130,11 +153,9 @@ class _TrainableQueries(Head):
 
     def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
         super().__init__(hidden, depth, options)
-        self.conditioning: nn.Parameter | None = None
-        if options.conditioned:
-            # C starts at zero: training starts from the unconditioned head. It has no bias: a text with no token before it, not even a
-            # BOS, keeps the unconditioned queries
-            self.conditioning = nn.Parameter(torch.zeros(hidden, hidden, dtype=torch.float32))
+        # C starts at zero: training starts from the unconditioned head. It has no bias: a text with no token before it, not even a
+        # BOS, keeps the unconditioned queries
+        self.conditioning = nn.Parameter(torch.zeros(hidden, hidden, dtype=torch.float32)) if options.conditioned else None
 
     def _positions(self, states: Tensor) -> Tensor:
         return states
@@ -182,7 +203,7 @@ class LayerAttention(_TrainableQueries):
         super().__init__(hidden, depth, options)
         self.layers: nn.Parameter | None = None
         if options.layer_matrix:
-            self.layers = nn.Parameter(torch.empty(depth, hidden, dtype=torch.float32).normal_(std=LATENT_STD))
+            self.layers = nn.Parameter(torch.empty(depth, hidden, dtype=torch.float32).normal_(std=0.02))
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def centre(self, states: Float[Tensor, "text layer dim"]) -> None:
@@ -193,17 +214,13 @@ class LayerAttention(_TrainableQueries):
         sentences falls from 0.94 to 0.03 (bidirectional, mean) and from 0.98 to 0.01 (causal, last). The paper does not do this.
         For a head with a layer matrix only.
         """
-        self._check_layers(states)
-        assert self.layers is not None
+        assert self.layers is not None and len(self.layers) == states.shape[1]
         self.layers.copy_(-states.float().mean(dim=0))
 
-    def _check(self, states: Tensor, condition: Tensor | None) -> None:
-        super()._check(states, condition)
-        self._check_layers(states)
-
-    def _check_layers(self, states: Tensor) -> None:
+    def _checked(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
         if states.shape[1] != self.depth:
             raise UnmaskError(f"This layer-attention head is for {self.depth} layers, not {states.shape[1]}.")
+        return super()._checked(states, mask, condition)
 
     def _positions(self, states: Tensor) -> Tensor:
         return states if self.layers is None else states + self.layers
@@ -278,10 +295,10 @@ class GEGLU(nn.Module):
     def __init__(self, hidden: int, width: int) -> None:
         """The output starts small, so the random MLP does not dominate a new head."""
         super().__init__()
-        self.norm = _norm(hidden)
+        self.norm = nn.LayerNorm(hidden, dtype=torch.float32)
         self.gate, self.up = (nn.Linear(hidden, width, bias=False, dtype=torch.float32) for _ in range(2))
         self.down = nn.Linear(width, hidden, bias=False, dtype=torch.float32)
-        nn.init.xavier_normal_(self.down.weight, gain=MLP_GAIN)
+        nn.init.xavier_normal_(self.down.weight, gain=0.1)
 
     def forward(self, states: Tensor) -> Tensor:
         """Apply to the last dimension."""
@@ -301,80 +318,10 @@ def build_head(kind: str, hidden: int, depth: int, options: HeadOptions = DEFAUL
 
 def count_parameters(head: Head) -> dict[str, int]:
     """Number of parameters by part, and their `total`."""
+    names = {"latents": "latents", "attend": "attention", "mlp": "mlp", "layers": "layer matrix", "conditioning": "conditioning"}
     parts: Counter[str] = Counter()
     for name, parameter in head.named_parameters():
-        parts[_PARTS.get(name.split(".")[0], "norms")] += parameter.numel()
+        parts[names.get(name.split(".")[0], "norms")] += parameter.numel()
     return {**parts, "total": parts.total()}
 
 
-def matched_options(kind: str, hidden: int, depth: int, parameters: int, options: HeadOptions = DEFAULTS) -> HeadOptions:
-    """The options that give a head about this number of parameters. With them, kinds of heads are compared at equal size.
-
-    It changes the width of the MLP. If a head without an MLP is still too large, it reduces the inner dim of the attention, in steps
-    of `heads`. Raises UnmaskError for a number below the smallest head.
-    """
-
-    def total(**changes: float | int) -> int:
-        with torch.device("meta"):
-            return count_parameters(build_head(kind, hidden, depth, options.model_copy(update=changes)))["total"]
-
-    bare = total(mlp=0.0)
-    dim = options.dim or hidden
-    if parameters < bare:
-        # the count is linear in dim, so two counts give the slope; rounded up, without an MLP
-        per_step = (bare - total(mlp=0.0, dim=options.heads)) // max(dim // options.heads - 1, 1)
-        steps = dim // options.heads - round((bare - parameters) / max(per_step, 1))
-        if steps < 1:
-            least = total(mlp=0.0, dim=options.heads)
-            raise UnmaskError(f"The smallest {kind} head with these options has {least} parameters, more than {parameters}.")
-        return options.model_copy(update={"mlp": 0.0, "dim": steps * options.heads})
-    base, next_size = total(mlp=1 / hidden), total(mlp=2 / hidden)
-    width = round((parameters - base) / (next_size - base)) + 1
-    if width < 1 or abs(parameters - bare) <= abs(parameters - base - (width - 1) * (next_size - base)):
-        return options.model_copy(update={"mlp": 0.0})
-    return options.model_copy(update={"mlp": width / hidden})
-
-
-_PARTS = {"latents": "latents", "attend": "attention", "mlp": "mlp", "layers": "layer matrix", "conditioning": "conditioning"}
-
-
-def _norm(hidden: int) -> nn.LayerNorm:
-    return nn.LayerNorm(hidden, dtype=torch.float32)
-
-
-def _mlp_width(options: HeadOptions, hidden: int) -> int:
-    return round(options.mlp * hidden)
-
-
-def _resolved(head: type[Head], hidden: int, depth: int, options: HeadOptions) -> HeadOptions:
-    """The options with their defaults filled in. Raises UnmaskError."""
-    filled = options.model_copy(
-        update={
-            "latents": head.default_latents if options.latents is None else options.latents,
-            "dim": hidden if options.dim is None else options.dim,
-        }
-    )
-    assert filled.latents is not None and filled.dim is not None
-    for name, size in {"latents": filled.latents, "heads": filled.heads, "dim": filled.dim}.items():
-        if size < 1:
-            raise UnmaskError(f"A head needs {name} of at least 1, not {size}.")
-    if filled.dim % filled.heads:
-        divisors = [str(count) for count in range(1, min(filled.dim, 64) + 1) if filled.dim % count == 0]
-        raise UnmaskError(
-            f"dim {filled.dim} is not divisible by {filled.heads} heads. Possible numbers of heads: {', '.join(divisors)}."
-        )
-    if filled.mlp < 0 or (filled.mlp > 0 and _mlp_width(filled, hidden) < 1):
-        raise UnmaskError(
-            f"mlp={filled.mlp} is not a valid width for {hidden} dimensions. Use 0 for no MLP, or at least {1 / hidden:.4f}."
-        )
-    if not options.layer_matrix and head is not LayerAttention:
-        raise UnmaskError(f"layer_matrix=False changes nothing for {head.kind}: only layer-attention has a layer matrix.")
-    if options.centred and not (options.layer_matrix and head is LayerAttention):
-        raise UnmaskError("centred=True changes nothing without a layer matrix, which only layer-attention has.")
-    if options.conditioned and head is LatentAttention:
-        raise UnmaskError("conditioned=True changes nothing for latent-attention: its queries are the tokens themselves.")
-    if head is LayerAttention and depth < 2:
-        raise UnmaskError(
-            f"layer-attention needs a model with at least 2 layers, not {depth}: with one layer its attention is always 1."
-        )
-    return filled
