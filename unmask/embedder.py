@@ -20,7 +20,6 @@ from unmask.encoding.forward_pass import Vectors
 from unmask.encoding.heads import Head
 from unmask.encoding.lexical import unpacked
 from unmask.encoding.quantization import (
-    PRECISIONS,
     AnyVectors,
     Precision,
     as_floats,
@@ -500,10 +499,8 @@ class Embedder:
             raise UnmaskError(
                 f"The vectors of '{self.design.name}' are sparse: use Embedder.encode_sparse, or a design without 'lexical'."
             )
-        if precision not in PRECISIONS:
-            raise unknown("precision", precision, PRECISIONS)
         require_signs(self.design, precision)
-        if dim is not None or precision == "binary":
+        if dim is not None or precision not in ("float32", "float16", "int8"):
             require_width(dim, self.dim, precision)
 
     def _instruction(self, instruction: str | None, name: str | None) -> str | None:

@@ -6,7 +6,7 @@ from another package. No code of ours is stored in the folder; a model with Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -20,7 +20,7 @@ from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import TokenBatch
 from unmask.encoding.batching import collate, steps_of
-from unmask.encoding.features import Raw, mean_of, vectors
+from unmask.encoding.features import Raw, joined, mean_of, vectors
 from unmask.errors import UnmaskError
 from unmask.models.decoder import restore_rotary, rotary_border
 
@@ -31,10 +31,10 @@ def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
     dtypes = [model.pop(name) for name in ("dtype", "torch_dtype") if name in model]
     attention = model.pop("attn_implementation", None)
     rest = {"model_kwargs": model, **{name: options.get(name) for name in ("processor_kwargs", "config_kwargs")}}
-    for name, given in rest.items():
-        if given:
+    for name, values in rest.items():
+        if values:
             raise UnmaskError(
-                f"{name} '{next(iter(given))}' would change nothing here: this embedder follows the model_kwargs dtype and "
+                f"{name} '{next(iter(values))}' would change nothing here: this embedder follows the model_kwargs dtype and "
                 "attn_implementation, and its folder decides the rest."
             )
     if (backend := options.get("backend") or "torch") != "torch":
@@ -73,9 +73,9 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
 
         loading = _followed(options)
         names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
-        given = {name: options[name] for name in names if options.get(name) is not None}
+        location = {name: options[name] for name in names if options.get(name) is not None}
         # the whole path: a folder here may have the name of a bundled model
-        folder = Path(load_dir_path(model_name_or_path, **{"subfolder": "", **given})).resolve()
+        folder = Path(load_dir_path(model_name_or_path, **{"subfolder": "", **location})).resolve()
         # a config may name code that transformers has itself: then the folder holds none
         trusted = bool(options.get("trust_remote_code")) and any(folder.glob("*.py"))
         return cls(Embedder.from_pretrained(folder, device="cpu", trust_remote_code=trusted, **loading))
@@ -100,64 +100,46 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **others: Any) -> dict[str, Tensor]:
         """Tokenize a batch; the prompt of sentence-transformers is the instruction. Raises UnmaskError for any other option."""
         others.pop("task", None)  # it chooses among modules, and this is the only one
-        if given := [name for name, value in others.items() if value]:
+        if refused := [name for name, value in others.items() if value]:
             raise UnmaskError(
-                f"'{given[0]}' would change nothing here: this embedder's folder decides how a text becomes tokens. The property "
+                f"'{refused[0]}' would change nothing here: this embedder's folder decides how a text becomes tokens. The property "
                 "max_seq_length sets the limit."
             )
         texts = self.embedder.prompts
         tokenized = list(texts.tokenize(inputs, prompt or None))
-        rows = [
-            text.part(place) for place in range(len(texts.parts)) for text in tokenized
-        ]  # all texts in one prompt after the other
-        batch = collate(rows, texts.pad_id)
+        # all texts in one prompt after the other
+        batch = collate([text.part(index) for index in range(len(texts.parts)) for text in tokenized], texts.pad_id)
         return {"input_ids": batch.ids, "attention_mask": batch.real.long(), "embed_mask": batch.embed}
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Add `sentence_embedding` of shape (text, dim), float32."""
         embedder = self.embedder
         batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
-        raw = mean_of(self._raws(batch))
-        features["sentence_embedding"] = vectors(embedder.design, raw, embedder.fitted)
+        design, prompts = embedder.design, embedder.design.prompts
+        # the prompt is in the tokens, so prompts with the same pooling are read together
+        readings = [replace(design.under(prompt), prompt=prompts[0]) for prompt in prompts]
+        raws, texts = self._read(batch, list(dict.fromkeys(readings))), len(batch.ids) // len(prompts)
+        parts = [raws[reading].select(slice(index * texts, (index + 1) * texts)) for index, reading in enumerate(readings)]
+        features["sentence_embedding"] = vectors(design, mean_of(parts), embedder.fitted)
         return features
-
-    def _raws(self, batch: TokenBatch) -> Iterator[Raw]:
-        """The features of the texts under each prompt, read by the pooling of that prompt."""
-        design = self.embedder.design
-        # the prompt is in the tokens, so prompts of one pooling are one reading
-        readings = [replace(design.under(prompt), prompt=design.prompts[0]) for prompt in design.prompts]
-        raws = self._read(batch, list(dict.fromkeys(readings)))
-        for place, reading in enumerate(readings):
-            yield raws[reading].in_parts(len(readings))[place]
 
     def _read(self, batch: TokenBatch, designs: Sequence[Design]) -> dict[Design, Raw]:
         """The features of each row. Rows that would change each other's features (`steps_of`) have a forward pass of their own."""
         backbone = self.embedder.backbone
         if rotary_border(backbone.model) == inf:
             return backbone.raw(batch, designs)
-        apart: dict[tuple[int, ...], list[int]] = {}
+        rows_by_step: dict[tuple[int, ...], list[int]] = {}
         for row, length in enumerate(batch.real.sum(dim=1).tolist()):
-            apart.setdefault(steps_of([length]), []).append(row)
-        if len(apart) == 1:
-            return backbone.raw(batch, designs)
-        raws = [backbone.raw(_rows_of(batch, rows), designs) for rows in apart.values()]
-        back = torch.tensor([row for rows in apart.values() for row in rows]).argsort()
-        return {design: _put_back([raw[design] for raw in raws], back) for design in designs}
+            rows_by_step.setdefault(steps_of([length]), []).append(row)
+        raws = []
+        for rows in rows_by_step.values():
+            used = batch.real[rows].any(dim=0)  # without the columns that are padding in all of these rows
+            ids, real, embed = (part[rows][:, used] for part in (batch.ids, batch.real, batch.embed))
+            raws.append(backbone.raw(TokenBatch(ids, real, embed), designs))
+        order = torch.tensor([row for rows in rows_by_step.values() for row in rows]).argsort()
+        return {design: joined([raw[design] for raw in raws]).select(order) for design in designs}
 
     def get_embedding_dimension(self) -> int:
         """Number of dimensions of a vector."""
         with torch.inference_mode():
             return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[1])
-
-
-def _put_back(raws: Sequence[Raw], back: Tensor) -> Raw:
-    """The features of groups of rows, in the order of the rows."""
-    kinds: Any = ([raw.hidden for raw in raws], [raw.routing for raw in raws])
-    return Raw(*(None if kind[0] is None else torch.cat(kind)[back] for kind in kinds))
-
-
-def _rows_of(batch: TokenBatch, rows: Sequence[int]) -> TokenBatch:
-    """Some rows of a batch, without the columns that are padding in all of them."""
-    ids, real, embed = (part[list(rows)] for part in (batch.ids, batch.real, batch.embed))
-    used = real.any(dim=0)
-    return TokenBatch(ids[:, used], real[:, used], embed[:, used])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,11 @@ import torch
 from tests.conftest import TEXTS
 from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
-from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.chunking import Chunking, Chunks, windows
+from unmask.encoding.chunking import Chunks
 from unmask.encoding.encoder import Tally
 from unmask.encoding.heads import HEADS, HeadOptions, build_head
 from unmask.encoding.pooling import POOLINGS
-from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 
 DOCUMENT = " ".join(TEXTS[:5])
@@ -160,34 +157,11 @@ def test_an_instruction_is_seen_and_not_pooled(pico: Make) -> None:
     assert not close(embedder.encode_chunks(documents, 16, late=True).vectors[first], late.vectors[first])
 
 
-@pytest.mark.parametrize("prompt", ["plain", '"Topic of: {text}"'])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("size", "overlap"), [(4, 0), (10, 5), (28, 14)])
-def test_windows_hold_every_chunk_with_half_a_window_before(
-    prompt: str, causal: bool, size: int, overlap: int, tokenizer: Any
-) -> None:
-    limit = 40
-    limited = PromptTokenizer(tokenizer, Design.parse(f"causal/{prompt}/mean").prompts[0], limit)
-    document = " ".join([DOCUMENT] * 4)
-    spans = Chunking(size, overlap).split(tokenizer, document)
-    text, _ = limited.untruncated(document)
-    room, before = limited.room(), text.start
-    found = list(windows(limited, document, spans, causal))
-    texts = [tokenizer.decode(window.ids[first:stop]).strip() for window in found for first, stop in window.spans]
-    assert len(found) > 2 and texts == [document[start:end].strip() for start, end in spans]
-    for window in found:
-        assert len(window.ids) <= limit and window.ids[:before] == text.ids[:before]
-        assert not causal or len(window.ids) == window.spans[-1][1]
-        assert all(span < later for span, later in pairwise(window.spans))
-    for window in found[1:]:
-        first, stop = window.spans[0]
-        assert first - before >= min(room // 2, room - (stop - first))
-
-
-@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_a_document_beyond_the_limit_is_read_in_windows(attention: str, pico: Make) -> None:
+@pytest.mark.parametrize(("attention", "prefix"), [("causal", ""), ("bidirectional", ""), ("causal", "jz")])
+def test_a_document_beyond_the_limit_is_read_in_windows(attention: str, prefix: str, pico: Make) -> None:
     """Against states of the model itself, in windows by hand: letters are tokens, windows of 20, chunks of 6."""
-    embedder = pico(f"{attention}/plain/mean", max_length=20)
+    embedder = pico(f'{attention}/"{prefix}{{text}}"/mean', max_length=len(prefix) + 20)
+    prompt = embedder.tokenizer(prefix)["input_ids"]
     document = "qzxjqkzvwxqjzkvxqzjkwvxzqjkxzvqwjxkzqv"
     ids = embedder.tokenizer(document)["input_ids"]
     assert len(ids) == len(document)
@@ -196,7 +170,7 @@ def test_a_document_beyond_the_limit_is_read_in_windows(attention: str, pico: Ma
     assert list(zip(late.starts, late.ends, strict=True)) == [span for spans in held.values() for span in spans]
     expected = []
     for begin, spans in held.items():
-        states = states_of(embedder, ids[begin : begin + 20])
+        states = states_of(embedder, [*prompt, *ids[begin : begin + 20]])[len(prompt) :]
         expected += [states[start - begin : end - begin].mean(axis=0) for start, end in spans]
     assert close(late.vectors, np.stack(expected))
 

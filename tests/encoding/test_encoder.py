@@ -11,7 +11,7 @@ import torch
 
 from tests.cases import cases as in_one_test
 from tests.conftest import TEXTS, make_tokenizer
-from tests.families import Family
+from tests.families import FAMILIES, Family
 from tests.proofs import ALL
 from unmask.designs.design import ROUTINGS, Design, parse_designs
 from unmask.designs.prompts import PROMPTS
@@ -24,7 +24,7 @@ from unmask.encoding.forward_pass import Vectors, group_by_pass, require_finite
 from unmask.encoding.pooling import POOLINGS
 from unmask.encoding.quantization import normalized
 from unmask.encoding.tokenization import TokenizedText, together
-from unmask.errors import UnmaskError
+from unmask.errors import AttentionError, UnmaskError
 from unmask.models.source import Source
 from unmask.starter import reference_texts
 
@@ -213,6 +213,14 @@ def test_the_remedy_depends_on_the_precision() -> None:
     for dtype, remedy in ((torch.float16, "float16, whose largest.*--dtype bfloat16"), (torch.bfloat16, "Use --dtype float32")):
         with pytest.raises(UnmaskError, match=remedy):
             require_finite(values, [4, 5], dtype)
+
+
+def test_a_model_whose_states_overflow_is_refused_when_it_is_loaded() -> None:
+    model = FAMILIES["llama"].build(dtype=torch.float16)
+    model.get_input_embeddings().weight.data.fill_(6e4)
+    model.layers[0].mlp.down_proj.weight.data.fill_(6e4)
+    with pytest.raises(AttentionError, match=r"LlamaModel are not finite.*in float16.*Use another --dtype"):
+        Backbone(model, "causal")
 
 
 def with_longrope(tokenizer: Any = None) -> Encoder:

@@ -21,6 +21,7 @@ Each design has a readable name, and each name gives the design back: `Design.pa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast, get_args
@@ -47,6 +48,7 @@ POOLINGS: Final = get_args(Pooling)
 HEADS: Final = get_args(HeadName)
 FEATURES: Final = get_args(Features)
 ROUTINGS: Final = get_args(RoutingKind)
+_SCALING: Final = re.compile(r"(zscore|idf|whiten(:.*)?)$")
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,19 @@ class Design:
             _one_of("pooling", pooling, POOLINGS)
         if isinstance(self.prompt, str):
             find_prompt(self.prompt)
-        self._order_prompts()
+        if not isinstance(self.pooling, str) and len(self.poolings) != len(self.prompts):
+            raise UnmaskError(
+                f"'{AND.join(self.poolings)}' is {len(self.poolings)} poolings, and the design has "
+                f"{counted(len(self.prompts), 'prompt')}: name one pooling, or one for each prompt."
+            )
+        if not isinstance(self.prompt, str):
+            # several prompts are in the order of their names, and their poolings with them
+            poolings = dict(zip(self.prompts, self.poolings, strict=len(self.poolings) > 1))
+            object.__setattr__(self, "prompt", averaged(self.prompts))
+            if not isinstance(self.pooling, str):
+                object.__setattr__(self, "pooling", tuple(poolings[prompt] for prompt in self.prompts))
+        if len(set(self.poolings)) == 1:
+            object.__setattr__(self, "pooling", self.poolings[0])
         _one_of("features", self.features, FEATURES)
         if self.uses_routing and self.routing is None:
             object.__setattr__(self, "routing", "softmax")
@@ -94,21 +108,6 @@ class Design:
         if isinstance(self.alpha, int | float):
             object.__setattr__(self, "alpha", float(self.alpha))
         self._refuse_idle_options()
-
-    def _order_prompts(self) -> None:
-        """Order several prompts by their names, and their poolings with them. If all poolings are the same, the design has that one."""
-        prompts, poolings = self.prompts, self.poolings
-        if not isinstance(self.pooling, str) and len(poolings) != len(prompts):
-            raise UnmaskError(
-                f"'{AND.join(poolings)}' is {len(poolings)} poolings, and the design has {counted(len(prompts), 'prompt')}: "
-                "name one pooling, or one for each prompt."
-            )
-        if not isinstance(self.prompt, str):
-            object.__setattr__(self, "prompt", averaged(prompts))
-        if not isinstance(self.pooling, str):
-            of_prompt = dict(zip(prompts, poolings, strict=True))
-            ordered = tuple(of_prompt[prompt] for prompt in self.prompts)
-            object.__setattr__(self, "pooling", ordered if len(set(ordered)) > 1 else ordered[0])
 
     def _refuse_idle_options(self) -> None:
         if self.needs_head:
@@ -234,7 +233,7 @@ class Design:
         layer = "" if self.layer is None else f"@{self.layer}"
         parts = [self.attention, name_of(self.prompt), f"{AND.join(self.poolings)}{layer}"]
         if self.features != "hidden":
-            alpha = "" if self.alpha is None else f":{_number(self.alpha)}"
+            alpha = "" if self.alpha is None else f":{self.alpha}".removesuffix(".0")
             routing = "" if self.routing in (None, "softmax") else f"~{self.routing}"
             parts.append(f"{self.features}{alpha}{routing}")
         if self.zscore:
@@ -260,20 +259,28 @@ class Design:
                 f"'{name}' is not a design. A design has the form attention/prompt/pooling[@layer][/features[:alpha]][/zscore|whiten|idf], "
                 "for example causal/eol/last."
             )
-        attention, prompt, (pooling, _, layer), rest = parts[0], parts[1], parts[2].partition("@"), parts[3:]
-        zscore, whiten, idf = _parse_scaling(rest[-1] if rest else "")
-        features, alpha, routing = _parse_features(rest[: len(rest) - (zscore or idf or whiten is not None)])
+        attention, prompt, (poolings, _, layer), rest = parts[0], parts[1], parts[2].partition("@"), parts[3:]
+        scaling, mark, dimensions = rest.pop().partition(":") if rest and _SCALING.match(rest[-1]) else ("", "", "")
+        if mark and not dimensions.isdecimal():
+            raise UnmaskError(f"Whitening needs a number of dimensions, such as whiten:64, not '{dimensions}'.")
+        if len(rest) > 1:
+            raise UnmaskError(
+                f"'{'/'.join(parts[3:])}' does not fit after the pooling. Allowed are "
+                "features[:alpha][~routing], then zscore, whiten or idf."
+            )
+        body, _, routing = (rest[0] if rest else "hidden").partition("~")
+        features, _, alpha = body.partition(":")
         return cls(
-            _one_of("attention", attention, ATTENTIONS),  # type: ignore[arg-type]
+            cast("Attention", attention),
             prompts_of(prompt),
-            _parse_poolings(pooling),
+            cast("tuple[Pooling, ...]", tuple(poolings.split(AND))) if AND in poolings else cast("Pooling", poolings),
             _parse_layer(layer),
-            features,
-            alpha,
-            routing,
-            zscore,
-            whiten,
-            idf,
+            cast("Features", features),
+            _parse_alpha(alpha),
+            cast("RoutingKind", routing) or None,
+            zscore=scaling == "zscore",
+            whiten=(int(dimensions) if mark else "all") if scaling == "whiten" else None,
+            idf=scaling == "idf",
         )
 
 
@@ -322,19 +329,9 @@ def _labelled(name: str) -> tuple[str, Design]:
     return label, Design.parse(rest.strip())
 
 
-def _one_of(kind: str, value: str, allowed: tuple[str, ...]) -> str:
+def _one_of(kind: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise unknown(kind, value, allowed)
-    return value
-
-
-def _number(alpha: float | Literal["auto"]) -> str:
-    return alpha if isinstance(alpha, str) else repr(alpha).removesuffix(".0")
-
-
-def _parse_poolings(names: str) -> Poolings:
-    poolings = cast("tuple[Pooling, ...]", tuple(_one_of("pooling", name, POOLINGS) for name in names.split(AND)))
-    return poolings if len(poolings) > 1 else poolings[0]
 
 
 def _parse_layer(layer: str) -> int | EveryLayer | None:
@@ -345,29 +342,6 @@ def _parse_layer(layer: str) -> int | EveryLayer | None:
     if layer and not layer.isdecimal():
         raise UnmaskError(f"A layer is a number, 1 or more, or 'all' or 'mean', not '{layer}'.")
     return int(layer) if layer else None
-
-
-def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] | None, RoutingKind | None]:
-    if not rest:
-        return "hidden", None, None
-    if len(rest) > 1:
-        raise UnmaskError(
-            f"'{'/'.join(rest)}' does not fit after the pooling. Allowed are features[:alpha][~routing], then zscore, whiten or idf."
-        )
-    body, _, routing = rest[0].partition("~")
-    features, _, alpha = body.partition(":")
-    _one_of("features", features, FEATURES)
-    return features, _parse_alpha(alpha), routing or None  # type: ignore[return-value]
-
-
-def _parse_scaling(last: str) -> tuple[bool, int | Literal["all"] | None, bool]:
-    """Whether the last part of a name is zscore, the dimensions of whiten (None if it is not whiten), and whether it is idf."""
-    name, mark, dimensions = last.partition(":")
-    if name != "whiten":
-        return last == "zscore", None, last == "idf"
-    if mark and not dimensions.isdecimal():
-        raise UnmaskError(f"Whitening needs a number of dimensions, such as whiten:64, not '{dimensions}'.")
-    return False, int(dimensions) if mark else "all", False
 
 
 def _parse_alpha(alpha: str) -> float | Literal["auto"] | None:

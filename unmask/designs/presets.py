@@ -114,13 +114,8 @@ class DesignSet:
     @property
     def designs(self) -> tuple[str, ...]:
         """The designs, including the designs of prompt files, which are read only when the set is used."""
-        designs = [design for name in self.named for design in members(name)]
-        return tuple(_standardised(design) if self.standardised else design for design in designs)
-
-
-def _standardised(entry: str) -> str:
-    label, _, design = entry.partition("=")
-    return f"{label}-z={design}/zscore"
+        entries = [entry for name in self.named for entry in members(name)]
+        return tuple(f"{entry.replace('=', '-z=', 1)}/zscore" if self.standardised else entry for entry in entries)
 
 
 _HIDDEN = (

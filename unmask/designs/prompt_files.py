@@ -32,7 +32,6 @@ from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.io.paths import expanded
 from unmask.io.terminal import counted
 
-ENDING: Final = ".toml"
 LIBRARY: Final = Path(__file__).with_name("prompt_library.toml")
 """Prompts that come with the package: the set `prompts`."""
 _Reading = Literal["last", "mean", "weighted-mean", "max"]
@@ -94,20 +93,16 @@ def read_prompts(file: Path) -> dict[str, PromptEntry | AverageEntry]:
 
 
 def members(name: str) -> list[str]:
-    """The designs of a prompt file; for any other name, the name alone. Raises UnmaskError."""
-    return labelled_designs(expanded(name)) if name.endswith(ENDING) else [name]
-
-
-def labelled_designs(file: Path) -> list[str]:
-    """The designs of a prompt file as `LABEL=DESIGN`. Raises UnmaskError."""
+    """The designs of a prompt file as `LABEL=DESIGN`; for any other name, the name alone. Raises UnmaskError."""
+    if not name.endswith(".toml"):
+        return [name]
+    file, designs = expanded(name), []
     entries = read_prompts(file)
-    return [f"{name}={_design(entry, _prompt(file, name, entries))}" for name, entry in entries.items()]
-
-
-def _design(entry: PromptEntry | AverageEntry, prompt: Prompts) -> str:
-    """The readable name of the design of an entry."""
-    pooling = entry.pooling if isinstance(entry.pooling, str) else AND.join(entry.pooling)
-    return f"causal/{name_of(prompt)}/{pooling}{'/zscore' if entry.zscore else ''}"
+    for label, entry in entries.items():
+        pooling = entry.pooling if isinstance(entry.pooling, str) else AND.join(entry.pooling)
+        prompt = name_of(_prompt(file, label, entries))
+        designs.append(f"{label}=causal/{prompt}/{pooling}{'/zscore' if entry.zscore else ''}")
+    return designs
 
 
 def _prompt(file: Path, name: str, entries: dict[str, PromptEntry | AverageEntry]) -> Prompts:

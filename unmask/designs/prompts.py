@@ -18,6 +18,7 @@ from string import Formatter
 from typing import Final
 
 from unmask.errors import UnmaskError, unknown
+from unmask.io.unicode import without_surrogates
 
 FIELDS = ("text", "instruction", "eos")
 CHAT = "chat:"
@@ -48,7 +49,7 @@ class Prompt:
             problem = "{instruction} is allowed once, before the last {text}"
         elif "eos" in fields and not (fields.count("eos") == 1 and self.template.endswith("{eos}")):
             problem = "{eos} is allowed only at the end"
-        if not _is_unicode(self.template):
+        if without_surrogates(self.template) != self.template:
             problem = "it is not valid Unicode"
         if problem:
             raise UnmaskError(f"The prompt template {json.dumps(self.template)} does not work: {problem}.")
@@ -94,14 +95,6 @@ class Prompt:
             elif field == "instruction":
                 rendered += instruction or ""
         return rendered, copies
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _one_word(name: str, question: str) -> Prompt:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -330,20 +331,18 @@ class Backbone:
         reads: set[Read] = {item for hidden, _ in plans.values() for item in hidden}
         reads |= {routing for _, routing in plans.values() if routing}
         values = self.read(batch, reads | {item for head_reads, _ in headed.values() for item in head_reads})
-        return {design: Raw(pool(values)) for design, (_, pool) in headed.items()} | {
-            design: self._lexical(values[hidden[0]], batch)
-            if design.is_sparse
-            else Raw(
-                _joined([values[item] for item in hidden], design) if hidden else None,
-                values[routing] if routing else None,
-            )
-            for design, (hidden, routing) in plans.items()
-        }
-
-    def _lexical(self, states: Tensor, batch: TokenBatch) -> Raw:
-        if batch.word_ids is None:
-            raise UnmaskError("A lexical design needs the words of each text, and here are only tokens. Use another design.")
-        return Raw(lexical=lexical_vectors(states, batch.word_ids, self.output_layer))
+        raws = {design: Raw(pool(values)) for design, (_, pool) in headed.items()}
+        for design, (hidden, routing) in plans.items():
+            layers = [values[item] for item in hidden]
+            if design.is_sparse:
+                if batch.word_ids is None:
+                    raise UnmaskError(
+                        "A lexical design needs the words of each text, and here are only tokens. Use another design."
+                    )
+                raws[design] = Raw(lexical=lexical_vectors(layers[0], batch.word_ids, self.output_layer))
+            else:
+                raws[design] = Raw(_joined(layers, design) if layers else None, values[routing] if routing else None)
+        return raws
 
     def _serves(self, design: Design) -> bool:
         return self.head is not None and design.pooling == self.head.kind
@@ -397,13 +396,28 @@ class Backbone:
         self._require_embeddings(batch)
         batch = batch.to(self.device)
         stop = None if routing else max(by_layer)
+
+        def pool_states(layer: int, _: nn.Module, __: Any, output: Any) -> None:
+            hidden = hidden_of(output)
+            with torch.autocast(hidden.device.type, enabled=False):  # poolings compute in fp32
+                for item in by_layer[layer]:
+                    values[item] = batch.pooled(item.pool, hidden)
+            if layer == stop:
+                raise _DeepEnough
+
+        def pool_weights(router: Router, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            output = router.completed((*args, *kwargs.values()), output)
+            weights = {kind: ROUTINGS[kind](router, output) for kind in {item.kind for item in routing}}
+            for item, pooled in routing.items():
+                pooled.append(batch.pooled(item.pool, weights[item.kind].reshape(*batch.ids.shape, -1)))
+
         with self.turn(), ExitStack() as hooks:
             for layer in by_layer.keys() - {self.depth}:
-                hook = _layer_hook(by_layer[layer], batch, values, leave=layer == stop)
-                hooks.callback(self.layers[layer - 1].register_forward_hook(hook).remove)
+                handle = self.layers[layer - 1].register_forward_hook(partial(pool_states, layer))
+                hooks.callback(handle.remove)
             for router in self.routers if routing else []:
-                hook = _router_hook(router, routing, batch)
-                hooks.callback(router.module.register_forward_hook(hook, with_kwargs=True).remove)
+                handle = router.module.register_forward_hook(partial(pool_weights, router), with_kwargs=True)
+                hooks.callback(handle.remove)
             final = self._forward(batch)
         for item in by_layer.get(self.depth, []):
             assert final is not None
@@ -461,28 +475,6 @@ class Backbone:
             # without position ids, GPT-2 counts positions from the left edge of the padding
             inputs["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
         return inputs
-
-
-def _layer_hook(reads: Sequence[HiddenRead], batch: TokenBatch, values: dict[Read, Tensor], leave: bool) -> Any:
-    def pool(_: nn.Module, __: Any, output: Any) -> None:
-        hidden = hidden_of(output)
-        with torch.autocast(hidden.device.type, enabled=False):  # poolings compute in fp32
-            for item in reads:
-                values[item] = batch.pooled(item.pool, hidden)
-        if leave:
-            raise _DeepEnough
-
-    return pool
-
-
-def _router_hook(router: Router, routing: dict[RoutingRead, list[Tensor]], batch: TokenBatch) -> Any:
-    def pool(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        output = router.completed((*args, *kwargs.values()), output)
-        weights = {kind: ROUTINGS[kind](router, output) for kind in {item.kind for item in routing}}
-        for item, pooled in routing.items():
-            pooled.append(batch.pooled(item.pool, weights[item.kind].reshape(*batch.ids.shape, -1)))
-
-    return pool
 
 
 def _mean_or_zero(hidden: Tensor, mask: Tensor | None) -> Tensor | None:

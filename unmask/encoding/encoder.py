@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import collate, default_batch_tokens, padded_tokens, plan, share, shares, steps_of
 from unmask.encoding.dedup import UniqueTexts
-from unmask.encoding.features import Fit, Raw, check_corpus, fit
+from unmask.encoding.features import Fit, Raw, check_corpus, fit, joined
 from unmask.encoding.forward_pass import ForwardPass, Vectors, after_prefixes, group_by_pass, require_finite
 from unmask.encoding.heads import Head
 from unmask.encoding.replicas import in_parallel, threads_for
@@ -320,10 +320,12 @@ class Encoder:
         for batch in plan([text.longest for text in tokenized], self.batch_tokens) if raws else ():
             order.extend(batch)
             for design, raw in forward.features([tokenized[index] for index in batch], designs=raws).items():
-                raws[design].append(raw)
+                raws[design].append(
+                    Raw(*(None if part is None else part.cpu() for part in (raw.hidden, raw.routing, raw.lexical)))
+                )
         for design, parts in raws.items():
             try:
-                raw = _joined(parts)
+                raw = joined(parts)
                 for values in raw.parts:
                     require_finite(values.float().numpy(), order, forward.backbone.dtype, "reference text")
                 yield design, fit(design, raw)
@@ -347,8 +349,3 @@ class Encoder:
             for index, layers in zip(batch, stacked, strict=True):
                 states[index] = layers
         return torch.stack(states)
-
-
-def _joined(raws: Sequence[Raw]) -> Raw:
-    parts = ([part.cpu() for raw in raws if (part := getattr(raw, feature.name)) is not None] for feature in fields(Raw))
-    return Raw(*(torch.cat(part) if part else None for part in parts))

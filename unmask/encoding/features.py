@@ -7,9 +7,9 @@ classification and any vector index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -40,31 +40,27 @@ class Raw:
         """The features that are there."""
         return [part for part in (self.hidden, self.routing, self.lexical) if part is not None]
 
-    def in_parts(self, number: int) -> list[Raw]:
-        """The features in parts of equal size, in order."""
-        hidden = [None] * number if self.hidden is None else self.hidden.tensor_split(number)
-        routing = [None] * number if self.routing is None else self.routing.tensor_split(number)
-        return [Raw(*pair) for pair in zip(hidden, routing, strict=True)]
+    def select(self, rows: Tensor | slice) -> Raw:
+        """The features of some rows."""
+        return Raw(*(None if part is None else part[rows] for part in (self.hidden, self.routing, self.lexical)))
 
 
-def mean_of(raws: Iterable[Raw]) -> Raw:
+def joined(raws: Sequence[Raw]) -> Raw:
+    """The features of several batches, one after the other."""
+    batches = ([getattr(raw, name) for raw in raws] for name in ("hidden", "routing", "lexical"))
+    return Raw(*(None if parts[0] is None else torch.cat(parts) for parts in batches))
+
+
+def mean_of(raws: Sequence[Raw]) -> Raw:
     """The mean of features of the same texts in several prompts. Its bits do not depend on other texts.
 
-    A lexical design has one prompt, so its vectors do not change. Features are summed as they arrive, so memory holds one at a time.
+    A lexical design has one prompt, so its vectors do not change.
     """
-    total, number = Raw(), 0
-    for raw in raws:
-        number += 1
-        total = Raw(_sum(total.hidden, raw.hidden), _sum(total.routing, raw.routing), raw.lexical)
-    return Raw(_over(total.hidden, number), _over(total.routing, number), total.lexical)
 
+    def mean(parts: list[Any]) -> Tensor | None:
+        return None if parts[0] is None else sum(parts[1:], parts[0]) / len(parts)
 
-def _sum(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    return part if total is None or part is None else total + part
-
-
-def _over(total: Tensor | None, number: int) -> Tensor | None:
-    return None if total is None else total / number
+    return Raw(mean([raw.hidden for raw in raws]), mean([raw.routing for raw in raws]), raws[0].lexical)
 
 
 @dataclass(frozen=True)

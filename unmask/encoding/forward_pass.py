@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -93,8 +92,8 @@ class ForwardPass:
         prefixes = []
         for index, prompt in enumerate(self.tokenizer.parts):
             fits = {design.under(design.prompts[index]): fit for design, fit in self.fits.items()}
-            part = ForwardPass(self.backbone, prompt, fits)
-            prefixes.append(find_prefix(self.backbone, [text.part(index) for text in texts], partial(_comparable, part)))
+            comparable = ForwardPass(self.backbone, prompt, fits).comparable
+            prefixes.append(find_prefix(self.backbone, [text.part(index) for text in texts], comparable))
         return prefixes
 
     def width(self, design: Design) -> int:
@@ -103,24 +102,15 @@ class ForwardPass:
         return int(vectors(design, raw, self.fits[design]).shape[1])
 
 
-def _comparable(forward: ForwardPass, texts: Sequence[TokenizedText], prefix: PrefixCache | None) -> list[Tensor]:
-    return forward.comparable(texts, [prefix])
-
-
 def after_prefixes(text: TokenizedText, lengths: Sequence[int]) -> TokenizedText:
     """The text without its first tokens in each prompt."""
     parts = [without_prefix(text.part(index), length) for index, length in enumerate(lengths)]
     return parts[0] if len(parts) == 1 else together(parts)
 
 
-def not_finite(values: NDArray[np.floating]) -> list[int]:
-    """The rows that hold NaN or infinity."""
-    return [int(row) for row in np.flatnonzero(~np.isfinite(values).all(axis=1))]
-
-
 def require_finite(values: NDArray[np.floating], indices: Sequence[int], dtype: torch.dtype, label: str = "text") -> None:
     """Raise UnmaskError if a vector holds NaN or infinity. indices: of the texts in the caller's list, from 0."""
-    bad = sorted(indices[row] for row in not_finite(values))
+    bad = sorted(indices[row] for row in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
     if bad:
         rest = f" and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
         raise UnmaskError(

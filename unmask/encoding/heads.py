@@ -318,10 +318,14 @@ def build_head(kind: str, hidden: int, depth: int, options: HeadOptions = DEFAUL
 
 def count_parameters(head: Head) -> dict[str, int]:
     """Number of parameters by part, and their `total`."""
-    names = {"latents": "latents", "attend": "attention", "mlp": "mlp", "layers": "layer matrix", "conditioning": "conditioning"}
+    names = {
+        "latents": "latents",
+        "attend": "attention",
+        "mlp": "mlp",
+        "layers": "layer matrix",
+        "conditioning": "conditioning",
+    }
     parts: Counter[str] = Counter()
     for name, parameter in head.named_parameters():
         parts[names.get(name.split(".")[0], "norms")] += parameter.numel()
     return {**parts, "total": parts.total()}
-
-

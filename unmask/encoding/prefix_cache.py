@@ -22,8 +22,8 @@ _MIN_TEXTS = 8
 # relative to a typical value. SmolLM2 in bfloat16 changes by 0.02, and by 0.3 with the wrong keys
 _ROUNDING = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
 
-ReadFeatures = Callable[[Sequence[TokenizedText], PrefixCache | None], Sequence[Tensor]]
-"""Computes the features of texts that follow a cached prefix, or of full texts."""
+ReadFeatures = Callable[[Sequence[TokenizedText], Sequence[PrefixCache | None]], Sequence[Tensor]]
+"""Computes the features of texts that follow the cached prefix of their prompt, or of full texts."""
 
 
 def find_prefix(backbone: Backbone, texts: Sequence[TokenizedText], features: ReadFeatures) -> PrefixCache | None:
@@ -37,7 +37,7 @@ def find_prefix(backbone: Backbone, texts: Sequence[TokenizedText], features: Re
         return None
     pair = [min(texts, key=lambda text: len(text.ids)), max(texts, key=lambda text: len(text.ids))]
     rests = [without_prefix(text, length) for text in pair]
-    return prefix if agree(backbone.dtype, lambda: features(pair, None), lambda: features(rests, prefix)) else None
+    return prefix if agree(backbone.dtype, lambda: features(pair, [None]), lambda: features(rests, [prefix])) else None
 
 
 def agree(dtype: torch.dtype, uncached: Callable[[], Sequence[Tensor]], cached: Callable[[], Sequence[Tensor]]) -> bool:

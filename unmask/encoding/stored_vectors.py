@@ -176,7 +176,7 @@ class AveragedVectors:
             }
             return Raw(parts.get("hidden"), parts.get("routing"))
 
-        averaged: Vectors = vectors(design, mean_of(read(prompt) for prompt in design.prompts), self.fits[design]).numpy()
+        averaged: Vectors = vectors(design, mean_of([read(prompt) for prompt in design.prompts]), self.fits[design]).numpy()
         return averaged
 
     @property

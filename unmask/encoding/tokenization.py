@@ -449,15 +449,10 @@ def _render_chat(tokenizer: PreTrainedTokenizerBase, content: str, marks: Sequen
 
     Templates of multimodal models iterate over a list of parts; given a string, they drop it or raise. So a list is tried second.
     """
-    if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
-        names = ", ".join(sorted(tokenizer.chat_template))
-        raise UnmaskError(
-            f"This tokenizer has several chat templates ({names}) and none of them is the default. Set tokenizer.chat_template to one, "
-            "or use a prompt without 'chat:'."
-        )
-    template, cause = _DATE + tokenizer.get_chat_template(), None
+    cause = None
     for message in (content, [{"type": "text", "text": content}]):
         try:
+            template = _DATE + tokenizer.get_chat_template()  # raises if there are several and none is the default
             rendered = str(
                 tokenizer.apply_chat_template(
                     [{"role": "user", "content": message}], chat_template=template, tokenize=False, add_generation_prompt=True

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-_LETTER: Final = r"[^\W_]"
-_LETTER_OR_UNDERSCORE: Final = r"\w"
 _WITHOUT_SPACES: Final = (
     "\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Burmese and its neighbours
@@ -28,24 +26,21 @@ _PART: Final = re.compile(f"(?P<run>[{_WITHOUT_SPACES}]+)|[^{_WITHOUT_SPACES}]+"
 
 def words(text: str) -> list[str]:
     """The words of a text in NFC, in order. An underscore ends a word."""
-    return _word_pattern(_LETTER).findall(composed(text))
-
-
-def joined_words(text: str) -> Iterator[re.Match[str]]:
-    """Matches of the words of a text. Underscores belong to words, as in the name of a function."""
-    return _word_pattern(_LETTER_OR_UNDERSCORE).finditer(text)
+    return _word_pattern(r"[^\W_]").findall(composed(text))
 
 
 def keyword_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the keywords of a text begin and end: its joined words, but in scripts without spaces every two neighbours.
+    """Where the keywords of a text begin and end: its words, but in scripts without spaces every two neighbours.
 
+    Underscores belong to words, as in the name of a function.
     Chinese, Japanese, Thai, Lao, Khmer and Burmese do not mark words. A run of their characters becomes overlapping pairs, as in
     Lucene's CJKAnalyzer, which needs no dictionary.
     """
+    words = _word_pattern(r"\w").finditer(text)
     if not _UNSPACED.search(text):  # most texts
-        yield from (word.span() for word in joined_words(text))
+        yield from (word.span() for word in words)
         return
-    for word in joined_words(text):
+    for word in words:
         for part in _PART.finditer(text, *word.span()):
             start, end = part.span()
             if part["run"] and end - start > 2:
