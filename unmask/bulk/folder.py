@@ -191,8 +191,8 @@ def _embed(remaining: Sequence[Shard], key: str, team: Team, records: dict[str, 
     padding = 1 - total.tokens / total.padded if total.padded else 0.0
     cut = f" Texts that were cut: {total.truncated}." if total.truncated else ""
     say(
-        f"{total.tokens} tokens in {seconds:.0f} s: {total.tokens / seconds:.0f} tokens/s, {padding:.1%} of the computed tokens were padding."
-        f"{cut}"
+        f"{total.tokens} tokens in {seconds:.0f} s: {total.tokens / seconds:.0f} tokens/s, "
+        f"{padding:.1%} of the computed tokens were padding.{cut}"
     )
     return failed
 
