@@ -283,7 +283,7 @@ def test_a_damaged_folder_is_told_computed_again_and_the_same(run: Run, model: P
         damage.write_bytes(b"")  # as a power cut leaves a file
         if damage in items:
             reported = run("report", "out")
-            assert reported.code == 0 and "counts as missing, and `unmask compare` measures it again" in reported.err
+            assert reported.code == 0 and "counts as missing, and `unmask compare` computes it again" in reported.err
         again = compared(run, model, *given)
         assert (again.code, json.loads(again.out)["results"]) == (0, json.loads(whole.out)["results"])
         assert "Aborted" not in again.err

@@ -85,7 +85,8 @@ def scored(model: str, shift: float = 0.0, design: str = MEAN) -> list[Result]:
 def test_runs_that_differ_only_in_their_seed_are_joined(other: dict[str, Any], is_joined: bool, tmp_path: Path) -> None:
     models = a_run(tmp_path / "first", 0), a_run(tmp_path / "second", 1, **other)
     results = [result(model) for model in models]
-    shutil.rmtree(tmp_path / "first"), shutil.rmtree(tmp_path / "second")  # results note how their model was trained
+    for run in ("first", "second"):  # results note how their model was trained
+        shutil.rmtree(tmp_path / run)
     assert (len(mean_over_seeds(results)) == 1) is is_joined
     assert (one_seed(results) is None) is is_joined
 

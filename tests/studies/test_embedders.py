@@ -276,7 +276,7 @@ def test_a_model_may_be_removed_once_it_is_scored(
     rows = read_sets
 
     def changed(*given: Any) -> list[DataSet]:
-        return [replace(one, revision="changed") for one in rows(*given)]
+        return [replace(rows_of_set, examples=rows_of_set.examples[1:]) for rows_of_set in rows(*given)]
 
     monkeypatch.setattr("unmask.studies.embedders.models.read_sets", changed)
     with pytest.raises(AssertionError, match="trained again"):

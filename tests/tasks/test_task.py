@@ -124,7 +124,7 @@ def test_queries_that_no_model_could_answer_are_left_out_and_reported(
         write_rows(folder / name, rows)
     rows = read(folder).data[KINDS[kind].item_part]
     assert [row.get("_id", row.get("query")) for row in rows] == [
-        row.get("_id", row.get("query")) for n, row in enumerate(files.get("queries.jsonl", files.get("test.jsonl"))) if n != 3
+        row.get("_id", row.get("query")) for n, row in enumerate(files.get("queries.jsonl") or files["test.jsonl"]) if n != 3
     ]
     assert len(caplog.messages) == 1 and "left out" in caplog.messages[0]
 
@@ -174,7 +174,7 @@ def test_a_name_for_a_column_that_the_kind_does_not_have_is_refused(kind: str, t
         ("limit = -3", "limit: Input should be greater than or equal to 2"),
         ("limits = 5", "limits: this name is unknown (keys: name, kind,"),
         ("limit = ", "this is not TOML"),
-        ('split = "dev"', "has none of dev.jsonl"),
+        ('split = "dev"', "none of dev.jsonl was found"),
         ('split = "../other/test"', "is not a plain file name"),
     ],
 )

@@ -271,3 +271,34 @@ def test_the_card_says_what_happened(model: Path, tmp_path: Path) -> None:
         assert said in text, said
     assert ("trust_remote_code=True" in text) == (not merge)
     assert np.array_equal(encode(done.folder), vectors), "the folder with its card loads as before"
+
+
+@pytest.mark.parametrize("quantize", ["8bit", "4bit"])
+def test_an_adapter_trains_on_quantised_weights(quantize: str, model: Path, tmp_path: Path) -> None:
+    """The gradients are those of the same weights, dequantised."""
+    made = recipe(model, "contrastive", merge=False, quantize=quantize, contrastive={"steps": 3})
+    run(made, tmp_path / "quantised")
+    trained = Embedder.from_pretrained(tmp_path / "quantised" / "model")
+    assert trained.source.quantize == quantize
+    assert not np.allclose(
+        trained.encode(TEXTS), Embedder.from_pretrained(model, made.designs[0], quantize=quantize).encode(TEXTS)
+    )
+    language_model, tokenizer = load_base_language_model(Source(str(model), quantize=quantize))
+    full: Any = load_base_language_model(Source(str(model)))[0]
+    for name, module in language_model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            # the product with the unit matrix is the weight, whatever its form
+            weight = module(torch.eye(module.in_features)).T - (0 if module.bias is None else module.bias[:, None])
+            full.get_submodule(name).weight.data.copy_(weight)
+    full.save_pretrained(tmp_path / "dequantised")
+    tokenizer.save_pretrained(tmp_path / "dequantised")
+    run(recipe(tmp_path / "dequantised", "contrastive", merge=False, contrastive={"steps": 3}), tmp_path / "full")
+    np.testing.assert_allclose(
+        losses(tmp_path / "quantised", "1-contrastive"), losses(tmp_path / "full", "1-contrastive"), rtol=1e-4
+    )
+
+
+def test_quantised_weights_take_an_adapter_and_nothing_else(model: Path) -> None:
+    for changed in ({}, {"merge": False, "train": "full"}):
+        with pytest.raises(ValueError, match="adapter"):
+            recipe(model, "contrastive", quantize="4bit", **changed)

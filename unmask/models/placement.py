@@ -11,6 +11,7 @@ than int4 of torchao.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ def _int8(_: torch.dtype) -> Any:
     from torchao.quantization import Int8WeightOnlyConfig
     from transformers import TorchAoConfig
 
+    warnings.filterwarnings("ignore", "TorchaoLoraLinear was instantiated")  # it cannot be merged, and never is
     return TorchAoConfig(Int8WeightOnlyConfig())
 
 

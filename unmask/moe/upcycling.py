@@ -74,8 +74,8 @@ def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: Pr
     matrices = [path for path, weight in base.items() if weight.ndim > 1]  # norms are near 1 in every model
     sums = torch.zeros(3, dtype=torch.float64)
     for path in matrices:
-        one, other = base[path].detach().float().flatten(), weights[path].detach().float().flatten()
-        sums += torch.stack([one @ other, one @ one, other @ other]).double().cpu()
+        first, second = base[path].detach().float().flatten(), weights[path].detach().float().flatten()
+        sums += torch.stack([first @ second, first @ first, second @ second]).double().cpu()
     if (cosine := float(sums[0] / (sums[1] * sums[2]).sqrt())) < _RELATED:
         raise UnmaskError(
             f"Branch '{name}' was not trained from this base model: the cosine of their weights is {cosine:.2f}. "

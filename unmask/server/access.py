@@ -38,20 +38,14 @@ class ApiKeys:
         """Whether requests need a key."""
         return bool(self._digests)
 
-    def allow(self, header: bytes | None) -> bool:
-        """Check an `Authorization` header in constant time."""
-        if not self._digests:
-            return True
-        scheme, _, key = (header or b"").partition(b" ")
+    def check(self, authorization: str) -> None:
+        """Raise ApiError (401) unless the `Authorization` header holds one of the keys. Takes constant time."""
+        scheme, _, key = authorization.encode("latin-1").partition(b" ")
         digest = _digest(key.strip())
         matches = [hmac.compare_digest(digest, allowed) for allowed in self._digests]
-        return any(matches) and scheme.lower() == b"bearer"
-
-    def check(self, authorization: str) -> None:
-        """Raise ApiError (401) unless the header holds one of the keys."""
-        if self.allow(authorization.encode("latin-1")):
+        if not matches or (any(matches) and scheme.lower() == b"bearer"):
             return
-        if not authorization.partition(" ")[2].strip():
+        if not key.strip():
             raise ApiError(401, "This server requires an API key: send the header 'Authorization: Bearer KEY'.")
         message = "The API key is not valid: send 'Authorization: Bearer KEY' with one of the server's keys."
         raise ApiError(401, message, code="invalid_api_key")

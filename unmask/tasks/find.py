@@ -142,8 +142,8 @@ def recognised_kind(folder: TaskFolder) -> TaskKind:
         if reason := kind.near_miss(folder):
             raise UnmaskError(reason)
     raise UnmaskError(
-        f"'{folder.path}' is no task: {folder.main_file.name} has the columns {', '.join(sorted(folder.columns)) or '(none)'}, "
-        f"and no kind of task has these (kinds: {', '.join(KINDS)}; `unmask tasks` shows their columns)."
+        f"'{folder.path}' is not a task folder: {folder.main_file.name} has the columns {', '.join(sorted(folder.columns)) or '(none)'}, "
+        f"which match no kind of task (kinds: {', '.join(KINDS)}; `unmask tasks` shows their columns)."
     )
 
 

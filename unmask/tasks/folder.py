@@ -67,7 +67,7 @@ class TaskFolder:
             if file := self.file(stem):
                 return file
         expected = ", ".join(f"{stem}.jsonl" for stem in stems)
-        raise UnmaskError(f"'{self.path}' is no task folder: it has none of {expected}.")
+        raise UnmaskError(f"'{self.path}' is not a task folder: none of {expected} was found.")
 
     @cached_property
     def columns(self) -> frozenset[str]:

@@ -49,6 +49,8 @@ class Recipe(Table):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(default=(0,), min_length=1)
     """One run of each design for each seed."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"  # float16 would lose small gradients
+    quantize: Literal["8bit", "4bit"] | None = None
+    """Hold the base model in few bits while an adapter trains on it (QLoRA, arXiv 2305.14314)."""
     train: Literal["lora", "full", "head"] | Annotated[tuple[str, ...], Field(min_length=1)] = "lora"
     """An adapter, all weights, the head alone, or a list of kinds of weight that train directly, such as ["gate_proj", "router"]; the
     coverage table names the kinds."""
@@ -84,6 +86,10 @@ class Recipe(Table):
             raise ValueError(f"the model already says what it would learn: '{same}' is its design and its teacher's")
         if not self.merge and self.train != "lora":
             raise ValueError(f"merge = false keeps an adapter, and train = {_toml(self.train)} trains none: leave it out")
+        if self.quantize is not None and (self.merge or self.train != "lora"):
+            raise ValueError(
+                f'quantize = "{self.quantize}" trains an adapter, and merging would round it: set merge = false and train = "lora"'
+            )
         if not self.merge and len(self.stages) > 1:
             raise ValueError(
                 f"merge = false keeps one adapter, and {len(self.stages)} stages make as many, each on what the last one left: "
@@ -116,11 +122,11 @@ def without_effect(recipe: Recipe) -> list[str]:
     reasons: dict[str, str] = {}
     for name in recipe.stages:
         attention, key = STAGES[name].attention, f"{name}.evaluate_every"
-        others = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
+        mismatched = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
         if recipe.stage(name).evaluate_every and not recipe.evaluation.tasks:
             reasons[key] = "evaluation.tasks names no task"
-        elif recipe.stage(name).evaluate_every and others:
-            reasons[f"{key} for {', '.join(others)}"] = f"the stage trains with {attention} attention"
+        elif recipe.stage(name).evaluate_every and mismatched:
+            reasons[f"{key} for {', '.join(mismatched)}"] = f"the stage trains with {attention} attention"
     if recipe.train != "lora" and recipe.lora != LoraOptions():
         reasons["[lora]"] = f"train = {_toml(recipe.train)} trains no adapter"
     if recipe.head is not None and not any(Design.parse(design).needs_head for design in recipe.designs):

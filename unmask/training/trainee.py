@@ -40,7 +40,7 @@ class Trainee:
     def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
         """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for a model that cannot be trained."""
         require_trainable(recipe, design)
-        source = Source(recipe.model, dtype="float32" if recipe.trains_weights else recipe.dtype)
+        source = Source(recipe.model, dtype="float32" if recipe.trains_weights else recipe.dtype, quantize=recipe.quantize)
         language_model = None
         if any(STAGES[name].predicts_tokens for name in recipe.stages):
             language_model, tokenizer = load_base_language_model(source)

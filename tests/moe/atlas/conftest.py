@@ -62,8 +62,8 @@ class Made:
             labels = (*labels, Label(name="word", of="token", values=("common", "special")))
         words = []
         for n in range(self.texts):
-            own = WORDS.get(domains[n % len(domains)], SCRIPT).split()
-            words.append([str(random.choice(own if random.random() < 0.6 else COMMON)) for _ in range(20 + n % 5)])
+            special = WORDS.get(domains[n % len(domains)], SCRIPT).split()
+            words.append([str(random.choice(special if random.random() < 0.6 else COMMON)) for _ in range(20 + n % 5)])
         if self.strange:
             words[0] = HOSTILE.split(" ")
         total = sum(map(len, words))

@@ -170,11 +170,11 @@ def test_a_resumed_record_is_an_undisturbed_one(tokenizer: Any, tmp_path: Path, 
     record_routing(model, texts, tmp_path / "undisturbed")
     original, calls, limit = recording._record_part, [0], [2]
 
-    def counted(*args: Any) -> None:
+    def counted(*args: Any, **named: Any) -> None:
         if calls[0] == limit[0]:
             raise KeyboardInterrupt
         calls[0] += 1
-        original(*args)
+        original(*args, **named)
 
     monkeypatch.setattr(recording, "_record_part", counted)
     folder = tmp_path / "resumed"

@@ -144,7 +144,7 @@ class Tally:
     texts: Int[NDArray[np.int32], " token"]
     ids: Int[NDArray[np.int32], " token"]
     token_positions: Int[NDArray[np.int32], " token"]
-    first: Int[NDArray[np.int16], "token point"]
+    first: Int[NDArray[Any], "token point"]
     shown: dict[int, range]
     positions: Int[NDArray[np.int32], " row"]
     top: UInt[NDArray[np.uint16], "row point top"]
@@ -160,7 +160,7 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
     points = record.points
     starts = np.concatenate([[0], np.cumsum([point.experts for point in points])]).astype(np.int64)
     heats = [Heat.of(record, label, int(starts[-1])) for label in (None, *record.settings.labels)]
-    shown: dict[int, range] = {}
+    rows_of_text: dict[int, range] = {}
     tokens, tops = [], []
     filled = 0
     with progress_bar("reading the record", record.settings.parts) as advance:
@@ -168,7 +168,7 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
             rows: list[int] = []
             for text, start in zip(*np.unique(choices.texts, return_index=True), strict=True):
                 if size := displayed.get(int(text), 0):
-                    shown[int(text)] = range(filled + len(rows), filled + len(rows) + size)
+                    rows_of_text[int(text)] = range(filled + len(rows), filled + len(rows) + size)
                     rows += range(start, start + size)
             filled += len(rows)
             codes = [heat.codes(choices, record.texts.labels) for heat in heats]
@@ -177,8 +177,8 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
             firsts = np.empty((len(choices.texts), len(points)), np.int16)
             top = np.zeros((len(rows), len(points), TOP), np.uint16)
             probabilities = np.zeros((len(rows), len(points), TOP), np.float32)
-            for point, (shares, chosen) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
-                first = np.where(chosen[:, 0] >= 0, chosen[:, 0], shares.argmax(axis=1)).astype(np.int64)
+            for point, (shares, selected) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
+                first = np.where(selected[:, 0] >= 0, selected[:, 0], shares.argmax(axis=1)).astype(np.int64)
                 firsts[:, point] = first
                 for heat, code in zip(heats, codes, strict=True):
                     labelled, shape = code >= 0, (len(heat.values), shares.shape[1])
@@ -201,7 +201,7 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
         ids=ids,
         token_positions=token_positions,
         first=first,
-        shown=shown,
+        shown=rows_of_text,
         positions=positions,
         top=top,
         probabilities=probabilities,
@@ -213,7 +213,7 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
     texts = record.texts
     displayed = choose_texts(texts.tokens, len(record.points), seed)
     counts, spans = tally(record, displayed), record.spans()
-    shown = []
+    displayed_texts = []
     for text, rows in counts.shown.items():
         complete = len(rows) == int(texts.tokens[text])
         codes = [
@@ -221,7 +221,7 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
             for heat in counts.heats[1:]
         ]
         parts = pieces(texts.texts[text], spans[text], counts.positions[rows.start : rows.stop], complete)
-        shown.append({"number": text, "parts": parts, "cut": not complete, "labels": codes})
+        displayed_texts.append({"number": text, "parts": parts, "cut": not complete, "labels": codes})
     return {
         "model": record.settings.model,
         "points": [
@@ -233,7 +233,7 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
         "texts": int((texts.tokens > 0).sum()),
         "heat": [heat.as_json() for heat in counts.heats],
         "words": words(counts, texts.texts, spans),
-        "shown": shown,
+        "shown": displayed_texts,
         "top": packed(counts.top),
         "kept": TOP,
         "probabilities": packed(np.rint(255 * np.clip(counts.probabilities, 0, 1)).astype(np.uint8)),
@@ -258,9 +258,9 @@ def point_names(points: Sequence[Point]) -> list[str]:
     """What routing points are called: their layer, and where a layer has several, the last part of their module's name that differs."""
     names = []
     for point in points:
-        others = [other.name.split(".") for other in points if other.layer == point.layer and other is not point]
-        distinct = [part for part in point.name.split(".") if not any(part in parts for parts in others)]
-        names.append(f"{point.layer} {distinct[-1] if distinct else point.name}" if others else str(point.layer))
+        siblings = [sibling.name.split(".") for sibling in points if sibling.layer == point.layer and sibling is not point]
+        distinct = [part for part in point.name.split(".") if not any(part in parts for parts in siblings)]
+        names.append(f"{point.layer} {distinct[-1] if distinct else point.name}" if siblings else str(point.layer))
     return names
 
 
@@ -299,8 +299,8 @@ def words(counts: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) ->
     for token in occurrences[used]:
         text = int(counts.texts[token])
         names.append(token_name(texts[text], *map(int, spans[text][counts.token_positions[token]])))
-    place = np.where(index == NONE32, NONE32, np.searchsorted(used, index)).astype(np.uint32)
-    return {"names": names, "place": packed(place), "count": packed(count), "lift": packed(lift)}
+    name_index = np.where(index == NONE32, NONE32, np.searchsorted(used, index)).astype(np.uint32)
+    return {"names": names, "place": packed(name_index), "count": packed(count), "lift": packed(lift)}
 
 
 def removal(record: RoutingRecord, counts: Tally) -> dict[str, Any] | None:
@@ -318,7 +318,10 @@ def removal(record: RoutingRecord, counts: Tally) -> dict[str, Any] | None:
         return None
     start_of = {point.name: int(start) for point, start in zip(record.points, counts.starts, strict=False)}
     names = [losses.points[point].name for point in range(len(losses.points))]
-    slots = [[start_of[names[at]] + one.expert for at in one.points if names[at] in start_of] for one in losses.removals]
+    slots = [
+        [start_of[names[point]] + entry.expert for point in entry.points if names[point] in start_of]
+        for entry in losses.removals
+    ]
 
     def table(rows: Sequence[Sequence[float]]) -> dict[str, str]:
         filled: NDArray[np.float32] = np.full((int(counts.starts[-1]), len(rows[0])), np.nan, np.float32)
@@ -336,5 +339,5 @@ def removal(record: RoutingRecord, counts: Tally) -> dict[str, Any] | None:
         "all": table([(change.value, *(change.interval or (np.nan, np.nan))) for change in losses.changes]),
         "labels": by_label,
         "texts": losses.texts,
-        "together": any(len(one.points) > 1 for one in losses.removals),
+        "together": any(len(entry.points) > 1 for entry in losses.removals),
     }

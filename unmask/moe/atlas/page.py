@@ -12,6 +12,7 @@ from unmask.io.files import atomic, check_output, refuse_foreign
 from unmask.io.seals import read_record as read_sealed
 from unmask.moe.atlas.aggregate import SEEN, SHOWN, aggregate, as_script, point_names
 from unmask.moe.routing.record import MEASURES, RECORD, RoutingRecord, read_record
+from unmask.moe.routing.tables import MEANINGS
 from unmask.reporting.page import amount, breakable
 from unmask.reporting.template import STYLE, fill, part
 
@@ -19,21 +20,6 @@ NAME = "atlas.html"
 SCRIPTS = ("core.js", "heat.js", "tokens.js", "cards.js", "main.js")
 _OWN = "unmask.moe.atlas"
 _MARK = "<title>unmask atlas"
-HOW = {
-    "confidence": "The largest probability of a token, mean over tokens. 1: each router is sure of one expert.",
-    "uncertainty": "Entropy of a token's probabilities / log n. 0: sure; 1: all experts are equally likely.",
-    "balance": "Entropy of the mean probabilities / log n. 1: all experts are used equally; 0: one expert takes all.",
-    "distinctness": "Balance minus uncertainty. 0: all tokens are routed in the same way; 1: each has one expert, and all are used.",
-    "max violation": "Largest load / mean load - 1. 0: even. 1: one expert has twice its share.",
-    "repetition": "Neighbouring tokens with one first choice, beyond what loads give. 0: by chance.",
-    "vocabulary specialisation": "How much the token id decides the expert. 1: a word always goes to the same one.",
-    "layer agreement": "How much the expert of one layer tells about the expert of the next. 1: everything.",
-    "information": "How much the first choice tells about the label. 0: nothing; 1: everything.",
-    "specialisation": "How far the experts of one label differ from the average. 0: not at all.",
-    "probe, routing weights": "Accuracy of a linear probe on routing weights of held-out texts.",
-    "probe, hidden states": "The same on hidden states: how much there is to know.",
-}
-"""How to read each measure. docs/routers.md has the formulas."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ class MeasureRow:
     @property
     def how(self) -> str:
         """How to read it."""
-        return HOW.get(self.name, "")
+        return MEANINGS.get(self.name, "")
 
     @property
     def bar(self) -> dict[str, float] | None:
@@ -168,10 +154,12 @@ def _either(numbers: set[int]) -> str:
 
 def _lead(record: RoutingRecord, groups: Sequence[MeasureGroup]) -> str:
     """What is most worth knowing: the label that routing tells most about."""
-    found = [(row, group.title.removeprefix("Label: ")) for group in groups for row in group.rows if row.name == "information"]
-    if not found:
+    information = [
+        (row, group.title.removeprefix("Label: ")) for group in groups for row in group.rows if row.name == "information"
+    ]
+    if not information:
         return "Which experts its tokens go to, layer by layer."
-    row, label = max(found, key=lambda one: one[0].value)
+    row, label = max(information, key=lambda measure: measure[0].value)
     if row.low is None or row.low <= 0:
         evidence = f"information {number(row.value)}, interval {number(row.low)} to {number(row.high)}; 0 is chance"
         return f"The choice of an expert tells nothing certain about \u201c{label}\u201d ({evidence})."

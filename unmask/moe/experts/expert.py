@@ -41,7 +41,7 @@ class ExpertSettings(Record):
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained expert: its folder, and the loss of each logged step."""
+    """A trained expert or mixture: its folder, and the loss of each logged step."""
 
     folder: Path
     losses: tuple[float, ...]

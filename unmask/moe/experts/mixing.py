@@ -19,7 +19,7 @@ from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import BASE_MODEL, identity_of
 from unmask.models.loading import Source, load_base_language_model, precision_of
 from unmask.models.source import adapter_weights
-from unmask.moe.experts.expert import LORA, linear_kinds
+from unmask.moe.experts.expert import LORA, Trained, linear_kinds
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.records import LearningResult, LessonsRecord
@@ -58,14 +58,6 @@ class MixingSettings(Record):
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """A finished mixture: its folder, and the loss of each logged step."""
-
-    folder: Path
-    losses: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Ingredients:
     """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared)."""
 
@@ -83,7 +75,7 @@ def mix(
     learning: Learning = LEARNING,
     options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
-) -> Mixed:
+) -> Trained:
     """Put experts into their base and train the router. A run that was stopped in the same folder continues.
 
     source: how to load the base; it also names the base, unless its model is empty and the experts do. Raises UnmaskError for a folder
@@ -126,7 +118,7 @@ def mix_jointly(
     learning: Learning = JOINT,
     options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
-) -> Mixed:
+) -> Trained:
     """Train new experts and their router together. There are as many experts as domains, but no expert belongs to a domain.
 
     options: by default, the router learns at the rate of a router alone. At the rate of the experts, it hardly moves.
@@ -167,7 +159,7 @@ def mix_or_train(
     learning: Any,
     options: RouterOptions,
     callbacks: Sequence[Any] = (),
-) -> Mixed:
+) -> Trained:
     """`mix` or, for joint training, `mix_jointly`. learning: options of a command, see `Learning.override`."""
     if not options.joint:
         if not ingredients.experts:
@@ -188,7 +180,7 @@ def _trained(
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
     callbacks: Sequence[Any],
-) -> Mixed:
+) -> Trained:
     """Train and save a mixture, or reuse the finished one in the folder."""
     with runs.open_published(folder, settings, inputs={BASE_MODEL: identity_of(source).revision}, record=RECORD) as run:
         if run.result is None:
@@ -208,7 +200,7 @@ def _trained(
                 write_experts(mixture, run.work / EXPERTS, settings.lora)
             run.publish(mixture.write_files, LearningResult.of(source, [{"loss": loss} for loss in losses]))
         result = LearningResult.model_validate(run.result)
-    return Mixed(run.folder, result.losses)
+    return Trained(run.folder, result.losses)
 
 
 def _factors_hash(expert: Path) -> str:

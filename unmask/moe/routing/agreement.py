@@ -49,7 +49,8 @@ def compare_records(first: RoutingRecord, second: RoutingRecord, draws: Draws | 
         )
     series = []
     for index in range(len(first.points)):
-        one, other = (PointChoices.of(record.choices([index])) for record in (first, second))
-        series.append(table_series({"": adjusted_mutual_information}, one.first, one.experts, other, draws, shifts=0)[""])
+        first_point, second_point = (PointChoices.of(record.choices([index])) for record in (first, second))
+        measures = {"": adjusted_mutual_information}
+        series.append(table_series(measures, first_point.first, first_point.experts, second_point, draws, shifts=0)[""])
     by_point = tuple(mean_of([of_point]).corrected for of_point in series)
     return Agreement((str(first.folder), str(second.folder)), first.settings.tokens, mean_of(series), by_point, draws)

@@ -16,21 +16,29 @@ if TYPE_CHECKING:
 
 _SHOWN_EXPERTS = 15
 _HEAD = ("", "value", "95 %", "by chance")
-_MEASURES = {
-    "confidence": "Largest probability of a token, mean over tokens.",
-    "uncertainty": "Entropy of a token's probabilities / log n.",
-    "balance": "Entropy of the mean probabilities / log n: 1 if all experts are used equally.",
-    "distinctness": "Balance minus uncertainty: 0 if all tokens are routed in the same way.",
-    "max violation": "Largest load / mean load - 1.",
-    "information": "Information of the first choice about the label, 0 to 1.",
-    "specialisation": "How far the experts of one label differ from all others.",
-    "repetition": "Neighbouring tokens with the same first choice, beyond their loads.",
+MEANINGS = {
+    "confidence": "The largest probability of a token, mean over tokens. 1: each router is sure of one expert.",
+    "uncertainty": "Entropy of a token's probabilities / log n. 0: sure; 1: all experts are equally likely.",
+    "balance": "Entropy of the mean probabilities / log n. 1: all experts are used equally; 0: one expert takes all.",
+    "distinctness": "Balance minus uncertainty. 0: all tokens are routed in the same way; 1: each has one expert, and all are used.",
+    "max violation": "Largest load / mean load - 1. 0: even. 1: one expert has twice its share.",
+    "repetition": "Neighbouring tokens with one first choice, beyond what loads give. 0: by chance.",
+    "vocabulary specialisation": "How much the token id decides the expert. 1: a word always goes to the same one.",
+    "layer agreement": "How much the expert of one layer tells about the expert of the next. 1: everything.",
+    "information": "How much the first choice tells about the label. 0: nothing; 1: everything.",
+    "specialisation": "How far the experts of one label differ from the average. 0: not at all.",
+    "probe, routing weights": "Accuracy of a linear probe on routing weights of held-out texts.",
+    "probe, hidden states": "The same on hidden states: how much there is to know.",
 }
+"""How to read each measure. docs/routers.md has the formulas."""
 
 
 def routing_table(record: RoutingRecord, result: dict[str, Any]) -> ProbeTable:
     """Measures of a routing record."""
     rows = [_measure_row(name, measure) for name, measure in result["general"].items()]
+    measure_names = dict.fromkeys(
+        [*result["general"], *(name for label in result["labels"].values() for name in label["measures"])]
+    )
     label_notes = []
     for label, measures in result["labels"].items():
         rows += [_measure_row(f"{label}: {name}", measure) for name, measure in measures["measures"].items()]
@@ -49,7 +57,7 @@ def routing_table(record: RoutingRecord, result: dict[str, Any]) -> ProbeTable:
         f"{settings.model}: {len(settings.points)} routing points, {first.chosen} of {first.experts} experts per token; "
         f"{settings.tokens} tokens of {result['texts']} texts.",
         "Means over routing points, corrected for chance: 0 is what shuffled labels (or loads) give.",
-        *(f"{name}: {meaning}" for name, meaning in _MEASURES.items()),
+        *(f"{name}: {MEANINGS[name]}" for name in measure_names),
         *label_notes,
     ]
     if unused := result["unused"]:

@@ -35,7 +35,7 @@ class WordLevel(TaskKind):
         """Tagged sentences to fit on and to score."""
         train_file = folder.train_file()
         if train_file is None:
-            raise UnmaskError(f"'{folder.path}' has no train.jsonl, and a word-level probe has to be fitted on something.")
+            raise UnmaskError(f"'{folder.path}' has no train.jsonl, which the word-level probe is trained on.")
         files = {"train": train_file, "test": folder.main_file}
         return {
             part: [{"tokens": list(sentence.words), "tags": list(sentence.tags)} for sentence in read_sentences(file)]

@@ -56,7 +56,7 @@ def find(name: str) -> MtebTask:
     Raises UnmaskError for a name that mteb does not have, and for a task that is none of our kinds.
     """
     if short(name) not in task_names():
-        raise UnmaskError(f"'{name}' is no task of mteb.")
+        raise UnmaskError(f"'{name}' is not a task of mteb.")
     return _described(english(task_names()[short(name)]))
 
 

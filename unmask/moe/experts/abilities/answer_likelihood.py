@@ -14,7 +14,6 @@ A small model writes hardly any right answer of tests that ask for written answe
 
 | test | the model reads | and chooses between |
 |---|---|---|
-| mmlu | the question, without its choices | the texts of its choices |
 | bbh | the question | the options of the question, or the two answers of its task |
 | gsm8k | the question, and the human solution up to its last result | that result, and the answers of three other problems |
 | mbpp, humaneval | the task | its program, and the programs of three other tasks, under its name |
@@ -50,7 +49,7 @@ from unmask.models.decoder import pad_id_of
 from unmask.moe.experts.abilities.ability_tests import TEST_TASKS, Item, Rows, rows_of
 from unmask.moe.experts.lesson_training import LessonCollator
 from unmask.moe.experts.lessons.generation import can_repeat, repeated_prefix
-from unmask.moe.experts.lessons.lessons import SIMILAR, LessonTokens, Novelty, lettered, tokenize_pairs, without_marks
+from unmask.moe.experts.lessons.lessons import SIMILAR, LessonTokens, Novelty, tokenize_pairs, without_marks
 from unmask.moe.experts.likelihood import mean_losses
 from unmask.training.targets import mean_by_text, target_logits
 
@@ -152,7 +151,6 @@ WRONG: Final = 3
 # programs than long ones, so most of the nearest ones are shorter than the right one, which would tell it
 _TOGETHER: Final = 20
 _OPTION: Final = re.compile(r"^(\([A-Z]\)) ", re.MULTILINE)
-_OF_OTHERS: Final = re.compile(r"\b(above|these|both|neither|[A-D] and [A-D])\b", re.IGNORECASE)
 _RESULT: Final = re.compile(r"<<[^<>]*=(-?[\d.]+)>>")
 _HEAD: Final = "You are an expert Python programmer, and here is your task:"
 
@@ -243,16 +241,6 @@ def _wrong_answers(question: _Question, questions: Sequence[_Question], draw: ra
             yield answer
 
 
-def _mmlu(file: Path, rows: Rows) -> Iterator[_Question]:
-    """Questions whose choices differ and can be read alone: "all of the above" cannot. A small model does not know what a letter means."""
-    for line, row in rows:
-        choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
-        texts = tuple(f" {str(choice).strip()}" for choice in choices)
-        if len(set(texts)) == len(texts) and not any(_OF_OTHERS.search(text) for text in texts):
-            question = field(file, line, row, "question")
-            yield _Question(f"Question: {question.strip()}\nAnswer:", f"{question} {lettered(choices)}", texts[answer], texts)
-
-
 def _bbh(file: Path, rows: Rows) -> Iterator[_Question]:
     """Questions that name their options by letters, or whose task has two answers."""
     of_task: dict[str, set[str]] = defaultdict(set)
@@ -319,7 +307,6 @@ def _functions(code: str, name: str) -> list[ast.FunctionDef]:
 
 
 _READERS: Final[dict[str, Callable[[Path, Rows], Iterator[_Question]]]] = {
-    "mmlu": _mmlu,
     "bbh": _bbh,
     "gsm8k": _gsm8k,
     "mbpp": _mbpp,

@@ -163,12 +163,12 @@ def specialise(
     )
     with runs.open(folder, settings, inputs={BASE_MODEL: weights}, record=RECORD) as run:
         dropped: Counter[str] = Counter()
-        instructions, written = _instructions(_Batches(run, writer), domain, seeds, plan, forbidden, dropped)
+        instructions, total = _instructions(_Batches(run, writer), domain, seeds, plan, forbidden, dropped)
         lessons = _responses(_Batches(run, writer), domain, seeds, instructions, plan, dropped)
         write_lessons(lessons, folder / LESSONS)
         words = sum(len(lesson.output.split()) for lesson in lessons) / len(lessons) if lessons else 0.0
         outcome = Yield(
-            written=written,
+            written=total,
             instructions=len(instructions),
             kept=len(lessons),
             dropped=dict(dropped),
@@ -228,10 +228,10 @@ def _instructions(
     novelty, never = Novelty(seed.question for seed in seeds), Novelty(forbidden)
     log_done = progress_lines("instructions", plan.number)
     accepted: list[Lesson] = []
-    written = 0
+    total = 0
     names = [f"batches/instructions-{batch}" for batch in range(plan.patience * -(-plan.number // plan.batch))]
     for batch, texts in enumerate(batches.texts(names, job)):
-        written += len(texts)
+        total += len(texts)
         for index, text in enumerate(texts):
             lesson = parse_instruction(text.text)
             why = "cut off" if not text.ended else refuse_instruction(lesson, domain, novelty, never)
@@ -243,7 +243,7 @@ def _instructions(
         log_done(len(accepted))
         if len(accepted) == plan.number:
             break
-    return accepted, written
+    return accepted, total
 
 
 def _responses(
@@ -263,7 +263,7 @@ def _responses(
 
     log_done = progress_lines("responses", len(instructions))
     accepted: list[Lesson] = []
-    done = 0
+    responses = 0
     # named after what they respond to: another engine may not write damaged instructions again word by word
     names = [f"batches/responses-{batch}-{LessonsRecord.of(part).content}" for batch, part in enumerate(parts)]
     for part, texts in zip(parts, batches.texts(names, job), strict=True):
@@ -273,8 +273,8 @@ def _responses(
                 accepted.append(replace(lesson, output=text.text.strip()))
             else:
                 dropped[why] += 1
-        done += len(part)
-        log_done(done)
+        responses += len(part)
+        log_done(responses)
     return accepted
 
 
