@@ -127,7 +127,7 @@ def fit(design: Design, raw: Raw) -> Fit:
         fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
     if design.whiten is not None:
         (hidden_mean, hidden), (routing_mean, routing) = (whitening(part, design.whiten) for part in (raw.hidden, raw.routing))
-        fitted = Fit(None, hidden_mean, None, routing_mean, None, hidden, routing)
+        fitted = Fit(hidden_mean=hidden_mean, routing_mean=routing_mean, hidden_whitening=hidden, routing_whitening=routing)
     if design.alpha == "auto":
         standard = fitted.standardise(raw)
         fitted = replace(fitted, alpha=balanced_alpha(_present(standard.hidden), _present(standard.routing)))
