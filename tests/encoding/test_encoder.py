@@ -124,7 +124,7 @@ def test_a_vector_is_a_function_of_its_text(encode: Encode, hard: Hard, family: 
     order = np.random.default_rng(0).permutation(len(HARD))
     for batch_tokens in (16, 4096):
         close(only(encode(family, [name], [HARD[k] for k in order], batch_tokens)), together[order])
-    assert np.array_equal(only(encode(family, [name], [HARD[2], *HARD, HARD[0]])), together[[2, *range(len(HARD)), 0]])
+    assert np.array_equal(only(encode(family, [name], [HARD[0], *HARD, HARD[2]])), together[[0, *range(len(HARD)), 2]])
     none = only(encode(family, [name], []))
     assert none.shape == (0, together.shape[1]) and none.dtype == np.float32
     distinct = together[[HARD.index(text) for text in sorted(set(TEXTS))]]
@@ -196,7 +196,7 @@ def test_the_tally_counts_texts_cuts_and_tokens(encode: Encode, tokenizer: Any) 
 @pytest.mark.parametrize("design", ["causal/plain/mean", "causal/plain/last@1", "causal/plain/mean@all"])
 def test_a_vector_that_is_not_finite_is_refused_with_its_text_and_a_way_out(design: str, pico: Callable[..., Embedder]) -> None:
     """The model overflows on one token, the letter Z, which the proof of attention does not meet."""
-    embedder, done = pico(design, batch_tokens=64), list[int]()
+    embedder, done = pico(design), list[int]()
     [letter] = embedder.tokenizer("Z")["input_ids"]
     embedder.backbone.model.get_input_embeddings().weight.data[letter] = float("inf")
     assert np.isfinite(embedder.encode(TEXTS)).all()
@@ -204,7 +204,8 @@ def test_a_vector_that_is_not_finite_is_refused_with_its_text_and_a_way_out(desi
     with pytest.raises(UnmaskError, match=r"not finite.*of text 6, 8, 9, 10, 11 and 3 more \(counted from 0\).*in float32"):
         embedder.encode(texts)
     with pytest.raises(UnmaskError, match="of text 0"):
-        embedder.encoder.encode(["Z " * 40, *TEXTS], {embedder.design: Fit()}, progress=done.append)
+        small = replace(embedder.encoder, batch_tokens=64)
+        small.encode(["Z " * 40, *TEXTS], {embedder.design: Fit()}, progress=done.append)
     assert sum(done) < len(TEXTS), "raised with its batch"
 
 
