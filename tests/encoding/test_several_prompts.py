@@ -13,6 +13,7 @@ from tests.conftest import TEXTS
 from tests.families import EACH_KIND, FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
+from unmask.designs.prompts import Prompts
 from unmask.embedder import Embedder
 from unmask.encoding import forward_pass
 from unmask.encoding.encoder import Tally
@@ -54,7 +55,8 @@ def test_each_prompt_has_its_own_prefix_and_the_tally_counts_all(pico: Make, mon
         f"{start} of this text, which follows after a long beginning, {{text}}" for start in ("Sum", "The topic in one word")
     ]
     texts, tallies = [f"text {number}" for number in range(20)], [Tally(), Tally(), Tally()]
-    for prompts, tally in zip((long[0], long[1], tuple(long)), tallies, strict=True):
+    each: list[Prompts] = [*long, tuple(long)]
+    for prompts, tally in zip(each, tallies, strict=True):
         pico(Design("causal", prompts, "last")).encode(texts, tally=tally)
     cached = Tally(
         *(getattr(tallies[0], name) + getattr(tallies[1], name) for name in ("texts", "truncated", "tokens", "padded"))
