@@ -22,7 +22,7 @@ from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_language_model
 from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, behind
-from unmask.moe.experts.abilities.harness import HarnessItems, accuracies
+from unmask.moe.experts.abilities.harness import HarnessItems, TestItems, accuracies
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.likelihood import likelihoods
 from unmask.moe.mixture.expert_folder import read_expert

@@ -89,8 +89,8 @@ def accuracies(
     """For each test, a 0/1 array: was each item answered correctly?
 
     items: from local files. With `HarnessItems`, the harness fetches its own, the first `limit` of each part. run_code: run code that the
-    model writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code that may
-    not be run, and if the harness is not installed; before anything is measured.
+    model writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code that
+    may not be run, and if the harness is not installed; before anything is measured.
     """
     require_code_to_run(items, run_code, unsandboxed)
     tests = {name: find_test(name) for name in items}
