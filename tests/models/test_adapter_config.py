@@ -40,9 +40,3 @@ def test_the_order_of_names_does_not_change_the_bytes(tmp_path: Path) -> None:
         }
         contents.add(content)
     assert len(contents) == 1
-
-
-def test_one_name_or_pattern_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"target_modules": "zyx.*", "exclude_modules": null}')
-    sort_adapter_config(tmp_path)
-    assert json.loads((tmp_path / "adapter_config.json").read_text()) == {"target_modules": "zyx.*", "exclude_modules": None}

@@ -17,11 +17,9 @@ CPU = torch.device("cpu")
     ("machine", "avx512_bf16", "amx", "onednn", "native"),
     [
         ("x86_64", True, False, True, True),
-        ("x86_64", False, True, True, True),
         ("x86_64", False, False, True, False),  # AVX-512 without bf16 instructions: oneDNN emulates it
         ("x86_64", True, True, False, False),  # limited by ONEDNN_MAX_CPU_ISA
         ("aarch64", False, False, True, True),
-        ("aarch64", False, False, False, False),
     ],
 )
 def test_bf16_is_native_where_the_processor_and_onednn_compute_it(
