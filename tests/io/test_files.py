@@ -102,17 +102,10 @@ class TestCheckOutput:
             with pytest.raises(UnmaskError, match="is an input"):
                 check_output(tmp_path / name, [None, "smollm2", tmp_path / "in.txt"])
 
-    def test_a_new_or_another_file_is_fine(self, tmp_path: Path) -> None:
-        (tmp_path / "in.txt").write_text("text")
-        (tmp_path / "out.txt").write_text("text")
-        check_output(tmp_path / "out.txt", [tmp_path / "in.txt"])
-        check_output(tmp_path / "new" / "out.txt", [tmp_path / "in.txt"])
-        check_output(tmp_path / "new" / "out", [tmp_path / "in.txt"], folder=True)
-
     @pytest.mark.parametrize(
         "output, folder, problem",
         [("file/out.txt", False, "is a file, not a folder"), ("file/a/b", True, "is a file, not a folder"), ("", False, "is a folder"),
-         ("file", True, "is a file"), ("a\0b", False, "is not a path")],
+         ("file", True, "is a file")],
     )  # fmt: skip
     def test_what_is_in_the_way_is_named(self, tmp_path: Path, output: str, folder: bool, problem: str) -> None:
         (tmp_path / "file").touch()

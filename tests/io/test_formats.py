@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def test_a_faulty_line_of_json_spares_the_others(tmp_path: Path) -> None:
     assert find_starts(file, 1)[1] == 7
 
 
-@pytest.mark.parametrize(("ending", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+@pytest.mark.parametrize(("ending", "delimiter"), [(".tsv", "\t")])
 def test_a_header_with_two_columns_of_one_name_is_one_fault(ending: str, delimiter: str, tmp_path: Path) -> None:
     file = tmp_path / f"a{ending}"
     file.write_text("\ntext,label,text\na,b,c\nd,e,f\n".replace(",", delimiter))
@@ -82,17 +81,6 @@ def test_a_header_with_two_columns_of_one_name_is_one_fault(ending: str, delimit
     assert find_starts(file, 1)[1] == 1
     with pytest.raises(UnmaskError, match=rf"a\{ending}, line 2: the header has two columns 'text'"):
         list(read_rows(file))
-
-
-@pytest.mark.parametrize("ending", [".jsonl", ".txt", ".csv"])
-def test_a_line_that_is_too_long_spares_the_others(ending: str, tmp_path: Path) -> None:
-    file = tmp_path / f"a{ending}"
-    line = (lambda text: json.dumps({"text": text})) if ending == ".jsonl" else str
-    texts = ["text", "a", "x" * 500, "b"] if ending == ".csv" else ["a", "x" * 500, "b"]
-    file.write_text("\n".join(map(line, texts)))
-    found = [message for _, message in told(file, longest=100)]
-    assert (found[0], found[2]) == ("a", "b") and ("more than 100" if ending == ".csv" else "100 are allowed") in found[1]
-    assert find_starts(file, 1, longest=100)[1] == 3
 
 
 def test_a_string_that_is_not_utf8_spares_the_other_rows_of_a_parquet_file(tmp_path: Path) -> None:

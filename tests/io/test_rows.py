@@ -71,25 +71,6 @@ def test_any_text_survives_every_reader(tmp_path: Path, ending: str, rows: list[
     assert [row for _, row in read(tmp_path, f"rows{ending}", written(tmp_path, ending, table))] == table
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".txt"])
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, ending: str) -> None:
-    content = jsonl(ROWS[:1]) if ending == ".jsonl" else b"text\nA man sings."
-    first = read(tmp_path, f"rows{ending}", b"\xef\xbb\xbf" + content)[0][1]
-    assert first["text"] in ("A man sings.", "text")
-    assert next(iter(first)) == "text"
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b'{"a": 1}\n{"a": }\n', "line 2, column 7: no JSON"),
-        (b'{"a": 1}\n[1, 2]\n', "line 2: expected a JSON object, found list"),
-    ],
-)
-def test_a_line_that_is_no_object_is_named(tmp_path: Path, content: bytes, says: str) -> None:
-    assert says in refusal(tmp_path, "a.jsonl", content)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [

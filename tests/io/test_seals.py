@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
-from unmask.io.files import write_json
 from unmask.io.seals import (
     Damaged,
     check_seal,
@@ -54,11 +51,6 @@ def test_a_damaged_record_is_missing(tmp_path: Path) -> None:
         assert read_record(file) in (None, RECORD)  # a flip in the layout changes nothing
 
 
-def test_older_records_are_read(tmp_path: Path) -> None:
-    write_json(tmp_path / "run.json", RECORD)
-    assert read_record(tmp_path / "run.json") == RECORD
-
-
 class TestFolders:
     def make(self, folder: Path) -> Path:
         (folder / "sub").mkdir(parents=True)
@@ -82,11 +74,6 @@ class TestFolders:
         with pytest.raises(Damaged, match=r"weights\.bin' is missing"):
             check_seal(folder)
 
-    def test_the_empty_marker_of_an_older_version_passes(self, tmp_path: Path) -> None:
-        folder = self.make(tmp_path / "a")
-        (folder / "COMPLETE").touch()
-        check_seal(folder, "COMPLETE")
-
 
 def test_a_flipped_bit_of_tensors_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "weights.safetensors"
@@ -103,12 +90,6 @@ def test_a_flipped_bit_of_tensors_is_noticed(tmp_path: Path) -> None:
         assert loaded.keys() == TENSORS.keys() and all(torch.equal(loaded[name], TENSORS[name]) for name in TENSORS)
         same += 1
     assert same < 15  # flips in the name of the format and in the padding of the header
-
-
-def test_tensors_of_an_older_version_are_read(tmp_path: Path) -> None:
-    save_file(TENSORS, tmp_path / "old.safetensors")
-    assert load_tensors(tmp_path / "old.safetensors").keys() == TENSORS.keys()
-    assert json.loads(sealed_line({}))  # a line is plain JSON
 
 
 def test_equal_tensors_are_equal_bytes(tmp_path: Path) -> None:

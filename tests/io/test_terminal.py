@@ -118,16 +118,6 @@ def test_messages_are_for_whoever_listens(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "unmask: 100 % of \\x1b\n"
 
 
-def test_progress_in_lines_tells_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock: Any = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(terminal, "time", clock)
-    with heard() as messages:
-        done = terminal.progress_lines("responses", 10)
-        for number, clock.now in ((2, 0.0), (4, 60.0), (10, 90.0)):  # two of them were there before
-            done(number)
-    assert messages == ["responses: 2 of 10", "responses: 4 of 10, 3.0 min left", "responses: 10 of 10"]
-
-
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,13 +118,6 @@ def test_a_family_whose_texts_change_each_other_is_refused(attention: Attention)
         load(family, attention)
 
 
-def test_a_family_that_breaks_without_a_causal_mask_is_refused() -> None:
-    family = Family("mpt", "mpt", base={"vocab_size": 512, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 512})
-    assert load(family, "causal").proof.causal_layers == (1, 2, 3)
-    with pytest.raises(AttentionError, match=r"MptModel does not run with bidirectional attention .*Use the other attention"):
-        load(family, "bidirectional")
-
-
 def test_an_encoder_decoder_is_refused() -> None:
     """BART runs without tokens for its decoder, and each layer there looks back only. But all of them see all states of the encoder."""
     with pytest.raises(AttentionError, match=r"Model is an encoder-decoder: .*Use a decoder or an encoder"):
@@ -182,14 +175,6 @@ def test_a_text_is_not_longer_than_an_indexer_reads_in_full() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert backbone.within_positions(16) == 16
-
-
-def test_the_proof_costs_five_passes_of_two_short_texts_whatever_the_depth() -> None:
-    model = FAMILIES["llama"].build()
-    passes: list[tuple[int, ...]] = []
-    model.register_forward_pre_hook(lambda _, __, given: passes.append(tuple(given["input_ids"].shape)), with_kwargs=True)
-    prove_attention(model, model.layers, "causal")
-    assert passes == [(2, 8)] * 2 + [(2, 11)] * 3
 
 
 # ---- models that do not obey --------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,17 +48,3 @@ def test_frequencies_that_a_cast_rounded_are_those_of_the_config(name: str, dtyp
         assert torch.equal(buffer, cast.get_buffer(key).float())
     assert all(cast.get_buffer(key).dtype == torch.float32 for key in rounded)
     assert all(torch.equal(value, weights[key]) for key, value in cast.state_dict().items())
-
-
-def test_a_module_of_sentence_transformers_that_is_cast_gives_the_vectors_of_its_folder(
-    pico: Callable[..., Embedder], tmp_path: Path
-) -> None:
-    from unmask.sentence_transformers_module import UnmaskModule
-
-    embedder = pico("causal/eol/last")
-    UnmaskModule(embedder).bfloat16()
-    assert embedder.backbone.model.rotary_emb.inv_freq.dtype == torch.float32
-    texts = ["A man plays a guitar on a stage while two dogs run. " * 8]
-    embedder.save_pretrained(tmp_path / "saved")
-    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu", dtype="bfloat16")
-    assert np.array_equal(embedder.encode(texts), again.encode(texts))

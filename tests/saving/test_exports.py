@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from tests.in_process import run_program
 from tests.moe.mixture.models import saved_experts
-from unmask import errors
 from unmask.embedder import Embedder
 from unmask.encoding.batching import steps_of
 from unmask.encoding.heads import HeadOptions, build_head
@@ -41,13 +39,6 @@ def installed(target: Target) -> bool:
 def skip_without(target: Target) -> None:
     if not installed(target):
         pytest.skip(f"{target.name}: pip install 'unmask[export]'")
-
-
-def without(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which a module is not installed; the extras are those of this version."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == module else find(name, *more))
-    monkeypatch.setattr(errors, "_extras", lambda: {module: "export"})
 
 
 def exported(embedder: Embedder, name: str, folder: Path, **options: Any) -> str:
@@ -112,17 +103,11 @@ def test_llama_cpp_gives_the_same_vectors(design: str, family: str, pico: Make, 
 
 
 def test_texts_on_two_sides_of_a_border_of_longrope_share_no_batch_of_a_reader() -> None:
-    reader = object.__new__(standalone.Embedder)
-    batches: list[list[int]] = []
-
-    def run(texts: list[tuple[list[int], int]]) -> Any:
-        batches.append([len(ids) for ids, _ in texts])
-        return np.array([[len(ids)] for ids, _ in texts], np.float32)
-
-    vars(reader).update(run=run, tokenize=lambda text, _: ([0] * len(text), 0))
     lengths = [1025, 3, 1024, 2049, 1026, *range(1, 12)]
-    assert reader.encode(["x" * length for length in lengths])[:, 0].tolist() == lengths
-    assert max(map(len, batches)) == 8 and all(len({steps_of([length]) for length in batch}) == 1 for batch in batches)
+    batches = list(standalone._batches(lengths))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert max(map(len, batches)) == 8
+    assert all(len({steps_of([lengths[index]]) for index in batch}) == 1 for batch in batches)
 
 
 # ---- a check that can fail ----------------------------------------------------------------------------------------------------
@@ -143,14 +128,6 @@ def test_a_difference_is_refused(pico: Make) -> None:
         check_vectors(embedder, lambda texts, _: off(texts, _) * np.nan, 1e-3)
     with pytest.raises(UnmaskError, match="shape"):
         check_vectors(embedder, lambda texts, _: off(texts, _)[:, :5], 1e-3)
-
-
-def test_nothing_is_left_of_an_export_that_differs(pico: Make, tmp_path: Path) -> None:
-    embedder, other = pico("causal/plain/mean", max_length=32), pico("causal/plain/last", max_length=32)
-    wrong = replace(FOLDER, write=lambda _, folder: FOLDER.write(other, folder))
-    with pytest.raises(UnmaskError, match="differs"):
-        export(embedder, wrong, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------------------------
@@ -176,18 +153,6 @@ def test_a_mixture_is_exported_to_onnx_as_the_refusal_of_llama_cpp_says(base: Pa
     embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean", source=source, max_length=64)
     assert "mixture, whose router chooses for each token: export it to onnx" in str(GGUF.refusal(embedder))
     assert exported(embedder, "onnx", tmp_path / "out").startswith("largest difference")
-
-
-def test_without_the_runtime_an_export_is_written_only_where_that_is_said(
-    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skip_without(replace(GGUF, checks=()))
-    without("xllamacpp", monkeypatch)
-    embedder = pico("causal/plain/last")
-    with pytest.raises(UnmaskError, match=r"needs xllamacpp, .* --unchecked skips"):
-        export(embedder, GGUF, tmp_path / "out")
-    assert export(embedder, GGUF, tmp_path / "out", unchecked=True).line == "not checked"
-    assert "It was not checked" in (tmp_path / "out" / "README.md").read_text()
 
 
 # ---- model2vec ----------------------------------------------------------------------------------------------------------------

@@ -61,10 +61,10 @@ def head_of(name: str) -> Any:
     return build_head(pooling, 64, 3, HeadOptions(latents=4, heads=4)) if pooling in HEADS else None
 
 
-def theirs(folder: Path, trust: bool) -> Any:
+def theirs(folder: Path, trust: bool, **options: Any) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust, **options)
 
 
 def saved(embedder: Embedder, folder: Path) -> Path:
@@ -163,35 +163,6 @@ def test_the_sides_of_the_tokenizer_do_not_change_the_exported_vectors(
 
 
 @pytest.mark.parametrize(
-    ("name", "saved_in", "asked", "option"),
-    [
-        ("causal/plain/mean", "float32", torch.bfloat16, "torch_dtype"),
-        ("causal/eol/last", "bfloat16", "auto", "torch_dtype"),
-    ],
-)
-def test_sentence_transformers_loads_in_the_precision_that_is_asked_for(
-    name: str,
-    saved_in: str,
-    asked: Any,
-    option: str,
-    pico_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: True)  # where auto is what was saved
-    embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype=saved_in, device="cpu")
-    folder = saved(embedder, tmp_path / "saved")
-    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True, model_kwargs={option: asked})
-    expected = saved_in if asked == "auto" else str(asked).removeprefix("torch.")
-    assert {str(one.dtype) for one in model.parameters()} == {f"torch.{expected}"}
-    ours = vectors(Embedder.from_pretrained(folder, dtype=expected, device="cpu"), TEXTS)
-    cosines = (normalized(ours) * normalized(model.encode(TEXTS))).sum(axis=1)
-    assert cosines.min() > (1 - 1e-6 if expected == "float32" else 0.9999)
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"model_kwargs": {"device_map": "cpu"}}, "model_kwargs 'device_map' would change nothing"),
@@ -255,18 +226,6 @@ def test_instructions_are_saved_and_used_by_both(pico: Make, tmp_path: Path) -> 
     assert_equal(vectors(embedder), model.encode(MIXED))
 
 
-def test_a_model_that_sentence_transformers_saved_has_to_be_given_its_design(pico: Make, tmp_path: Path) -> None:
-    """It applies a chat template that we wrote for texts without tokens, which no design has."""
-    model = theirs(saved(pico("bidirectional/plain/mean"), tmp_path / "ours"), trust=False)
-    model.save_pretrained(str(tmp_path / "tuned"))
-    assert not (tmp_path / "tuned" / SETTINGS).exists()
-    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
-    with pytest.raises(UnmaskError, match=r"'.*tuned' is a sentence-transformers model that no design reads"):
-        Embedder.from_pretrained(tmp_path / "tuned", **loading)
-    named = Embedder.from_pretrained(tmp_path / "tuned", "bidirectional/plain/mean", **loading)
-    assert_equal(vectors(named, TEXTS), model.encode(TEXTS))
-
-
 # ---- what the folder says -----------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +249,8 @@ def test_low_precision_stays_low_where_the_device_computes_it(
     assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, dtype="bfloat16", device="cpu")))
     monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: True)
     assert next(theirs(folder, trust=True).parameters()).dtype == torch.bfloat16
+    in_fp32 = theirs(folder, trust=True, model_kwargs={"torch_dtype": "float32"})
+    assert_equal(vectors(Embedder.from_pretrained(folder, dtype="float32", device="cpu")), in_fp32.encode(MIXED))
     assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, device="cpu")))
     monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: dtype == torch.float32)
     with pytest.warns(UserWarning, match="saved in bfloat16, which this cpu emulates, so it is loaded in float32"):
@@ -308,7 +269,6 @@ def test_arguments_win_over_what_was_saved(pico: Make, tmp_path: Path) -> None:
 def lora(pico_folder: Callable[[str], Path], tmp_path: Path) -> str:
     """An adapter of the pico model, by its folder."""
     import peft
-    from transformers import AutoModel
 
     config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     peft.get_peft_model(AutoModel.from_pretrained(pico_folder("llama")), config).save_pretrained(tmp_path / "lora")
@@ -325,23 +285,6 @@ def test_a_fit_does_not_serve_the_weights_under_another_adapter(
     assert not adapted.is_fitted
     fresh = Embedder.from_pretrained(pico_folder("llama"), name, adapter=lora, **loading)
     assert np.array_equal(vectors(adapted), vectors(fresh))
-
-
-def test_a_fit_does_not_serve_an_adapter_over_another_base(
-    lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    design = "causal/plain/mean/zscore"
-    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
-    embedder = Embedder.from_pretrained(pico_folder("llama"), design, adapter=lora, **loading)
-    folder = saved(embedder.fit(TEXTS[:5]), tmp_path / "saved")
-    other = shutil.copytree(pico_folder("llama"), tmp_path / "other")
-    model: Any = AutoModel.from_pretrained(other)
-    torch.nn.init.normal_(model.get_input_embeddings().weight)
-    model.save_pretrained(other)
-    loaded = Embedder.from_pretrained(other, adapter=str(folder), **loading)
-    assert not loaded.is_fitted
-    fresh = Embedder.from_pretrained(other, design, adapter=lora, **loading)
-    assert np.array_equal(vectors(loaded), vectors(fresh))
 
 
 @pytest.mark.parametrize(

@@ -106,23 +106,6 @@ def test_files_of_somebody_else_stay_where_sentence_transformers_saves(make: Mak
     assert {"notes.md", "optimizer.pt", "1_Pooling/mine.txt"} <= set(names(folder)) and FIT not in names(folder)
 
 
-def test_a_save_that_fails_leaves_the_earlier_embedder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unmask.saving import folder as persistence
-
-    earlier = make("fitted")
-    folder = saved(earlier, tmp_path / "saved")
-    files = set(names(folder)) - {SEAL}
-
-    def crash(*_: Any) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(persistence, "_write_sentence_transformers", crash)
-    with pytest.raises(OSError, match="the disk is full"):
-        save_by_theirs(make("unfitted"), folder)
-    assert set(names(folder)) == files
-    assert np.array_equal(earlier.encode(TEXTS), Embedder.from_pretrained(folder, device="cpu").encode(TEXTS))
-
-
 @pytest.mark.parametrize("save", [saved, save_by_theirs])
 def test_the_base_below_an_adapter_is_not_replaced_by_it(
     save: Callable[[Embedder, Path], Path], make: Make, tmp_path: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from tests.conftest import TEXTS, make_tokenizer
-from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 
@@ -152,25 +150,6 @@ def test_an_adapter_that_trained_biases_is_saved(pico_folder: Callable[[str], Pa
     embedder = Embedder.from_pretrained(base, DESIGN, adapter=folder, **HERE)
     assert not np.allclose(vectors(embedder), vectors(Embedder.from_pretrained(base, DESIGN, **HERE)), atol=0.01)
     assert np.array_equal(vectors(embedder), vectors(again(embedder, tmp_path / "saved")))
-
-
-def test_an_adapter_whose_base_was_written_since_is_refused(base: Path, tmp_path: Path) -> None:
-    """The record would name weights that were never below this adapter."""
-    folder = lora(base, tmp_path / "lora")
-    embedder = Embedder.from_pretrained(base, DESIGN, adapter=folder, **HERE)
-    embedder.save_pretrained(tmp_path / "before")
-    shutil.copytree(base, tmp_path / "old")
-    FAMILIES["llama"].build_language_model(seed=5).save_pretrained(base)
-    for place in ("saved", "before"):
-        with pytest.raises(
-            UnmaskError, match=r"base', the base model, was written since it was loaded here.*load the model again"
-        ):
-            embedder.save_pretrained(tmp_path / place)
-    shutil.rmtree(tmp_path / "lora")  # what became of the adapter's own files does not matter: its weights are in memory
-    shutil.rmtree(base)
-    embedder.save_pretrained(tmp_path / "saved")
-    moved = Embedder.from_pretrained(tmp_path / "old", adapter=tmp_path / "saved", **HERE)
-    assert np.array_equal(vectors(embedder), vectors(moved))
 
 
 # ---- the tokenizer ------------------------------------------------------------------------------------------------------------

@@ -104,16 +104,20 @@ def check_output(output: Path, inputs: Iterable[str | Path | None] = (), *, fold
 
     Links and hard links are followed. An input that does not exist here (a hub id, a bundled name) is passed over.
     """
-    try:
-        target = _real(output)
-        for source in inputs:
-            if source is not None and _is_same(_real(Path(source)), target):
-                raise UnmaskError(f"'{output}' is an input, and the output would overwrite it: give another output.")
-        _refuse_unwritable(output, target, folder)
-    except ValueError as error:
-        if isinstance(error, UnmaskError):
-            raise
-        raise UnmaskError(f"{str(output)!r} is not a path: {error}.") from error
+    target = _real(output)
+    for source in inputs:
+        if source is not None and _is_same(_real(Path(source)), target):
+            raise UnmaskError(f"'{output}' is an input, and the output would overwrite it: give another output.")
+    if folder and target.exists() and not target.is_dir():
+        raise UnmaskError(f"'{output}' is a file, and the output is a folder: give another name.")
+    if not folder and target.exists() and not target.is_file():
+        kind = "folder" if target.is_dir() else "device"
+        raise UnmaskError(f"'{output}' is a {kind}, and the output is a file: give a file name.")
+    existing = next(parent for parent in ((target, *target.parents) if folder else target.parents) if parent.exists())
+    if not existing.is_dir():
+        raise UnmaskError(f"'{output}' cannot be written: '{existing}' is a file, not a folder.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UnmaskError(f"'{output}' cannot be written: missing permission to write in '{existing}'.")
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -243,20 +247,6 @@ def _is_same(path: Path, target: Path) -> bool:
     if path == target:
         return True
     return path.exists() and target.exists() and path.samefile(target)
-
-
-def _refuse_unwritable(output: Path, target: Path, folder: bool) -> None:
-    if folder and target.exists() and not target.is_dir():
-        raise UnmaskError(f"'{output}' is a file, and the output is a folder: give another name.")
-    if not folder and target.exists() and not target.is_file():
-        raise UnmaskError(
-            f"'{output}' is a {'folder' if target.is_dir() else 'device'}, and the output is a file: give a file name."
-        )
-    existing = next(parent for parent in ((target, *target.parents) if folder else target.parents) if parent.exists())
-    if not existing.is_dir():
-        raise UnmaskError(f"'{output}' cannot be written: '{existing}' is a file, not a folder.")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UnmaskError(f"'{output}' cannot be written: missing permission to write in '{existing}'.")
 
 
 def _is_replaced(folder: Path, replaces: Callable[[Path], bool] | None) -> bool:

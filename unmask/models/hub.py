@@ -7,9 +7,8 @@ answers. If it does not, only files that were downloaded before are used.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -104,7 +103,7 @@ def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[st
     try:
         downloaded = hub_file(name, file, revision)
     except UnmaskError:
-        return None  # loading then gives the reason, or `warn_of_unknown` does
+        return None  # loading then gives the reason
     if downloaded is None:
         return None
     try:
@@ -116,35 +115,6 @@ def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[st
             )
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         raise UnmaskError(hub_failure(name, error)) from error
-
-
-def warn_of_unknown(name: str, files: Sequence[str], revision: str | None) -> None:
-    """Warn if it is unknown whether a model in the hub cache has these files, which change how it is loaded.
-
-    Another program may have filled the cache, without asking for them. Most such models are plain ones, so they can be used.
-    """
-    for file in files:
-        try:
-            hub_file(name, file, revision)
-        except UnmaskError as error:
-            if _is_cached(name, revision):
-                reason = cause_of(error.__cause__ or error)
-                warnings.warn(
-                    f"'{name}' is loaded as a plain model, because the hub could not be asked whether it has a file "
-                    f"{file} ({reason}). If it is a saved embedder, name its design (-d, or design=), or load it once with the hub.",
-                    stacklevel=4,
-                )
-            return
-
-
-def _is_cached(name: str, revision: str | None) -> bool:
-    """Whether the cache of the hub holds a model or an adapter."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    with suppress(HFValidationError):
-        return any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in ("config.json", _ADAPTER))
-    return False
 
 
 def hub_commit(name: str, revision: str | None) -> str:
