@@ -25,7 +25,7 @@ from unmask.models.source import TRUSTED, Source, base_name, below, lasting_name
 
 @pytest.mark.parametrize("name", ["runs/one/model", "model.safetensors", "..\\model"])
 def test_what_looks_like_a_path_is_not_asked_of_a_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "_answers", lambda: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(hub, "_answers", lambda _: pytest.fail("the hub was asked"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with pytest.raises(UnmaskError, match="does not exist"):
         load_decoder(Source(name))
@@ -51,7 +51,7 @@ def ask_a_hub_that_does_not_answer(home: Path) -> None:
 
     os.environ |= {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(home)}
     importlib.reload(constants)
-    hub._asked = hub._Asked()
+    hub._answers.cache_clear()
     start = time.monotonic()
     try:
         load_decoder(Source("owner/name"))

@@ -169,8 +169,7 @@ _NOT_AN_ARRAY = (
 
 def _json(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
     """The objects of an array, or JSON lines under the name of JSON."""
-    everything = _json_rows(_each_line(lines, Start()))
-    yield from islice(everything, start.row, None)
+    yield from islice(_json_rows(_each_line(lines, Start())), start.row, None)
 
 
 def _json_rows(lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
@@ -301,14 +300,24 @@ class Parquet:
                     yield 1, fault
                     return
                 selected = list(columns) if columns is not None and set(names).issuperset(columns) else None
-                groups, skip = _groups_from(table, start.row)
-                for batch in _batches(table, groups, selected):
-                    for item in _rows(batch, number - skip):
-                        if skip:
-                            skip -= 1
-                            continue
-                        number += 1
-                        yield number, item
+                ahead = start.row  # rows to skip
+                for group in range(table.num_row_groups):
+                    metadata = table.metadata.row_group(group)
+                    if ahead >= metadata.num_rows:
+                        ahead -= metadata.num_rows
+                        continue
+                    # as many rows at once as memory should hold, by the average row of the group
+                    parts = [metadata.column(index) for index in range(metadata.num_columns)]
+                    roots = [str(part.path_in_schema).split(".", 1)[0] for part in parts]
+                    read = [part for part, root in zip(parts, roots, strict=True) if selected is None or root in selected]
+                    size = sum(part.total_uncompressed_size for part in read)
+                    rows = max(1, min(_BYTES * metadata.num_rows // max(1, size), _BATCH))
+                    for batch in table.iter_batches(rows, row_groups=[group], columns=selected):
+                        skipped = min(ahead, batch.num_rows)
+                        ahead -= skipped
+                        for item in _rows(batch.slice(skipped), number):
+                            number += 1
+                            yield number, item
         except (pa.ArrowException, OSError) as error:
             yield number + 1, _columnar_fault(file, "parquet", error)
 
@@ -396,46 +405,16 @@ def _columnar_fault(file: Path, kind: str, error: Exception) -> Fault:
     return Fault(reason or f" cannot be read as a {kind} file: {str(error).rstrip('.')}.")
 
 
-def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
-    """The row groups that hold this row and all after it, and how many rows of theirs come before."""
-    sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-    first = 0
-    while first < len(sizes) and row >= sizes[first]:
-        row -= sizes[first]
-        first += 1
-    return list(range(first, len(sizes))), row
-
-
-def _batches(table: Any, groups: Sequence[int], columns: list[str] | None) -> Iterator[Any]:
-    """The rows of row groups, as many at once as memory should hold, by the average row of their group."""
-    for group in groups:
-        metadata = table.metadata.row_group(group)
-        parts = [metadata.column(index) for index in range(metadata.num_columns)]
-        size = sum(
-            part.total_uncompressed_size
-            for part in parts
-            if columns is None or str(part.path_in_schema).split(".", 1)[0] in columns
-        )
-        rows = _BYTES * metadata.num_rows // max(1, size)
-        yield from table.iter_batches(max(1, min(rows, _BATCH)), row_groups=[group], columns=columns)
-
-
 def _rows(batch: Any, before: int) -> list[Row | Fault]:
     """The rows of a batch; one by one if a value in it cannot be read."""
     try:
         return list(batch.to_pylist())
-    except (ValueError, OverflowError, KeyError):
-        return [_row(batch, index, before + index + 1) for index in range(batch.num_rows)]
-
-
-def _row(batch: Any, index: int, number: int) -> Row | Fault:
-    try:
-        row: Row = batch.slice(index, 1).to_pylist()[0]
-        return row
-    except UnicodeDecodeError:
-        return Fault(f", line {number}: a string is not UTF-8.")
-    except (ValueError, OverflowError, KeyError) as error:  # a date or a time zone that Python does not have
-        return Fault(f", line {number}: a value cannot be read: {error}.")
+    except (ValueError, OverflowError, KeyError) as error:
+        if batch.num_rows > 1:
+            return [row for index in range(batch.num_rows) for row in _rows(batch.slice(index, 1), before + index)]
+        # else a date or a time zone that Python does not have
+        reason = "a string is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"a value cannot be read: {error}"
+        return [Fault(f", line {before + 1}: {reason}.")]
 
 
 FORMATS: dict[str, Format] = {

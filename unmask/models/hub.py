@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from math import inf
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -29,11 +29,10 @@ _ASKED_AGAIN = 60.0
 
 
 class _Asked:
-    """Whether the hub answered the last check, and the number of blocks that rely on it now."""
+    """The number of blocks that rely on the last check now, and the client's own switch before them."""
 
     def __init__(self) -> None:
         self.lock, self.blocks, self.before = Lock(), 0, False
-        self.when, self.answers = -inf, False
 
 
 _asked = _Asked()
@@ -47,7 +46,7 @@ def no_long_wait() -> Iterator[None]:
     with _asked.lock:  # threads share the client's switch: the first one sets it, the last one restores it
         if not _asked.blocks:
             _asked.before = constants.HF_HUB_OFFLINE
-            constants.HF_HUB_OFFLINE = _asked.before or not _answers()
+            constants.HF_HUB_OFFLINE = _asked.before or not _answers(monotonic() // _ASKED_AGAIN)
         _asked.blocks += 1
     try:
         yield
@@ -58,18 +57,17 @@ def no_long_wait() -> Iterator[None]:
                 constants.HF_HUB_OFFLINE = _asked.before
 
 
-def _answers() -> bool:
+@cache
+def _answers(_: float) -> bool:
+    """Whether the hub answers, asked once in each period."""
     from huggingface_hub import close_session, constants, get_session
 
-    if monotonic() - _asked.when > _ASKED_AGAIN:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_PATIENCE)  # any status is an answer
-            _asked.answers = True
-        except Exception:  # which classes the client raises depends on its version
-            close_session()
-            _asked.answers = False
-        _asked.when = monotonic()
-    return _asked.answers
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)  # any status is an answer
+        return True
+    except Exception:  # which classes the client raises depends on its version
+        close_session()
+        return False
 
 
 def hub_file(name: str, file: str, revision: str | None) -> Path | None:

@@ -197,12 +197,8 @@ def _adapter_state(module: nn.Module) -> str:
     return f"{factors} {list(module.active_adapters)} {off} {list(module.merged_adapters)}"  # type: ignore[arg-type]
 
 
-def _settings(model: nn.Module) -> str:
-    """The config of a model as JSON, without what no vector depends on."""
-    return json.dumps(_of_vectors(model.config.to_dict()), sort_keys=True, default=str)  # type: ignore[operator,union-attr]
-
-
 def _of_vectors(config: Any) -> Any:
+    """A config without what no vector depends on."""
     if isinstance(config, dict):
         public = {str(name): value for name, value in config.items() if not str(name).startswith("_")}
         return {name: _of_vectors(value) for name, value in public.items() if name not in _NO_SETTINGS}
@@ -210,7 +206,8 @@ def _of_vectors(config: Any) -> Any:
 
 
 def _in_memory(model: nn.Module) -> str:
-    digest = hashlib.sha256(f"{_in_use(model)}\n{_settings(model)}\n".encode())
+    settings = json.dumps(_of_vectors(model.config.to_dict()), sort_keys=True, default=str)  # type: ignore[operator,union-attr]
+    digest = hashlib.sha256(f"{_in_use(model)}\n{settings}\n".encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         for part in stored_parts(weight):

@@ -86,8 +86,12 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path, base, chain = _parts_of(source)
     device = pick_device(source.device)
-    tokenizers = (_adapter_tokenizer(adapter, source) for adapter in reversed(chain))
-    tokenizer = next((tokenizer for tokenizer in tokenizers if tokenizer is not None), None)
+    tokenizer = None
+    for adapter in reversed(chain):
+        # only code of the model that the user names may run
+        trusted = source.trust_remote_code and adapter.name == source.model
+        named = replace(source, model=adapter.name, adapters=(), trust_remote_code=trusted)
+        tokenizer = tokenizer or own_tokenizer(Path(adapter.folder), named)
     if tokenizer is None:
         tokenizer = _padding(_load(path, base, "tokenizer"))
     dtype, merges = pick_dtype(source.dtype, device), source.merge or len(chain) > 1
@@ -296,12 +300,6 @@ def own_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase | Non
     trusted = source.trust_remote_code and not source.adapters  # applies to the model only, not to its adapter
     tokenizer_source = replace(source, model=name, adapters=(), revision=None, trust_remote_code=trusted)
     return _padding(_load(str(folder), tokenizer_source, "tokenizer"))
-
-
-def _adapter_tokenizer(adapter: _Adapter, source: Source) -> PreTrainedTokenizerBase | None:
-    """The tokenizer in the folder of one adapter of a chain. Only code of the model that the user names may run."""
-    trusted = source.trust_remote_code and adapter.name == source.model
-    return own_tokenizer(Path(adapter.folder), replace(source, model=adapter.name, adapters=(), trust_remote_code=trusted))
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

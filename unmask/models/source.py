@@ -271,15 +271,11 @@ def stored_quantization(path: str, revision: str | None) -> str | None:
 
 def _file_of(path: str, name: str, revision: str | None) -> Path | None:
     """A file of a model in a folder or on the hub, if it has it."""
-    file = Path(path) / name if Path(path).is_dir() else _file_on_hub(path, name, revision)
-    return file if file is not None and file.is_file() else None
-
-
-def _file_on_hub(name: str, file: str, revision: str | None) -> Path | None:
     try:
-        return hub_file(name, file, revision)
+        file = Path(path) / name if Path(path).is_dir() else hub_file(path, name, revision)
     except UnmaskError:
         return None  # loading gives the reason
+    return file if file is not None and file.is_file() else None
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -408,21 +408,16 @@ def write_over(embedder: Saveable, folder: Path) -> None:
     another model.
     """
     earlier = own_files(folder)
-    if not (folder / SETTINGS).is_file():
-        _refuse_another_model(folder, earlier)
+    models = sorted(file for file in earlier if file.name != ST_CONFIG)  # sentence-transformers has written this one itself
+    if models and not (folder / SETTINGS).is_file():
+        raise UnmaskError(
+            f"'{models[0]}' belongs to a model that is not a saved embedder, so it is not overwritten: choose another folder."
+        )
     (folder / SEAL).unlink(missing_ok=True)  # sentence-transformers has already changed a file that it lists
     _refuse_its_base(embedder, folder)
     with TemporaryDirectory(dir=folder, prefix=".unmask-") as scratch:
         write(embedder, Path(scratch))
         replace_files(folder, earlier, Path(scratch))
-
-
-def _refuse_another_model(folder: Path, base: Iterable[Path]) -> None:
-    """Raise UnmaskError if a folder without a saved embedder holds files of such names. sentence-transformers has written one itself."""
-    if models := sorted(file for file in base if file.name != ST_CONFIG):
-        raise UnmaskError(
-            f"'{models[0]}' belongs to a model that is not a saved embedder, so it is not overwritten: choose another folder."
-        )
 
 
 def _refuse_its_base(embedder: Saveable, folder: Path) -> None:

@@ -36,7 +36,12 @@ def write_adapter(model: Any, folder: Path, base: Pinned) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    _require_plain_base(model)
+    if merged := getattr(model, "merged_adapter", None):
+        raise UnmaskError(
+            f"Another adapter ('{merged}') was merged into the weights below this one, and the base model on disk does not have it. Save "
+            "the merged model first, load that, and put the new adapter on it."
+        )
+    require_unchanged_base(model)
     name = _active_adapter(model)
     config = model.peft_config[name]
     require_repeatable(config, name)
@@ -62,16 +67,6 @@ def _unsaved(name: str, kind: str) -> UnmaskError:
         f"The adapter '{name}' ({kind}) cannot be saved on its own: its layers share weights. Load it merged "
         "(Embedder.from_pretrained(MODEL, adapter=ADAPTER, merge=True)), and save the whole model."
     )
-
-
-def _require_plain_base(model: Any) -> None:
-    """Raise UnmaskError if the base in memory is not the one on disk, which the saved adapter would name."""
-    if merged := getattr(model, "merged_adapter", None):
-        raise UnmaskError(
-            f"Another adapter ('{merged}') was merged into the weights below this one, and the base model on disk does not have it. Save "
-            "the merged model first, load that, and put the new adapter on it."
-        )
-    require_unchanged_base(model)
 
 
 def _active_adapter(model: Any) -> str:
