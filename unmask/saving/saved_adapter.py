@@ -82,16 +82,10 @@ def _active_adapter(model: Any) -> str:
         raise UnmaskError(
             "The adapters of this model are disabled, and would act when it is loaded again. Enable or unload them."
         )
-    available = [layer._get_available_adapters() for layer in layers]
-    names: list[str] = sorted(
-        {
-            name
-            for layer, names_of_layer in zip(layers, available, strict=True)
-            for name in names_of_layer.intersection(layer.active_adapters)
-        }
-    )
+    acting = [layer._get_available_adapters().intersection(layer.active_adapters) for layer in layers]
+    names: list[str] = sorted(set().union(*acting))
     if len(names) != 1 or any(
-        names[0] in names_of_layer - set(layer.active_adapters) for layer, names_of_layer in zip(layers, available, strict=True)
+        names[0] in layer._get_available_adapters() and not acts for layer, acts in zip(layers, acting, strict=True)
     ):
         raise UnmaskError(
             f"Just one adapter can be saved. Active in this model: {', '.join(names) or 'none'}. Make one adapter active in all layers "
