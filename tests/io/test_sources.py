@@ -28,7 +28,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["b.jsonl"], ["b.jsonl"]),
         (["b.jsonl", "a.txt", "./b.jsonl"], ["a.txt", "b.jsonl"]),
         (["."], ["a.txt", "b.jsonl", "below/c.csv.gz", "below/e.parquet"]),
-        (["below", "*"], ["a.txt", "b.jsonl", "below/c.csv.gz", "below/e.parquet"]),
+        (["below", "b*"], ["b.jsonl", "below/c.csv.gz", "below/e.parquet"]),
         (["*.txt", "*.jsonl"], ["a.txt", "b.jsonl"]),
         (["below/[ce].*"], ["below/c.csv.gz", "below/e.parquet"]),
     ],

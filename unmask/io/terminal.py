@@ -276,6 +276,10 @@ def _console() -> Any:
     class PlainConsole(Console):
         """A console whose segments hold no control character except rich's."""
 
+        def render_str(self, text: str, **options: Any) -> Any:
+            """The text of a table's cell, made visible before its width is measured."""
+            return super().render_str(visible(text, keep="\n"), **options)
+
         def render(self, *args: Any, **options: Any) -> Any:
             """Segments, made visible."""
             for segment in super().render(*args, **options):
