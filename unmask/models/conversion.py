@@ -83,7 +83,7 @@ def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
     _require_writable(folder.parent)
     with FileLock(f"{folder}.lock"):
         if not is_whole(folder):  # another process may have made it while this one waited
-            for abandoned in folder.parent.glob(f".{folder.name}-*"):  # by a process that was killed
+            for abandoned in folder.parent.glob(f".{folder.name}[-.]*"):  # by a process that was killed
                 shutil.rmtree(abandoned, ignore_errors=True)
             if folder.exists():
                 remove(folder)
