@@ -19,9 +19,7 @@ def test_a_failure_is_one_sentence(said: str) -> None:
     assert str(told.value) == "Joining failed: no such place"
 
 
-@pytest.mark.parametrize(
-    "written", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}", "127.0.0.1:{}0000", "no-such-host.invalid:{}"]
-)
+@pytest.mark.parametrize("written", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
 def test_an_address_where_nothing_answers_is_told_at_once(written: str) -> None:
     """Ray itself would try for minutes."""
     pytest.importorskip("ray").shutdown()

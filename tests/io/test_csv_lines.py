@@ -29,45 +29,12 @@ def told(folder: Path, middle: bytes, longest: int | None = 100) -> list[str]:
     ("middle", "reason"),
     [
         (b'"begins\n\xff\nb,3\nc",2\n', not_utf8(4, 23)),
-        (b'"begins\nb,3\nc \xff ends",2\n', not_utf8(5, 29)),
-        (b'"\xe9 begins\nb,3\nends",2\n', not_utf8(3, 16)),
-        (
-            b'"begins\n' + b"x" * 200 + b'\nb,3\nends",2\n',
-            ", line 3: a field has more than 100 characters: is a quote left open?",
-        ),
-        (b'"' + b"x" * 200 + b'\nb,3\nends",2\n', ", line 3: a field has more than 100 characters: is a quote left open?"),
-        (
-            b'"begins\nb,3\n' + b'x""' * 100 + b',2\nstill",2\n',
-            ", line 3: a field has more than 100 characters: is a quote left open?",
-        ),
         (b"x" * 200 + b" screen,2\n", ", line 3: a field has more than 100 characters: is a quote left open?"),
         (b'"b"x,"begins\nb,3\nends"\n', ", line 3: ',' expected after '\"'."),
-        (b'"' + b"b,3\n" * 40 + b'ends",2\n', ", line 3: a field has more than 100 characters: is a quote left open?"),
     ],
 )
 def test_a_bad_line_in_a_quoted_field_costs_its_record_alone(middle: bytes, reason: str, tmp_path: Path) -> None:
     assert told(tmp_path, middle) == ["first", reason, "last"]
-
-
-def test_an_open_quote_is_one_fault_to_the_end(tmp_path: Path) -> None:
-    assert told(tmp_path, b'"open,2\n' + b"b,3\n" * 1000) == [
-        "first",
-        ", line 3: a field has more than 100 characters: is a quote left open?",
-    ]
-    assert told(tmp_path, b'"open,2\n' + b"b,3\n") == ["first", ", line 3: unexpected end of data."]
-
-
-def test_bad_bytes_between_carriage_returns_spare_the_other_rows(tmp_path: Path) -> None:
-    file = tmp_path / "a.csv"
-    file.write_bytes(b'text,n\ra,1\r\xff,2\r"c\rd",3\re,4\r')
-    items = list(read_items(file))
-    assert [item.told if isinstance(item, Fault) else item["text"] for _, item in items] == [
-        "a",
-        not_utf8(3, 11),
-        "c\rd",
-        "e",
-    ]
-    assert [next(read_items(file, start)) for start in find_starts(file, 1)[0]] == items
 
 
 def test_random_tables_with_bad_lines_have_no_invented_rows(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from unmask.io.files import (
     only_writer_of,
     remove,
     remove_own,
-    remove_with_scratch,
 )
 
 
@@ -53,18 +52,7 @@ class TestAtomic:
             raise KeyError
         assert file.read_text() == "old" and names(tmp_path) == ["a.txt"]
 
-    def test_content_is_synced_before_the_rename_and_the_folder_after(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        events: list[tuple[str, str]] = []
-        replace = Path.replace
-        monkeypatch.setattr(files, "sync", lambda path: events.append(("sync", path.name)))
-        monkeypatch.setattr(Path, "replace", lambda self, to: events.append(("replace", to.name)) or replace(self, to))  # type: ignore[func-returns-value]
-        with atomic(tmp_path / "a.txt") as scratch:
-            scratch.write_text("new")
-        assert events == [("sync", scratch.name), ("replace", "a.txt"), ("sync", tmp_path.name)]
-
-    @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+    @pytest.mark.parametrize("mask", [0o022, 0o077])
     def test_the_umask_decides_who_may_read(self, tmp_path: Path, mask: int) -> None:
         with umask(mask):
             with atomic(tmp_path / "a.txt") as scratch:
@@ -76,13 +64,6 @@ class TestAtomic:
         assert mode(tmp_path / "a.txt") == mode(tmp_path / "b" / "c" / "d.txt") == 0o666 & ~mask
         assert mode(tmp_path / "b") == mode(tmp_path / "b" / "c") == 0o777 & ~mask
 
-    def test_a_link_is_followed(self, tmp_path: Path) -> None:
-        (tmp_path / "real.txt").write_text("old")
-        (tmp_path / "link.txt").symlink_to("real.txt")
-        with atomic(tmp_path / "link.txt") as scratch:
-            scratch.write_text("new")
-        assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "real.txt").read_text() == "new"
-
 
 class TestAtomicFolder:
     def test_a_folder_in_the_way_is_kept(self, tmp_path: Path) -> None:
@@ -91,12 +72,6 @@ class TestAtomicFolder:
         with pytest.raises(UnmaskError, match="exists"), atomic_folder(tmp_path / "a"):
             raise AssertionError("the block must not run")
         assert names(tmp_path / "a") == ["mine.txt"] and names(tmp_path) == ["a"]
-
-    def test_an_empty_folder_is_no_obstacle(self, tmp_path: Path) -> None:
-        (tmp_path / "a").mkdir()
-        with atomic_folder(tmp_path / "a") as scratch:
-            (scratch / "new.txt").write_text("new")
-        assert names(tmp_path / "a") == ["new.txt"] and names(tmp_path) == ["a"]
 
     @pytest.mark.parametrize("exchanges", [True, False])
     def test_what_may_be_replaced_is_replaced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool) -> None:
@@ -116,62 +91,26 @@ class TestAtomicFolder:
             raise KeyError
         assert names(tmp_path / "a") == ["old.txt"] and names(tmp_path) == ["a"]
 
-    def test_what_may_no_longer_be_replaced_is_kept(self, tmp_path: Path) -> None:
-        """Somebody puts a file into the old folder while the new one is written."""
-        old = tmp_path / "a"
-        old.mkdir()
-        (old / "old.txt").write_text("old")
-        with (
-            pytest.raises(UnmaskError, match="exists"),
-            atomic_folder(old, replaces=lambda folder: names(folder) == ["old.txt"]) as scratch,
-        ):
-            (scratch / "new.txt").write_text("new")
-            (old / "mine.txt").write_text("mine")
-        assert names(old) == ["mine.txt", "old.txt"] and names(tmp_path) == ["a"]
-
 
 class TestCheckOutput:
-    def ways(self, folder: Path) -> dict[str, Path]:
-        """The same file by several names."""
-        (folder / "sub").mkdir()
-        (folder / "link.txt").symlink_to(folder / "in.txt")
-        os.link(folder / "in.txt", folder / "hard.txt")
-        return {
-            "plain": folder / "in.txt",
-            "dots": folder / "sub" / ".." / "in.txt",
-            "link": folder / "link.txt",
-            "hard link": folder / "hard.txt",
-        }
-
-    @pytest.mark.parametrize("way", ["plain", "dots", "link", "hard link"])
-    def test_an_input_is_refused(self, tmp_path: Path, way: str) -> None:
+    def test_an_input_is_refused_by_any_of_its_names(self, tmp_path: Path) -> None:
         (tmp_path / "in.txt").write_text("text")
-        other = self.ways(tmp_path)[way]
-        with pytest.raises(UnmaskError, match="is an input"):
-            check_output(other, [None, "smollm2", tmp_path / "in.txt"])
-        with pytest.raises(UnmaskError, match="is an input"):
-            check_output(tmp_path / "in.txt", [str(other)])
-
-    def test_a_new_or_another_file_is_fine(self, tmp_path: Path) -> None:
-        (tmp_path / "in.txt").write_text("text")
-        (tmp_path / "out.txt").write_text("text")
-        check_output(tmp_path / "out.txt", [tmp_path / "in.txt"])
-        check_output(tmp_path / "new" / "out.txt", [tmp_path / "in.txt"])
-        check_output(tmp_path / "new" / "out", [tmp_path / "in.txt"], folder=True)
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "link.txt").symlink_to(tmp_path / "in.txt")
+        os.link(tmp_path / "in.txt", tmp_path / "hard.txt")
+        for name in ("in.txt", "sub/../in.txt", "link.txt", "hard.txt"):
+            with pytest.raises(UnmaskError, match="is an input"):
+                check_output(tmp_path / name, [None, "smollm2", tmp_path / "in.txt"])
 
     @pytest.mark.parametrize(
         "output, folder, problem",
         [("file/out.txt", False, "is a file, not a folder"), ("file/a/b", True, "is a file, not a folder"), ("", False, "is a folder"),
-         ("file", True, "is a file"), ("a\0b", False, "is not a path")],
+         ("file", True, "is a file")],
     )  # fmt: skip
     def test_what_is_in_the_way_is_named(self, tmp_path: Path, output: str, folder: bool, problem: str) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(UnmaskError, match=problem):
             check_output(Path(f"{tmp_path}/{output}"), folder=folder)
-
-    def test_a_device_is_refused(self) -> None:
-        with pytest.raises(UnmaskError, match="is a device"):
-            check_output(Path("/dev/null"))
 
 
 class TestLocks:
@@ -197,16 +136,6 @@ class TestLocks:
         with only_run_in(tmp_path):
             assert ".a.part" in names(tmp_path) and names(tmp_path / "items") == []
 
-    def test_scratch_of_an_output_with_a_longer_name_stays(self, tmp_path: Path) -> None:
-        """A run that writes `a.parquet` is not disturbed by one that writes `a` beside it."""
-        with only_writer_of(tmp_path / "a.parquet"), atomic(tmp_path / "a.parquet") as scratch:
-            scratch.write_text("half")
-            with only_writer_of(tmp_path / "a"):
-                assert scratch.is_file()
-            remove_with_scratch(tmp_path / "a")
-            scratch.write_text("whole")
-        assert (tmp_path / "a.parquet").read_text() == "whole"
-
     def test_scratch_of_a_run_that_goes_on_stays(self, tmp_path: Path) -> None:
         """Whoever starts in the folder above leaves it alone, also where a writer has put another file in its place."""
         with atomic(tmp_path / "items" / "a.txt") as file, atomic_folder(tmp_path / "b") as folder:
@@ -218,13 +147,6 @@ class TestLocks:
         assert names(tmp_path) == [".b.lock", ".lock", "b", "items"]
         assert names(tmp_path / "items") == ["a.txt"] and names(tmp_path / "b") == ["c.txt"]
 
-    def test_the_lock_of_a_killed_run_goes_with_its_scratch(self, tmp_path: Path) -> None:
-        (tmp_path / "items" / ".a.1234abcd.unmask-part").mkdir(parents=True)
-        for name in (".a.1234abcd.unmask-part.lock", ".b.1234abcd.unmask-part.lock"):
-            (tmp_path / "items" / name).touch()
-        with only_run_in(tmp_path):
-            assert names(tmp_path / "items") == []
-
 
 class TestARunThatFails:
     def test_it_leaves_no_folder_that_was_not_there(self, tmp_path: Path) -> None:
@@ -233,21 +155,12 @@ class TestARunThatFails:
             raise RuntimeError
         assert names(tmp_path) == []
 
-    def test_it_leaves_what_was_there_and_takes_only_its_own_lock_away(self, tmp_path: Path) -> None:
-        for name in (".lock", ".mine", "mine"):
-            (tmp_path / name).touch()
-        with pytest.raises(RuntimeError), only_run_in(tmp_path):
-            make_own(tmp_path)
-            raise RuntimeError
-        assert names(tmp_path) == [".lock", ".mine", "mine"]
-
-    @pytest.mark.parametrize("name", ["x", ".x"])
-    def test_it_leaves_what_it_has_written(self, name: str, tmp_path: Path) -> None:
+    def test_it_leaves_what_it_has_written(self, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError), only_run_in(tmp_path / "new"):
             make_own(tmp_path / "new")
-            (tmp_path / "new" / name).touch()
+            (tmp_path / "new" / "x").touch()
             raise RuntimeError
-        assert set(names(tmp_path / "new")) == {".lock", ".unmask-made", name}
+        assert set(names(tmp_path / "new")) == {".lock", ".unmask-made", "x"}
 
 
 def test_only_an_own_folder_is_removed(tmp_path: Path) -> None:
@@ -262,7 +175,7 @@ def test_only_an_own_folder_is_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "a\\b", "..", ".", "", "a\0b"])
+@pytest.mark.parametrize("name", ["../x", "a\\b", "..", ""])
 def test_a_name_never_leaves_its_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnmaskError, match="not a plain file name"):
         inside(tmp_path, name)
@@ -275,11 +188,3 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
         lines.write("tor")
     append_line(file, "two")
     assert file.read_text() == "one\ntwo\n"
-
-
-def test_what_a_kill_left_of_a_removal_is_removed(tmp_path: Path) -> None:
-    work, other = tmp_path / ".work", tmp_path / ".work-other"
-    for folder in (work, other, tmp_path / "..work.0a1b2c3d.unmask-part"):
-        folder.mkdir()
-    remove_with_scratch(work)
-    assert list(tmp_path.iterdir()) == [other]

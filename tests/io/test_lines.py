@@ -53,18 +53,6 @@ def test_a_line_that_is_too_long_is_named_and_the_next_one_is_read(size: int) ->
     assert (next(lines), lines.number) == ("last", 3)
 
 
-def test_a_line_of_just_the_allowed_size_is_read() -> None:
-    assert list(lines_of(b"123456789\n123456789", longest=10)) == ["123456789\n", "123456789"]
-
-
-def test_a_line_that_is_not_utf8_is_named_and_the_next_one_is_read() -> None:
-    lines = lines_of(b"a\nb\xe9\nc\n")
-    found = [next(lines)]
-    with pytest.raises(BadLine, match=r" is not UTF-8 text \(line 2, byte 3\)"):
-        next(lines)
-    assert [*found, *lines] == ["a\n", "c\n"]
-
-
 def test_memory_holds_no_more_of_a_long_line_than_a_block(tmp_path: Path) -> None:
     import tracemalloc
 

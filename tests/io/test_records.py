@@ -25,14 +25,6 @@ def test_a_record_is_read_again(tmp_path: Path) -> None:
     assert Walk.read(file) == Walk(steps=3)
 
 
-def test_a_damaged_record_counts_as_missing(tmp_path: Path) -> None:
-    file = tmp_path / "walk.json"
-    Walk(steps=3).write(file)
-    file.write_bytes(file.read_bytes().replace(b"3", b"4"))
-    with pytest.warns(UserWarning, match="walk.json' is damaged"):
-        assert Walk.read(file) is None
-
-
 @pytest.mark.parametrize(
     ("content", "problem"), [({}, "steps: it is missing"), ({"steps": "three"}, "steps: Input should be a")]
 )

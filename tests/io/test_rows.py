@@ -57,66 +57,18 @@ def refusal(folder: Path, name: str, content: bytes) -> str:
     return str(refused.value)
 
 
-def test_every_reader_is_tested() -> None:
-    assert set(WRITERS) | {".txt"} == set(READERS)
-
-
 @pytest.mark.parametrize("ending", WRITERS)
 def test_every_reader_gives_back_the_rows_with_their_lines(tmp_path: Path, ending: str) -> None:
     rows = TABLE.get(ending, ROWS)
     assert read(tmp_path, f"rows{ending}", written(tmp_path, ending, rows)) == list(zip(WITH_LINES[ending], rows, strict=True))
 
 
-@pytest.mark.parametrize("ending", WRITERS)
-def test_an_ending_may_be_in_capitals(tmp_path: Path, ending: str) -> None:
-    content = written(tmp_path, ending, TABLE.get(ending, ROWS))
-    assert read(tmp_path, f"ROWS{ending.upper()}", content) == read(tmp_path, f"rows{ending}", content)
-
-
 @pytest.mark.parametrize("ending", [ending for ending in FORMATS if ending != ".ndjson"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(rows=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), min_size=1, max_size=4))
 def test_any_text_survives_every_reader(tmp_path: Path, ending: str, rows: list[str]) -> None:
     table = [{"text": re.sub("[\t\r\n]", " ", text) if ending == ".tsv" else text, "label": "a"} for text in rows]
     assert [row for _, row in read(tmp_path, f"rows{ending}", written(tmp_path, ending, table))] == table
-
-
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_every_line_of_a_txt_is_a_row_blank_or_not(tmp_path: Path, ending: str) -> None:
-    content = ending.join(["A man sings. ", "", ' "quoted", \ttabbed']).encode()
-    texts = ["A man sings. ", "", ' "quoted", \ttabbed']
-    assert read(tmp_path, "a.txt", content) == [(line, {"text": text}) for line, text in enumerate(texts, start=1)]
-
-
-@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".txt"])
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, ending: str) -> None:
-    content = jsonl(ROWS[:1]) if ending == ".jsonl" else b"text\nA man sings."
-    first = read(tmp_path, f"rows{ending}", b"\xef\xbb\xbf" + content)[0][1]
-    assert first["text"] in ("A man sings.", "text")
-    assert next(iter(first)) == "text"
-
-
-@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".txt"])
-def test_an_empty_file_has_no_rows(tmp_path: Path, ending: str) -> None:
-    assert read(tmp_path, f"rows{ending}", b"") == []
-
-
-def test_blank_lines_of_a_table_are_skipped_and_counted(tmp_path: Path) -> None:
-    assert read(tmp_path, "a.jsonl", b'{"a": 1}\n\n  \n{"a": 2}') == [(1, {"a": 1}), (4, {"a": 2})]
-    assert read(tmp_path, "a.csv", b"a\n1\n\n2\n") == [(2, {"a": "1"}), (4, {"a": "2"})]
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b'{"a": 1}\n{"a": }\n', "line 2, column 7: no JSON"),
-        (b'{"a": 1}\n\n{"a": 1', "line 3, column 8: no JSON"),
-        (b'{"a": 1}\n[1, 2]\n', "line 2: expected a JSON object, found list"),
-        (b"null\n", "line 1: expected a JSON object, found NoneType"),
-    ],
-)
-def test_a_line_that_is_no_object_is_named(tmp_path: Path, content: bytes, says: str) -> None:
-    assert says in refusal(tmp_path, "a.jsonl", content)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +76,6 @@ def test_a_line_that_is_no_object_is_named(tmp_path: Path, content: bytes, says:
     [
         ("a.csv", b"a,b\n1,2\n3\n", "line 3: expected 2 columns"),
         ("a.tsv", b"a\tb\n1\t2\n\n1\t2\t3\n", "line 4: expected 2 columns, found 3."),
-        ("a.csv", b'a,b\n1,2\n"open,3\n4,5\n', "line 3: unexpected end of data"),
-        ("a.csv", b'a,b\n"1"x,2\n', "line 2: "),
     ],
 )
 def test_a_row_of_another_width_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
@@ -133,7 +83,7 @@ def test_a_row_of_another_width_is_named(tmp_path: Path, name: str, content: byt
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".txt"])
-@pytest.mark.parametrize("lines", [3, 30_000])
+@pytest.mark.parametrize("lines", [30_000])
 def test_a_byte_that_is_no_utf8_is_named_wherever_it_is(tmp_path: Path, ending: str, lines: int) -> None:
     line = b'{"text": "abc"}\n' if ending == ".jsonl" else b"text\n"
     message = refusal(tmp_path, f"rows{ending}", line * lines + b"ab\xe9c\n")
@@ -155,41 +105,15 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        ("", str),
-        (3, int),
-        (0.5, float),
-        (3, (int, float)),
-        (True, bool),
-        (True, (str, int, bool)),
-        ([1], list),
-        (["a"], (str, list)),
-    ],
-)
-def test_a_field_of_the_right_kind_is_its_value(value: Any, kind: Any) -> None:
-    assert field(Path("a.jsonl"), 3, {"x": value}, "x", kind) is value
-
-
-@pytest.mark.parametrize(
     ("row", "kind", "says"),
     [
-        ({"x": 1}, str, "a.jsonl, line 3, column 'x': expected str, found int '1'."),
-        ({"x": None}, str, "a.jsonl, line 3, column 'x': expected str, found NoneType 'None'."),
         ({"x": "1"}, (int, float), "a.jsonl, line 3, column 'x': expected int or float, found str '1'."),
         ({"x": True}, int, "a.jsonl, line 3, column 'x': expected int, found bool 'True'."),
-        ({"x": True}, (str, int), "a.jsonl, line 3, column 'x': expected str or int, found bool 'True'."),
-        ({"x": 1}, bool, "a.jsonl, line 3, column 'x': expected bool, found int '1'."),
         ({"y": 1, "z": 2}, str, "a.jsonl, line 3: column 'x' (str) is missing; there is y, z."),
-        ({}, list, "a.jsonl, line 3: column 'x' (list) is missing; there is nothing."),
     ],
 )
 def test_a_field_that_is_missing_or_of_another_kind_is_named(row: Row, kind: Any, says: str) -> None:
     with pytest.raises(UnmaskError) as refused:
         field(Path("a.jsonl"), 3, row, "x", kind)
     assert str(refused.value) == says
-
-
-def test_a_long_value_is_shown_in_short() -> None:
-    with pytest.raises(UnmaskError, match=f"found str '{'a' * 40}'"):
-        field(Path("a.jsonl"), 1, {"x": "a" * 10_000}, "x", int)
+    assert field(Path("a.jsonl"), 3, {"x": True}, "x", (str, bool)) is True

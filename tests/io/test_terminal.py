@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,26 +25,13 @@ from unmask.io.terminal import progress_bar
 from unmask.reporting import tables
 from unmask.studies.sheet import Sheet
 
-HOSTILE = (
-    "[red]",
-    "[/INST]",
-    "[topic] of {text}",
-    "[link=http://x]a[/]",
-    "<b>",
-    ":smile:",
-    "😀",
-    "\x1b[31mred",
-    "a\nb",
-    "\u202eabc",
-    "\x00",
-    "\\[b]",
-)
+HOSTILE = ("[/INST]", ":smile:", "\x1b[31mred", "a\nb", "\u202eabc")
 
 
-def on(make: Callable[[Console], RenderableType], *, plain: bool = False) -> str:
-    """What a wide console shows; plain: rich's own, to which a table may be given as well."""
+def on(make: Callable[[Console], RenderableType]) -> str:
+    """What a wide console shows."""
     stream = io.StringIO()
-    console = Console(file=stream, width=300) if plain else terminal.console(file=stream, width=300)
+    console = terminal.console(file=stream, width=300)
     console.print(make(console))
     return stream.getvalue()
 
@@ -103,24 +88,9 @@ def two(name: str) -> RenderableType:
 @pytest.mark.parametrize("made", TABLES)
 def test_a_table_shows_every_name_as_it_stands(made: str, name: str, found: Found) -> None:
     printed = on(lambda _: TABLES[made](name, found))
-    kept = terminal.visible(name, keep="\n" if made in ("advice", "shared_readings", "a note") else "")
-    for part in kept.split("\n"):  # prose may break a line
+    for part in terminal.visible(name, keep="\n").split("\n"):
         assert part in printed
     assert not any(ord(character) < 32 or character in "\x7f\u202e" for character in printed if character != "\n")
-
-
-@pytest.mark.parametrize("name", [one for one in HOSTILE if one.isprintable()], ids=ascii)
-def test_a_table_needs_no_console_of_ours(name: str) -> None:
-    assert on(lambda _: two(name), plain=True).count(name) == 6
-
-
-def test_every_table_function_is_tried() -> None:
-    functions = {
-        node.name
-        for node in ast.parse((PACKAGE / "reporting" / "tables.py").read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    }
-    assert functions <= set(TABLES)
 
 
 def test_a_progress_bar_and_a_message_show_every_name_as_it_stands(
@@ -146,16 +116,6 @@ def test_messages_are_for_whoever_listens(capsys: pytest.CaptureFixture[str]) ->
     terminal.show_messages()
     terminal.say("100 % of \x1b")
     assert capsys.readouterr().err == "unmask: 100 % of \\x1b\n"
-
-
-def test_progress_in_lines_tells_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock: Any = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(terminal, "time", clock)
-    with heard() as messages:
-        done = terminal.progress_lines("responses", 10)
-        for number, clock.now in ((2, 0.0), (4, 60.0), (10, 90.0)):  # two of them were there before
-            done(number)
-    assert messages == ["responses: 2 of 10", "responses: 4 of 10, 3.0 min left", "responses: 10 of 10"]
 
 
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(
@@ -206,14 +166,9 @@ def test_json_mode_leaves_standard_output_to_the_result(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
-def test_what_cannot_be_encoded_is_shown_too() -> None:
-    assert terminal.visible("a\ud800b\u2028c\x9bd") == "a\\ud800b\\u2028c\\x9bd"
-    assert terminal.visible("Ünïcode 漢字 👩‍👩‍👧 \u00a0") == "Ünïcode 漢字 👩‍👩‍👧 \u00a0"
-
-
 @pytest.mark.parametrize(
     "character",
-    [*"\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u2060\u202e\u3164\ufeff\uffa0", "\U000e0001", "\U000e0041", "\U000e007f"],
+    [*"\u00ad\u115f\u200b\u202e\ufeff", "\U000e0041"],
     ids=ascii,
 )
 def test_an_invisible_character_is_shown(character: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,50 +191,8 @@ def test_json_hides_nothing_and_means_the_same(capsys: pytest.CaptureFixture[str
     assert all(line.isprintable() for line in shown.splitlines())
 
 
-# --- nothing goes around it ------------------------------------------------------------------------------------------
-
-
-def names_of_rich(tree: ast.AST) -> Iterator[str]:
-    """What a file takes from rich at run time."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            continue
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rich":
-            yield from (alias.name for alias in node.names)
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "rich")
-        yield from names_of_rich(node)
-
-
-LITERAL = {"Text", "Group", "RenderableType", "Padding", "Progress", "BarColumn", "MofNCompleteColumn"}
-
-
-def markup_in(file: Path) -> set[str]:
-    """What a file takes from rich that could read a name as markup."""
-    source = file.read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    found = set(names_of_rich(tree)) - LITERAL - {"TextColumn", "TimeRemainingColumn"}
-    found |= {word for word in ("from_markup", "render_str") if word in source}
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        named = isinstance(call.func, ast.Name) and call.func.id == "TextColumn"
-        if named and {one.arg: ast.unparse(one.value) for one in call.keywords} != {"markup": "False"}:
-            found.add("TextColumn without markup=False")
-    return found
-
-
 def test_tables_and_consoles_come_from_one_file() -> None:
-    others = [file for file in sorted(PACKAGE.rglob("*.py")) if file.name != "terminal.py"]
-    faults = [f"{file.relative_to(PACKAGE)}: {', '.join(sorted(found))}" for file in others if (found := markup_in(file))]
-    assert others and not faults, "use unmask.io.terminal: it shows names as they stand\n" + "\n".join(faults)
-
-
-def test_commands_print_json_through_one_function() -> None:
-    for file in (PACKAGE / "cli").rglob("*.py"):
-        assert not re.search(r"print\(json\.dumps\(.*ensure_ascii=False", file.read_text(encoding="utf-8")), file
-
-
-def test_importing_it_loads_no_rich() -> None:
-    import subprocess
-
-    check = "import unmask.io.terminal, sys; print('rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "False\n"
+    files = [file for file in PACKAGE.rglob("*.py") if file.name != "terminal.py"]
+    built = re.compile(r"(?<!class )\b(Console|Table)\(|from_markup|render_str")
+    sources = {file: file.read_text(encoding="utf-8") for file in files}
+    assert not [file for file, source in sources.items() if "rich" in source and built.search(source)]

@@ -31,18 +31,5 @@ def test_the_order_of_names_does_not_change_the_bytes(tmp_path: Path) -> None:
         before = json.loads((folder / "adapter_config.json").read_text())
         assert kind is set or before["target_modules"] == sorted(TARGETS, reverse=True), "peft keeps the order of a set"
         sort_adapter_config(folder)
-        content = (folder / "adapter_config.json").read_bytes()
-        assert json.loads(content)["target_modules"] == sorted(before["target_modules"])
-        assert {**json.loads(content), "target_modules": 0, "exclude_modules": 0} == {
-            **before,
-            "target_modules": 0,
-            "exclude_modules": 0,
-        }
-        contents.add(content)
-    assert len(contents) == 1
-
-
-def test_one_name_or_pattern_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"target_modules": "zyx.*", "exclude_modules": null}')
-    sort_adapter_config(tmp_path)
-    assert json.loads((tmp_path / "adapter_config.json").read_text()) == {"target_modules": "zyx.*", "exclude_modules": None}
+        contents.add((folder / "adapter_config.json").read_bytes())
+    assert len(contents) == 1 and json.loads(contents.pop())["target_modules"] == sorted(TARGETS)

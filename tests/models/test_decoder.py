@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import torch
 
 from tests.families import FAMILIES, Family
 from unmask.embedder import Embedder
-from unmask.errors import UnmaskError
 from unmask.models.decoder import first_position, restore_rotary
 
 MRA = Family(
@@ -35,18 +32,11 @@ def test_an_encoder_that_counts_from_a_later_row_gives_a_text_alone_its_vector_i
     np.testing.assert_allclose(embedder.encode(texts), alone, rtol=1e-4, atol=1e-4)
 
 
-def test_a_model_that_counts_from_nowhere_known_is_refused() -> None:
-    model = MRA.build()
-    model.embeddings.position_ids[:, 0] = 7  # what it says of its first position is not where it goes on
-    with pytest.raises(UnmaskError, match="MraModel counts the positions of tokens neither from 0 nor from 7"):
-        first_position(model)
-
-
 # ---- rotary frequencies -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-oss", "falcon", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_frequencies_that_a_cast_rounded_are_those_of_the_config(name: str, dtype: torch.dtype) -> None:
     """Gemma 3 has two sets of them, and its embeddings have a scale that stays as it is."""
     exact, cast = FAMILIES[name].build(), FAMILIES[name].build(dtype=dtype)
@@ -58,24 +48,3 @@ def test_frequencies_that_a_cast_rounded_are_those_of_the_config(name: str, dtyp
         assert torch.equal(buffer, cast.get_buffer(key).float())
     assert all(cast.get_buffer(key).dtype == torch.float32 for key in rounded)
     assert all(torch.equal(value, weights[key]) for key, value in cast.state_dict().items())
-
-
-def test_a_buffer_in_low_precision_that_no_config_holds_stays() -> None:
-    model = FAMILIES["llama"].build()
-    model.rotary_emb.register_buffer("scale", torch.tensor(0.5, dtype=torch.bfloat16), persistent=False)
-    restore_rotary(model)
-    assert model.rotary_emb.scale.dtype == torch.bfloat16
-
-
-def test_a_module_of_sentence_transformers_that_is_cast_gives_the_vectors_of_its_folder(
-    pico: Callable[..., Embedder], tmp_path: Path
-) -> None:
-    from unmask.sentence_transformers_module import UnmaskModule
-
-    embedder = pico("causal/eol/last")
-    UnmaskModule(embedder).bfloat16()
-    assert embedder.backbone.model.rotary_emb.inv_freq.dtype == torch.float32
-    texts = ["A man plays a guitar on a stage while two dogs run. " * 8]
-    embedder.save_pretrained(tmp_path / "saved")
-    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu", dtype="bfloat16")
-    assert np.array_equal(embedder.encode(texts), again.encode(texts))

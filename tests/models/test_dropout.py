@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
-from unmask.models.decoder import no_dropout
 
 
 def test_a_model_that_a_trainer_left_training_embeds_without_dropout(tokenizer: Any) -> None:
@@ -24,12 +21,3 @@ def test_a_model_that_a_trainer_left_training_embeds_without_dropout(tokenizer: 
         assert any(training) and np.array_equal(embedder.encode(["a text", "and another one"]), before)
         assert [one.training for one in model.modules()] == training
         model.eval()
-
-
-def test_where_gradients_are_computed_a_model_goes_on_training() -> None:
-    model = nn.Sequential(nn.Dropout(0.5))
-    with no_dropout(model):
-        assert model[0].training
-    with torch.inference_mode(), no_dropout(model):
-        assert not model[0].training
-    assert model[0].training

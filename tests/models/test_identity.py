@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -26,7 +25,6 @@ from unmask.models.identity import identity_of, identity_of_loaded, note_source
 from unmask.models.loading import load_base_language_model
 from unmask.models.source import Source
 from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.saving.folder import read_settings
 
 
 @pytest.fixture
@@ -68,18 +66,7 @@ def revision(folder: Path, **options: Any) -> str:
 # --- content ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_number_in_the_middle_of_a_large_tensor_is_another_model(tmp_path: Path) -> None:
-    file, weight = tmp_path / "model.safetensors", torch.zeros(4_000_000)
-    save_file({"weight": weight}, file)
-    before = digest_of_folder(tmp_path)
-    weight[1_234_567] = 1.0
-    save_file({"weight": weight}, file)
-    assert digest_of_folder(tmp_path) != before
-
-
-@pytest.mark.parametrize(
-    "name", ["config.json", "tokenizer.json", "chat_template.jinja", "vocab.txt", "modeling_own.py", "a.tiktoken"]
-)
+@pytest.mark.parametrize("name", ["config.json", "chat_template.jinja", "modeling_own.py"])
 def test_every_file_that_vectors_depend_on_counts(name: str, model: Path) -> None:
     before, file = digest_of_folder(model), model / name
     file.write_text((file.read_text() if file.exists() else "") + "\n")
@@ -90,12 +77,8 @@ def test_every_file_that_vectors_depend_on_counts(name: str, model: Path) -> Non
     "name",
     [
         "README.md",
-        "loss.png",
-        ".lock",
         ".cache/notes.json",
-        "checksums.json",
         "checkpoint-10/optimizer.pt",
-        "checkpoint-10/a/b.json",
     ],
 )
 def test_a_file_that_no_vector_depends_on_does_not(name: str, model: Path) -> None:
@@ -139,14 +122,6 @@ def aged(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_a_large_file_is_read_once(reads: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "a.safetensors"
-    file.write_bytes(b"one")
-    aged(file, monkeypatch)
-    assert digest_of_file(file) == digest_of_file(file)
-    assert len(reads) == 1
-
-
 def test_a_change_with_the_old_times_and_size_is_noticed(
     reads: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +129,7 @@ def test_a_change_with_the_old_times_and_size_is_noticed(
     file.write_bytes(b"one")
     aged(file, monkeypatch)
     before, state = digest_of_file(file), file.stat()
+    assert digest_of_file(file) == before and len(reads) == 1, "a large file is read once"
     time.sleep(0.02)  # one tick of the file system's clock
     file.write_bytes(b"two")
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
@@ -193,7 +169,7 @@ def train(model: torch.nn.Module, optimizer: str) -> None:
     torch.optim.AdamW(model.parameters(), lr=1e-5, **({optimizer: True} if optimizer else {})).step()
 
 
-@pytest.mark.parametrize("optimizer", ["", "foreach", "fused"])
+@pytest.mark.parametrize("optimizer", ["", "fused"])
 def test_a_model_that_trains_in_memory_is_another_one(optimizer: str, model: Path) -> None:
     decoder = loaded(model).backbone.model
     before = identity_of_loaded(decoder)
@@ -205,49 +181,6 @@ def test_a_model_that_trains_in_memory_is_another_one(optimizer: str, model: Pat
     assert identity_of_loaded(decoder) != after
     note_source(decoder, Source(str(model)))
     assert identity_of_loaded(decoder) == before
-
-
-def test_one_number_of_a_weight_and_a_new_adapter_each_make_another_one(model: Path) -> None:
-    from peft import LoraConfig, inject_adapter_in_model
-
-    decoder = loaded(model).backbone.model
-    with torch.no_grad():
-        list(decoder.parameters())[3][7, 11] += 1
-    assert identity_of_loaded(decoder).weights.startswith("memory-")
-    decoder = loaded(model).backbone.model
-    inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), decoder)
-    assert identity_of_loaded(decoder).weights.startswith("memory-")
-
-
-def test_the_same_weights_with_another_config_are_another_model() -> None:
-    model, other = (language_model(vocab_size=512).model for _ in range(2))
-    before = identity_of_loaded(model)
-    vars(other.config).update(is_causal=False, _name_or_path="/elsewhere", transformers_version="9", use_cache=False)
-    assert identity_of_loaded(other) == before, "no vector depends on these"
-    other.config.rope_parameters = {**other.config.rope_parameters, "rope_theta": 100.0}
-    assert identity_of_loaded(other) != before
-
-
-def test_an_adapter_that_is_scaled_or_switched_off_makes_another_model(adapter: Path) -> None:
-    from peft.helpers import rescale_adapter_scale
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    decoder = Embedder.from_pretrained(adapter, "mean", **DESIGN).backbone.model
-    before = identity_of_loaded(decoder)
-    assert before == identity_of(Source(str(adapter)))
-    names = {before.weights}
-    with rescale_adapter_scale(decoder, 0.0):
-        names.add(identity_of_loaded(decoder).weights)
-    layers = [module for module in decoder.modules() if isinstance(module, BaseTunerLayer)]
-    switches: list[Callable[[Any], Any]] = [lambda layer: layer.enable_adapters(False), lambda layer: layer.set_adapter([])]
-    for switch in switches:
-        for layer in layers:
-            switch(layer)
-        names.add(identity_of_loaded(decoder).weights)
-    for layer in layers:
-        layer.enable_adapters(True)
-        layer.set_adapter("default", inference_mode=True)
-    assert len(names) == 4 and identity_of_loaded(decoder) == before
 
 
 def test_what_leaves_the_weights_alone_leaves_the_model_itself_and_hashes_nothing(
@@ -273,18 +206,15 @@ def test_a_mixture_that_routes_in_another_way_is_another_one(base: Path, tmp_pat
     mixture: Any = decoder.mixture
     before, routing = identity_of_loaded(decoder), mixture.routing
     assert before == identity_of(Source(str(tmp_path / "mixture")))
-    names = []
-    for changed in ({"renormalise": True}, {"top_k": 2}):
-        mixture.routing = replace(routing, **changed)
-        names.append(identity_of_loaded(decoder).weights)
-        assert names[-1] == identity_of_loaded(decoder).weights
+    names = set()
+    mixture.routing = replace(routing, top_k=2)
+    names.add(identity_of_loaded(decoder).weights)
     mixture.routing = routing
-    for override in (mixture.without_experts(), mixture.only("a"), mixture.only("b"), mixture.with_gates(torch.zeros_like)):
+    for override in (mixture.without_experts(), mixture.only("a"), mixture.only("b")):
         with override:
-            names.append(identity_of_loaded(decoder).weights)
-            assert names[-1] == identity_of_loaded(decoder).weights
+            names.add(identity_of_loaded(decoder).weights)
         assert identity_of_loaded(decoder) == before, "as soon as the override is over"
-    assert len(set(names)) == 6 and all(name.startswith("memory-") for name in names)
+    assert len(names) == 4 and all(name.startswith("memory-") for name in names)
 
 
 def test_files_that_were_written_since_are_not_those_that_were_loaded(model: Path) -> None:
@@ -299,29 +229,6 @@ def test_files_that_were_written_since_are_not_those_that_were_loaded(model: Pat
     assert identity_of_loaded(decoder) == after
 
 
-def test_a_model_that_was_saved_over_its_folder_is_that_of_the_folder(model: Path, adapter: Path, tmp_path: Path) -> None:
-    """Also if it was trained in between: the files hold what is in memory."""
-    loaded(model).save_pretrained(tmp_path / "saved")
-    embedder = Embedder.from_pretrained(tmp_path / "saved", **DESIGN)
-    before = identity_of_loaded(embedder.backbone.model)
-    train(embedder.backbone.model, "")
-    embedder.save_pretrained(tmp_path / "saved")
-    assert identity_of_loaded(embedder.backbone.model) == identity_of(Source(str(tmp_path / "saved"))) != before
-    adapted = Embedder.from_pretrained(adapter, "mean", **DESIGN)
-    for name, weight in adapted.backbone.model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(weight)
-    adapted.save_pretrained(tmp_path / "adapted")
-    assert identity_of_loaded(adapted.backbone.model).weights.startswith("memory-"), "it was loaded from elsewhere"
-
-
-def test_the_base_below_an_adapter_that_was_written_since_is_noticed(adapter: Path, base: Path) -> None:
-    decoder = Embedder.from_pretrained(adapter, "mean", **DESIGN).backbone.model
-    assert identity_of_loaded(decoder) == identity_of(Source(str(adapter)))
-    retrain(base)
-    assert identity_of_loaded(decoder).weights.startswith("memory-")
-
-
 # --- saved embedders -------------------------------------------------------------------------------------------------
 
 DESIGN: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
@@ -333,13 +240,6 @@ def saved(adapter: Path, tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def test_an_adapter_of_an_adapter_folder_is_saved_beside_its_base(saved: Path, adapter: Path, base: Path) -> None:
-    said = json.loads((saved / "adapter_config.json").read_text())
-    assert said["base_model_name_or_path"] == str(base)
-    ours = Embedder.from_pretrained(saved, device="cpu").encode(["a", "b"])
-    assert np.array_equal(ours, Embedder.from_pretrained(adapter, "mean", **DESIGN).encode(["a", "b"]))
-
-
 def test_a_base_that_was_retrained_is_refused_unless_it_is_named(saved: Path, base: Path) -> None:
     before = Embedder.from_pretrained(saved, device="cpu").encode(["a"])
     retrain(base)
@@ -349,15 +249,3 @@ def test_a_base_that_was_retrained_is_refused_unless_it_is_named(saved: Path, ba
         Embedder.from_pretrained(saved, device="cpu")
     named = Embedder.from_pretrained(base, "mean", adapter=str(saved), **DESIGN)
     assert not np.allclose(named.encode(["a"]), before)
-
-
-def test_a_relative_base_is_saved_as_absolute(
-    base: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Embedder.from_pretrained("base", "mean", adapter="adapter", **DESIGN).save_pretrained("saved")
-    assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
-    settings = read_settings(str(tmp_path / "saved"))
-    assert settings is not None and (settings.source, settings.adapters) == (str(base), (str(adapter),))
-    monkeypatch.chdir("/")
-    assert Embedder.from_pretrained(tmp_path / "saved", device="cpu").encode(["a"]).shape == (1, 64)

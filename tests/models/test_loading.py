@@ -17,9 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.families import FAMILIES
-from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.models.loading import DTYPES, Source, dtype_name, load_base_language_model, load_decoder, pick_dtype
+from unmask.models.loading import Source, dtype_name, load_decoder, pick_dtype
 from unmask.models.source import as_adapters
 
 CPU = torch.device("cpu")
@@ -95,7 +94,7 @@ def edited(folder: Path, to: Path, file: str, **changes: Any) -> Path:
 # ---- checkpoints --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_language_model_loads_without_its_head(name: str, causal_folder: MakeFolder) -> None:
     decoder = decoder_of(causal_folder(name))
@@ -103,17 +102,6 @@ def test_a_language_model_loads_without_its_head(name: str, causal_folder: MakeF
     assert all(weight.data_ptr() % 64 == 0 for weight in decoder.parameters())  # else bits may differ between two files
     assert decoder.get_output_embeddings() is None
     assert not any(isinstance(module, nn.Linear) and module.out_features == 512 for module in decoder.modules())
-
-
-def test_a_language_model_attends_causally_whatever_it_was_saved_with(causal_folder: MakeFolder, tmp_path: Path) -> None:
-    """An embedder without its mask is saved so. As a language model it would see the token that it has to predict."""
-    folder = edited(causal_folder(), tmp_path / "saved", "config.json", is_causal=False)
-    tokens = torch.arange(3, 27).reshape(2, 12)
-    one, other = (
-        load_base_language_model(Source(str(place), dtype="float32", device="cpu"))[0].eval()(input_ids=tokens).logits
-        for place in (folder, causal_folder())
-    )
-    assert torch.equal(one, other)
 
 
 def test_weights_that_are_missing_are_refused_not_invented(own_copy: Path) -> None:
@@ -132,26 +120,7 @@ def test_weights_of_another_shape_are_refused(causal_folder: MakeFolder, own_cop
         decoder_of(own_copy)
 
 
-def test_weights_in_another_format_than_safetensors_are_refused(own_copy: Path) -> None:
-    torch.save(load_file(own_copy / "model.safetensors"), own_copy / "pytorch_model.bin")
-    (own_copy / "model.safetensors").unlink()
-    with pytest.raises(UnmaskError, match=r"has no \*\.safetensors file\. Weights of other formats are not loaded"):
-        decoder_of(own_copy)
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "../elsewhere.safetensors"])
-def test_an_index_that_names_other_files_than_safetensors_beside_it_is_refused(name: str, own_copy: Path) -> None:
-    weights = load_file(own_copy / "model.safetensors")
-    torch.save(weights, own_copy / "pytorch_model.bin")
-    (own_copy / "model.safetensors").rename(own_copy.parent / "elsewhere.safetensors")
-    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
-    (own_copy / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UnmaskError, match=f"names '{name}' as a weight file") as error:
-        decoder_of(own_copy)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["adapter_model.bin", "../model.safetensors", "own.safetensors.index.json"])
+@pytest.mark.parametrize("name", ["adapter_model.bin", "../model.safetensors"])
 def test_a_config_that_names_other_weights_than_safetensors_beside_it_is_refused(
     name: str, own_copy: Path, tmp_path: Path
 ) -> None:
@@ -174,42 +143,10 @@ def test_a_folder_without_a_config_is_no_model(pico_folder: MakeFolder, tmp_path
 # ---- names --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["smollm3", "someone/no-such-model"])
-def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UnmaskError) as error:
-        load_decoder(Source(name))
-    said = str(error.value)
-    assert f"'{name}' is neither a folder nor a bundled model (smollm2, gemma3-270m, minilm, pico)" in said
-    assert "HF_HUB_OFFLINE is set, so only its cache was tried" in said
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where"])
-def test_a_path_that_does_not_exist_is_not_looked_up_elsewhere(name: str) -> None:
-    with pytest.raises(UnmaskError, match=f"Folder '{name}' does not exist"):
-        load_decoder(Source(name))
-
-
 # ---- tokenizers ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_tokenizer_without_offsets_is_refused(tmp_path: Path) -> None:
-    from transformers import ByT5Tokenizer
-
-    FAMILIES["llama"].build().save_pretrained(tmp_path)
-    ByT5Tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UnmaskError, match="has no character offsets"):
-        decoder_of(tmp_path)
-
-
 # ---- precision and device -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_weights_have_the_precision_that_was_asked_for(dtype: str, pico_folder: MakeFolder) -> None:
-    decoder = decoder_of(pico_folder("olmoe"), dtype=dtype)
-    assert {parameter.dtype for parameter in decoder.parameters()} == {DTYPES[dtype]}
-    assert dtype_name(decoder) == dtype
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -220,19 +157,13 @@ def test_auto_is_bf16_where_the_device_computes_it(
     assert dtype_name(decoder_of(pico_folder("llama"), dtype="auto")) == ("bfloat16" if native else "float32")
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_auto_is_bf16_only_on_a_gpu_that_does_not_emulate_it(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native or including_emulation)
-    assert pick_dtype("auto", torch.device("cuda")) == (torch.bfloat16 if native else torch.float32)
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "int8", "torch.float32", ""])
+@pytest.mark.parametrize("dtype", ["bf16"])
 def test_an_unknown_precision_is_refused(dtype: str) -> None:
     with pytest.raises(UnmaskError, match=f"'{dtype}' is not a dtype: auto, float32, bfloat16, float16"):
         pick_dtype(dtype, CPU)
 
 
-@pytest.mark.parametrize("device", ["gpu", "cpu:x", "", "cuda:99"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_a_device_that_this_machine_lacks_is_refused(device: str, pico_folder: MakeFolder) -> None:
     with pytest.raises(UnmaskError, match=f"'{device}' is not a device of this machine"):
         decoder_of(pico_folder("llama"), device=device)
@@ -241,24 +172,10 @@ def test_a_device_that_this_machine_lacks_is_refused(device: str, pico_folder: M
 # ---- code that comes with a model ---------------------------------------------------------------------------------------------
 
 
-def test_code_that_comes_with_a_model_is_not_run_unless_allowed(pico_folder: MakeFolder, tmp_path: Path) -> None:
-    names = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
-    folder = edited(pico_folder("llama"), tmp_path / "model", "config.json", auto_map=names, model_type="own")
-    proof = tmp_path / "it-ran"
-    (folder / "own.py").write_text(
-        f"from pathlib import Path\nfrom transformers import LlamaConfig, LlamaModel\nPath({str(proof)!r}).touch()\n"
-        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\nclass OwnModel(LlamaModel):\n    config_class = OwnConfig\n"
-    )
-    with pytest.raises(UnmaskError, match="contains custom code"):
-        decoder_of(folder)
-    assert not proof.exists()
-    assert type(decoder_of(folder, trust_remote_code=True)).__name__ == "OwnModel" and proof.exists()
-
-
 # ---- adapters -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @ways_of_training
 @adapted_families
 def test_an_adapter_gives_the_states_of_the_model_that_it_was_trained_on(
@@ -276,7 +193,7 @@ def test_an_adapter_gives_the_states_of_the_model_that_it_was_trained_on(
     assert (expected - states(decoder_of(base))).abs().max() > 0.1
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @ways_of_training
 @adapted_families
 def test_merging_an_adapter_changes_nothing_but_rounding(
@@ -288,40 +205,6 @@ def test_merging_an_adapter_changes_nothing_but_rounding(
     torch.testing.assert_close(states(merged), states(apart), rtol=1e-5, atol=1e-5)
     assert any("lora_" in name for name, _ in apart.named_parameters())
     assert not any("lora_" in name for name, _ in merged.named_parameters())
-
-
-@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["q_proj", "embed_tokens"], ["q_proj", "embed_tokens", "lm_head"]])
-def test_merging_changes_nothing_where_the_head_shares_its_weights(
-    targets: list[str], causal_folder: MakeFolder, tmp_path: Path
-) -> None:
-    """Weights that are shared would get what belongs to the head, and to the input embeddings twice over."""
-    import peft
-    from transformers import AutoModelForCausalLM
-
-    base = causal_folder(tie_word_embeddings=True)
-    config = peft.LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
-    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path)
-    apart, merged = (decoder_of(base, adapter=str(tmp_path), merge=merge) for merge in (False, True))
-    torch.testing.assert_close(states(merged), states(apart), rtol=1e-4, atol=1e-4)
-    assert not merged.config.tie_word_embeddings and not any("lora_" in name for name, _ in merged.named_parameters())
-
-
-@ways_of_training
-def test_the_folder_of_an_adapter_is_a_model(trained_on: str, causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
-    base = causal_folder()
-    lora = adapter(base, trained_on)
-    assert torch.equal(states(decoder_of(lora)), states(decoder_of(base, adapter=str(lora))))
-
-
-def test_an_adapted_model_is_proven_and_encodes(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
-    base = causal_folder()
-    lora = adapter(base, "AutoModelForCausalLM")
-    options: dict[str, Any] = {"design": "bidirectional/plain/mean", "dtype": "float32", "device": "cpu"}
-    apart = Embedder.from_pretrained(base, adapter=str(lora), **options)
-    merged = Embedder.from_pretrained(lora, merge=True, **options)
-    ours, theirs = (torch.tensor(embedder.encode(["A man plays a guitar.", "x"])) for embedder in (apart, merged))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    assert apart.backbone.proof.causal_layers == ()
 
 
 class Code:
@@ -350,79 +233,16 @@ def test_the_weights_of_an_adapter_may_be_pickled_and_run_no_code(
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("layers", [2, 4])
-def test_an_adapter_for_fewer_or_more_layers_is_refused(layers: int, causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
+def test_an_adapter_for_another_model_is_refused(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
     lora = adapter(causal_folder(), "AutoModelForCausalLM")
     with pytest.raises(UnmaskError, match="belongs to another model"):
-        decoder_of(causal_folder(num_hidden_layers=layers), adapter=str(lora))
+        decoder_of(causal_folder(num_hidden_layers=2), adapter=str(lora))
 
 
-def test_an_adapter_for_another_width_or_family_is_refused(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
-    lora = adapter(causal_folder(), "AutoModelForCausalLM")
-    with pytest.raises(UnmaskError, match=r"The adapter '.*' could not be loaded"):
-        decoder_of(causal_folder(hidden_size=32), adapter=str(lora))
-    with pytest.raises(UnmaskError, match=r"The adapter '.*' belongs to another model"):
-        decoder_of(causal_folder("gpt2"), adapter=str(lora))
-
-
-@pytest.mark.parametrize("merge", [False, True])
-def test_an_adapter_that_changes_no_layer_is_refused(merge: bool, causal_folder: MakeFolder, tmp_path: Path) -> None:
-    from peft import PromptTuningConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    base = causal_folder()
-    config = PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path)
-    with pytest.raises(UnmaskError, match=r"PROMPT_TUNING, which adds trained vectors .* and changes no layer"):
-        decoder_of(base, adapter=str(tmp_path), merge=merge)
-
-
-@pytest.mark.parametrize("merge", [False, True])
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"init_lora_weights": "pissa_niter_16"}, "a random SVD at each load"),
-        ({"alora_invocation_tokens": [5, 6], "task_type": "CAUSAL_LM"}, "is an aLoRA .* it would change no vector"),
-    ],
-    ids=["pissa_niter", "aLoRA"],
-)
-def test_an_adapter_whose_vectors_would_be_random_or_those_of_the_base_is_refused(
-    changes: dict[str, Any], message: str, merge: bool, causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
-) -> None:
-    base = causal_folder()
-    lora = edited(adapter(base, "AutoModelForCausalLM"), tmp_path / "lora", "adapter_config.json", **changes)
-    with pytest.raises(UnmaskError, match=message):
-        decoder_of(base, adapter=str(lora), merge=merge)
-
-
-def test_a_folder_that_is_no_adapter_is_refused_as_one(pico_folder: MakeFolder) -> None:
-    with pytest.raises(UnmaskError, match="Folder '/no/where' does not exist"):
-        decoder_of(pico_folder("llama"), adapter="/no/where")
-    for nothing in (str(pico_folder("llama")), "someone/no-such-adapter"):
-        with pytest.raises(UnmaskError, match=f"'{nothing}' could not be loaded: Can't find 'adapter_config.json'"):
-            decoder_of(pico_folder("llama"), adapter=nothing)
-
-
-@pytest.mark.parametrize(("base", "message"), [(None, "does not name its base model"), ("/no/where", "does not exist")])
-def test_an_adapter_without_its_base_is_refused(
-    base: str | None, message: str, causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
+def test_an_adapter_whose_vectors_would_be_random_is_refused(
+    causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
 ) -> None:
     lora = adapter(causal_folder(), "AutoModelForCausalLM")
-    orphan = edited(lora, tmp_path / "orphan", "adapter_config.json", base_model_name_or_path=base)
-    with pytest.raises(UnmaskError, match=message):
-        decoder_of(orphan)
-
-
-def test_loading_shows_no_bars_of_libraries_and_leaves_their_setting(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers.utils import logging
-
-    made: list[Any] = []
-
-    def bar(kind: Any, args: Any, options: Any) -> Any:
-        made.append(kind)
-        return kind(*args, **options)
-
-    monkeypatch.setattr(logging, "_tqdm_active", True)
-    monkeypatch.setattr(logging, "_tqdm_hook", bar)
-    load_base_language_model(Source(str(base)))
-    assert set(made) == {logging.EmptyTqdm} and logging.is_progress_bar_enabled()
+    changed = edited(lora, tmp_path / "lora", "adapter_config.json", init_lora_weights="pissa_niter_16")
+    with pytest.raises(UnmaskError, match="a random SVD at each load"):
+        decoder_of(causal_folder(), adapter=str(changed))

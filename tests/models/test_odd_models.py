@@ -20,7 +20,6 @@ SIZES: dict[str, dict[str, Any]] = {
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
     },
     "xglm": {"vocab_size": 512, "d_model": 64, "ffn_dim": 96, "num_layers": 3, "attention_heads": 4},
-    "xlm": {"vocab_size": 512, "emb_dim": 64, "n_layers": 3, "n_heads": 4, "n_words": 512, "max_position_embeddings": 512},
 }  # fmt: skip
 
 
@@ -73,10 +72,3 @@ def test_a_table_of_positions_stays_in_the_precision_of_the_model(tmp_path: Path
     embedder = Embedder.from_model(model, make_tokenizer(), "causal/plain/mean")
     embedder.save_pretrained(tmp_path / "saved")
     assert np.array_equal(Embedder.from_pretrained(tmp_path / "saved", dtype="bfloat16").encode(TEXTS), embedder.encode(TEXTS))
-
-
-def test_a_model_whose_layers_are_in_parts_is_refused() -> None:
-    from transformers import AutoModel
-
-    with pytest.raises(UnmaskError, match=r"XLMModel has no module for each layer, so its layers cannot be read\."):
-        Embedder.from_model(AutoModel.from_config(config_of("xlm")), make_tokenizer(), "bidirectional/plain/mean@2")

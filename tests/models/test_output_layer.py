@@ -67,13 +67,6 @@ def computed(body: Any) -> torch.Tensor:
     return find_output_layer(body).logits(body(input_ids=IDS).last_hidden_state[0, -1], TOKENS)
 
 
-@pytest.mark.sample(8)
-@pytest.mark.parametrize("name", FAMILIES)
-def test_logits_are_those_of_the_language_model(folder_of: MakeFolder, name: str) -> None:
-    folder = folder_of(FAMILIES[name])
-    assert torch.allclose(computed(loaded(folder)), expected(language_model(folder)), atol=1e-4)
-
-
 @pytest.mark.parametrize("way", UNUSUAL)
 def test_scale_bound_bias_and_ties_are_as_the_model_has_them(folder_of: MakeFolder, way: str) -> None:
     folder = folder_of(UNUSUAL[way])
@@ -86,14 +79,6 @@ def test_scale_bound_bias_and_ties_are_as_the_model_has_them(folder_of: MakeFold
     assert (layer.bias is not None) == (way == "with a bias")
 
 
-@pytest.mark.parametrize("merge", [True, False])
-@pytest.mark.parametrize("family", ["llama", "gemma"])
-def test_an_adapter_below_the_head_counts(folder_of: MakeFolder, tmp_path: Path, family: str, merge: bool) -> None:
-    folder = folder_of(FAMILIES[family])
-    whole = adapter_on(folder, tmp_path / "adapter", ["q_proj", "down_proj"])
-    assert torch.allclose(computed(loaded(folder, adapter=str(tmp_path / "adapter"), merge=merge)), expected(whole), atol=1e-4)
-
-
 def test_an_adapter_that_changes_the_head_counts_if_it_is_merged(folder_of: MakeFolder, tmp_path: Path) -> None:
     folder = folder_of(FAMILIES["llama"])
     whole = adapter_on(folder, tmp_path / "adapter", ["q_proj", "lm_head"])
@@ -101,17 +86,6 @@ def test_an_adapter_that_changes_the_head_counts_if_it_is_merged(folder_of: Make
     assert torch.allclose(computed(body), expected(whole), atol=1e-4)
     with pytest.raises(UnmaskError, match="merge=True"):
         find_output_layer(loaded(folder, adapter=str(tmp_path / "adapter")))
-
-
-@pytest.mark.parametrize("modules", [["q_proj", "lm_head"], ["q_proj", "embed_tokens"], ["q_proj", "embed_tokens", "lm_head"]])
-def test_an_adapter_changes_only_the_one_that_it_names_of_tied_weights(
-    folder_of: MakeFolder, tmp_path: Path, modules: list[str]
-) -> None:
-    folder = folder_of(UNUSUAL["tied"])
-    whole = adapter_on(folder, tmp_path / "adapter", modules)
-    body = loaded(folder, adapter=str(tmp_path / "adapter"), merge=True)
-    assert torch.allclose(computed(body), expected(whole), atol=1e-3)
-    assert not find_output_layer(body).tied
 
 
 def adapter_on(folder: Path, to: Path, modules: list[str]) -> Any:
@@ -135,19 +109,7 @@ def test_a_model_without_its_head_is_refused(tokenizer: Any, tmp_path: Path) -> 
         find_output_layer(FAMILIES["llama"].build())
 
 
-def test_a_decoder_that_predicts_no_tokens_is_refused() -> None:
-    from transformers import LlamaConfig, LlamaModel
-
-    class Other(LlamaModel):
-        pass
-
-    with pytest.raises(UnmaskError, match="Other has no language-model head"):
-        find_output_layer(Other(LlamaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)))
-
-
-@pytest.mark.parametrize("change", ["after", "before"])
-def test_logits_that_are_made_in_another_way_are_refused(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    """A model that changes its logits by no scale or bound, or its states before the head."""
+def test_logits_that_are_made_in_another_way_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import GemmaForCausalLM
 
     plain = GemmaForCausalLM.forward
@@ -157,13 +119,6 @@ def test_logits_that_are_made_in_another_way_are_refused(monkeypatch: pytest.Mon
         output.logits = output.logits + 1.0
         return output
 
-    def doubled(self: Any, **inputs: Any) -> Any:
-        handle = self.lm_head.register_forward_pre_hook(lambda _, args: (args[0] * 2,))
-        try:
-            return plain(self, **inputs)
-        finally:
-            handle.remove()
-
-    monkeypatch.setattr(GemmaForCausalLM, "forward", forward if change == "after" else doubled)
+    monkeypatch.setattr(GemmaForCausalLM, "forward", forward)
     with pytest.raises(UnmaskError, match="in a way that unmask does not know"):
         find_output_layer(FAMILIES["gemma"].build())

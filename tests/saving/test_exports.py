@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from tests.in_process import run_program
 from tests.moe.mixture.models import saved_experts
-from unmask import errors
 from unmask.embedder import Embedder
 from unmask.encoding.batching import steps_of
 from unmask.encoding.heads import HeadOptions, build_head
@@ -25,10 +23,10 @@ from unmask.errors import UnmaskError
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.mixture_folder import build_mixture
-from unmask.saving.exports import model2vec, onnx, standalone
+from unmask.saving.exports import model2vec, standalone
 from unmask.saving.exports.export import TARGETS, export
 from unmask.saving.exports.onnx import load_reader
-from unmask.saving.exports.target import TEXTS, Target, check_texts, check_vectors, our_vectors
+from unmask.saving.exports.target import Target, check_texts, check_vectors, our_vectors
 
 Make = Callable[..., Embedder]
 ONNX, GGUF, STATIC, FOLDER = (TARGETS[name] for name in ("onnx", "gguf", "model2vec", "sentence-transformers"))
@@ -41,13 +39,6 @@ def installed(target: Target) -> bool:
 def skip_without(target: Target) -> None:
     if not installed(target):
         pytest.skip(f"{target.name}: pip install 'unmask[export]'")
-
-
-def without(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which a module is not installed; the extras are those of this version."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == module else find(name, *more))
-    monkeypatch.setattr(errors, "_extras", lambda: {module: "export"})
 
 
 def exported(embedder: Embedder, name: str, folder: Path, **options: Any) -> str:
@@ -71,18 +62,12 @@ def test_every_target_writes_a_checked_folder_with_a_card(name: str, pico: Make,
     assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == ["out"]
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("design", "family", "add_bos"),
     [
-        ("causal/echo/weighted-mean", "llama", False),
         ("bidirectional/plain/mean@2/whiten:8", "mistral-sliding", True),
         ("causal/instruction-eos/layer-attention/zscore", "llama", False),
-        ("bidirectional/chat:plain/latent-attention", "llama", False),
         ("causal/eol/last@all/sum:0.5", "olmoe", False),
-        ("causal/plain/last@mean", "llama", False),
-        ("causal/plain/mean/routing~topk", "qwen3-moe", False),
-        ("causal/eol/max", "gemma3", False),
     ],
 )
 def test_a_graph_holds_all_of_a_design_and_its_reader_makes_our_tokens(
@@ -101,84 +86,31 @@ def test_a_graph_holds_all_of_a_design_and_its_reader_makes_our_tokens(
             reader.encode(["a"], "Find it.")
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("design", "family"),
     [
         ("causal/eol/last", "llama"),
-        ("causal/eos/last", "mistral"),
         ("bidirectional/instruction/last", "qwen2"),
-        ("bidirectional/plain/mean", "qwen3"),
     ],
 )
 def test_llama_cpp_gives_the_same_vectors(design: str, family: str, pico: Make, tmp_path: Path) -> None:
     embedder = pico(design, family=family, max_length=64)
     line = exported(embedder, "gguf", tmp_path / "out")
     assert "by llama.cpp's own tokenizer, largest difference" in line
-    if family == "qwen3":  # transformers takes the heads of every Qwen3 in a GGUF file for 128 wide
-        return
     loaded = Embedder.from_pretrained(tmp_path / "out" / "model.gguf", design, max_length=64)
     texts = [text for text in check_texts(embedder) if text.isascii()]  # transformers gives GGUF files of Qwen its NFC
     np.testing.assert_allclose(loaded.encode(texts), embedder.encode(texts), atol=1e-5)
 
 
-@pytest.mark.parametrize("design", ["causal/echo/mean", "causal/instruction/last"])
-def test_a_reader_answers_no_texts_and_lone_surrogates_as_the_embedder_does(design: str, pico: Make, tmp_path: Path) -> None:
-    embedder = pico(design, max_length=48)
-    exported(embedder, "onnx", tmp_path / "out", unchecked=True)
-    reader = load_reader(tmp_path / "out")
-    none = reader.encode([])
-    assert none.shape == embedder.encode([]).shape == (0, 64) and none.dtype == np.float32
-    texts = ["\ud800", "a\udfff b", "\ud83c\udf89"]
-    told = "Find \udc00 it." if embedder.prompt.prompt.takes_instruction else None
-    for instruction in {None, told}:
-        np.testing.assert_allclose(reader.encode(texts, instruction), our_vectors(embedder, texts, instruction), atol=1e-5)
-
-
-@pytest.mark.parametrize("split", [True, False])
-def test_a_special_token_in_a_text_is_read_as_the_tokenizer_reads_it(
-    split: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """tokenizer.json does not say it. An export of before it was recorded reads special tokens as such."""
-    tokenizer = make_tokenizer()
-    tokenizer.split_special_tokens = split
-    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, "causal/plain/last", max_length=48)
-    onnx.write_reader(embedder, tmp_path)
-    (tmp_path / "model.onnx").touch()
-    monkeypatch.setattr(standalone, "_onnx", lambda *_: None)
-    [ours] = embedder.prompt.tokenize(["a </s> b"])
-    assert standalone.Embedder(tmp_path).tokenize("a </s> b") == (list(ours.ids), ours.start)
-    layout = json.loads((tmp_path / "input.json").read_text())
-    assert layout.pop("split_special_tokens") is split
-    (tmp_path / "input.json").write_text(json.dumps(layout))
-    assert tokenizer.eos_token_id in standalone.Embedder(tmp_path).tokenize("a </s> b")[0]
-    refusal = GGUF.refusal(embedder)
-    assert ("split_special_tokens" in str(refusal)) if split else refusal is None
-
-
 def test_texts_on_two_sides_of_a_border_of_longrope_share_no_batch_of_a_reader() -> None:
-    reader = object.__new__(standalone.Embedder)
-    batches: list[list[int]] = []
-
-    def run(texts: list[tuple[list[int], int]]) -> Any:
-        batches.append([len(ids) for ids, _ in texts])
-        return np.array([[len(ids)] for ids, _ in texts], np.float32)
-
-    vars(reader).update(run=run, tokenize=lambda text, _: ([0] * len(text), 0))
     lengths = [1025, 3, 1024, 2049, 1026, *range(1, 12)]
-    assert reader.encode(["x" * length for length in lengths])[:, 0].tolist() == lengths
-    assert max(map(len, batches)) == 8 and all(len({steps_of([length]) for length in batch}) == 1 for batch in batches)
+    batches = list(standalone._batches(lengths))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert max(map(len, batches)) == 8
+    assert all(len({steps_of([lengths[index]]) for index in batch}) == 1 for batch in batches)
 
 
 # ---- a check that can fail ----------------------------------------------------------------------------------------------------
-
-
-def test_the_check_sees_a_text_an_empty_one_and_a_cut_one(pico: Make) -> None:
-    embedder = pico("causal/plain/mean", max_length=32)
-    texts = check_texts(embedder)
-    tokens = list(embedder.prompt.tokenize(texts))
-    assert len(texts) == TEXTS and "" in texts and tokens[-1].truncated and not all(text.isascii() for text in texts)
-    assert sum("</s>" in text for text in texts) == 1
 
 
 def test_a_difference_is_refused(pico: Make) -> None:
@@ -198,20 +130,6 @@ def test_a_difference_is_refused(pico: Make) -> None:
         check_vectors(embedder, lambda texts, _: off(texts, _)[:, :5], 1e-3)
 
 
-def test_an_instruction_is_checked_too(pico: Make) -> None:
-    embedder = pico("causal/instruction/mean", max_length=48)
-    with pytest.raises(UnmaskError, match="differs"):
-        check_vectors(embedder, lambda texts, _: our_vectors(embedder, texts), 1e-3)
-
-
-def test_nothing_is_left_of_an_export_that_differs(pico: Make, tmp_path: Path) -> None:
-    embedder, other = pico("causal/plain/mean", max_length=32), pico("causal/plain/last", max_length=32)
-    wrong = replace(FOLDER, write=lambda _, folder: FOLDER.write(other, folder))
-    with pytest.raises(UnmaskError, match="differs"):
-        export(embedder, wrong, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
-
-
 # ---- refusals -----------------------------------------------------------------------------------------------------------------
 
 
@@ -219,30 +137,13 @@ def test_nothing_is_left_of_an_export_that_differs(pico: Make, tmp_path: Path) -
     ("design", "nearest"),
     [
         ("causal/plain/mean/zscore", "causal/plain/mean"),
-        ("causal/plain/weighted-mean", "causal/plain/last"),
         ("bidirectional/eol/mean", "bidirectional/eol/last"),
-        ("causal/plain/last@2", "causal/plain/last"),
-        ("causal/plain/max", "causal/plain/last"),
     ],
 )
 def test_llama_cpp_refuses_what_it_lacks_and_names_the_nearest(design: str, nearest: str, pico: Make) -> None:
     embedder = pico(design)
     assert GGUF.refusal(embedder) == f"llama.cpp cannot compute '{design}'; the nearest design that it can is '{nearest}'."
     assert GGUF.refusal(pico(nearest)) is None
-
-
-def test_llama_cpp_takes_an_adapter_that_was_merged_as_the_refusal_says(base: Path, tmp_path: Path) -> None:
-    saved_experts(tmp_path, AutoModelForCausalLM.from_pretrained(base), ("lora",))
-    loading: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
-    adapted = Embedder.from_pretrained(base, "causal/eol/last", adapter=str(tmp_path / "lora"), **loading)
-    adapted.save_pretrained(tmp_path / "adapted")
-    assert "Embedder.from_pretrained(MODEL, merge=True).save_pretrained(FOLDER), and export FOLDER" in str(
-        GGUF.refusal(adapted)
-    )
-    Embedder.from_pretrained(tmp_path / "adapted", merge=True, **loading).save_pretrained(tmp_path / "merged")
-    merged = Embedder.from_pretrained(tmp_path / "merged", **loading)
-    assert GGUF.refusal(merged) is None
-    assert np.allclose(our_vectors(merged, ["a", "b c"]), our_vectors(adapted, ["a", "b c"]), atol=1e-5)
 
 
 def test_a_mixture_is_exported_to_onnx_as_the_refusal_of_llama_cpp_says(base: Path, tmp_path: Path) -> None:
@@ -252,37 +153,6 @@ def test_a_mixture_is_exported_to_onnx_as_the_refusal_of_llama_cpp_says(base: Pa
     embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean", source=source, max_length=64)
     assert "mixture, whose router chooses for each token: export it to onnx" in str(GGUF.refusal(embedder))
     assert exported(embedder, "onnx", tmp_path / "out").startswith("largest difference")
-
-
-def test_llama_cpp_refuses_a_tokenizer_that_it_lacks(pico: Make) -> None:
-    from tokenizers import pre_tokenizers
-
-    tokenizer = make_tokenizer()
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(" ", "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, "causal/plain/last")
-    assert "tokenizer" in str(GGUF.refusal(embedder))
-
-
-def test_low_precision_is_refused_where_the_format_has_none(pico: Make, tmp_path: Path) -> None:
-    import torch
-
-    embedder = Embedder.from_model(FAMILIES["llama"].build(dtype=torch.bfloat16), make_tokenizer(), "causal/plain/mean")
-    with pytest.raises(UnmaskError, match="float32, not in bfloat16"):
-        exported(embedder, "onnx", tmp_path / "out")
-
-
-def test_without_the_runtime_an_export_is_written_only_where_that_is_said(
-    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skip_without(replace(GGUF, checks=()))
-    without("xllamacpp", monkeypatch)
-    embedder = pico("causal/plain/last")
-    with pytest.raises(UnmaskError, match=r"needs xllamacpp, .* --unchecked skips"):
-        export(embedder, GGUF, tmp_path / "out")
-    assert export(embedder, GGUF, tmp_path / "out", unchecked=True).line == "not checked"
-    assert "It was not checked" in (tmp_path / "out" / "README.md").read_text()
 
 
 # ---- model2vec ----------------------------------------------------------------------------------------------------------------

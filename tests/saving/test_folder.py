@@ -20,10 +20,6 @@ from transformers import AutoModel, AutoModelForCausalLM
 from tests.conftest import TEXTS, make_tokenizer
 from tests.encoding.test_encoder import with_longrope
 from tests.families import FAMILIES
-from tests.moe.mixture.models import saved_experts
-from tests.proofs import ALL
-from tests.tiny import give_code
-from unmask.designs.design import POOLINGS
 from unmask.embedder import Embedder
 from unmask.encoding.heads import HEADS, HeadOptions, build_head
 from unmask.encoding.quantization import normalized
@@ -34,60 +30,18 @@ from unmask.saving import folder as persistence
 from unmask.saving.folder import FIT, HEAD, SETTINGS, sentence_transformers_modules
 
 INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
-PLAIN = [
-    f"{attention}/plain/{pooling}" for attention in ("causal", "bidirectional") for pooling in POOLINGS if pooling not in HEADS
-]
-HEADED = [f"{start}/{pooling}" for start in ("causal/plain", "bidirectional/eol") for pooling in HEADS]
+PLAIN = ["causal/plain/last", "bidirectional/plain/mean", "causal/plain/weighted-mean"]
+HEADED = ["causal/plain/layer-attention", "bidirectional/eol/latent-attention"]
 OWN = [
-    "causal/eol/last",
-    "bidirectional/eol/mean",
-    "causal/echo/mean",
-    "causal/eos/last",
     "bidirectional/instruction-eos/last",
     "causal/chat:eol/last",
     'causal/"Topic of: {text}\\n\\"so/\\""/mean',
-    "causal/plain/mean@2",
     "bidirectional/plain/last@all",
-    "causal/eol/last@mean/zscore",
-    "causal/plain/mean/zscore",
-    "causal/plain/mean/whiten",
-    "causal/eol/last@all/whiten:20",
     "causal/eol+echo+eos/last/whiten:20",
-    'bidirectional/instruction+"Topic of: {text}"/mean',
     "causal/eol+echo+eos/last+mean+mean/zscore",
 ]
-MOE = [
-    "causal/eol/last/sum:auto",
-    "causal/eol/last/sum:0.5",
-    "bidirectional/plain/mean/routing~topk",
-    "causal/eol/last/concat/zscore",
-    "causal/eol/last/sum:auto/whiten:8",
-    "causal/eol+plain/last/sum:auto/zscore",
-]
+MOE = ["causal/eol+plain/last/sum:auto/zscore", "bidirectional/plain/mean/routing~topk"]
 CASES = [*((name, "llama") for name in (*PLAIN, *HEADED, *OWN)), *((name, "olmoe") for name in MOE)]
-WRAPPED = [case for case in CASES if case[0] not in PLAIN]
-OF_WRAPPED = {
-    "causal/plain/layer-attention",
-    "bidirectional/eol/latent-attention",
-    "causal/eol/last",
-    "causal/echo/mean",
-    "causal/chat:eol/last",
-    "bidirectional/plain/last@all",
-    "causal/plain/mean/whiten",
-    "causal/eol+echo+eos/last/whiten:20",
-    "causal/eol+echo+eos/last+mean+mean/zscore",
-    "causal/eol/last/sum:auto",
-    "bidirectional/plain/mean/routing~topk",
-}
-assert OF_WRAPPED.issubset(name for name, _ in WRAPPED)
-TRIED = WRAPPED if ALL else [case for case in WRAPPED if case[0] in OF_WRAPPED]
-WITH_BOS = [
-    *((name, "llama", add_bos) for name in PLAIN for add_bos in (False, True)),
-    *((*case, add_bos) for place, case in enumerate(TRIED) for add_bos in ((False, True) if ALL else (place % 2 > 0,))),
-]
-"""With and without a BOS token. It decides how a plain design is saved. All others are saved as one module of ours, which loads the
-embedder: `make test` tries one design for each of its parts, and the token takes turns. `make test-all` tries all.
-"""
 LONG = " ".join(f"number {k} of many," for k in range(60))
 MIXED = [*TEXTS, LONG, " with spaces around ", "", "naïve café, 日本 🎉", "\n"]
 Make = Callable[..., Embedder]
@@ -107,10 +61,10 @@ def head_of(name: str) -> Any:
     return build_head(pooling, 64, 3, HeadOptions(latents=4, heads=4)) if pooling in HEADS else None
 
 
-def theirs(folder: Path, trust: bool) -> Any:
+def theirs(folder: Path, trust: bool, **options: Any) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust, **options)
 
 
 def saved(embedder: Embedder, folder: Path) -> Path:
@@ -135,7 +89,6 @@ def edit(file: Path, **changes: Any) -> None:
 # ---- the same vectors, in both libraries --------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(10)
 @pytest.mark.parametrize(("name", "family"), CASES)
 def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Make, tmp_path: Path) -> None:
     embedder = pico(name, family=family, max_length=48, head=head_of(name))
@@ -145,8 +98,11 @@ def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Mak
     assert np.array_equal(before, vectors(loaded)) and np.array_equal(before, vectors(embedder))
 
 
-@pytest.mark.sample(10)
-@pytest.mark.parametrize(("name", "family", "add_bos"), WITH_BOS)
+# a BOS token decides how a plain design is saved
+@pytest.mark.parametrize(
+    ("name", "family", "add_bos"),
+    [("causal/plain/last", "llama", True), ("bidirectional/plain/mean", "llama", True), *((*case, False) for case in CASES)],
+)
 def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, add_bos: bool, tmp_path: Path) -> None:
     embedder = Embedder.from_model(FAMILIES[family].build(), tokenizer_of(add_bos), name, max_length=48, head=head_of(name))
     plain = sentence_transformers_modules(embedder) == "plain"
@@ -159,7 +115,7 @@ def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, ad
     assert model.get_embedding_dimension() == vectors(embedder).shape[1]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_exported_as_we_read_it(family: str, pico: Make, tmp_path: Path) -> None:
     attention = "bidirectional" if FAMILIES[family].bidirectional == "yes" else "causal"
@@ -173,11 +129,12 @@ def test_every_family_is_exported_as_we_read_it(family: str, pico: Make, tmp_pat
 @pytest.mark.parametrize(
     ("name", "add_bos", "expected"),
     [
-        *((name, False, "plain") for name in PLAIN if not name.endswith("first")),
+        *((name, False, "plain") for name in PLAIN),
         ("causal/plain/first", False, "unmask"),  # they have no such pooling
         ("causal/plain/last", True, "plain"),
         ("causal/plain/mean", True, "unmask"),  # theirs would average the BOS token too
-        *((name, False, "unmask") for name in (*OWN, *HEADED)),
+        (OWN[0], False, "unmask"),
+        (HEADED[0], False, "unmask"),
     ],
 )
 def test_plain_modules_are_used_where_they_can_express_the_design(name: str, add_bos: bool, expected: str) -> None:
@@ -185,78 +142,31 @@ def test_plain_modules_are_used_where_they_can_express_the_design(name: str, add
     assert sentence_transformers_modules(embedder) == expected
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_a_tokenizer_that_appends_eos_does_not_change_the_exported_vectors(pooling: str, tmp_path: Path) -> None:
+def test_a_tokenizer_that_appends_eos_does_not_change_the_exported_vectors(tmp_path: Path) -> None:
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = make_tokenizer()
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, f"causal/plain/{pooling}")
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, "causal/plain/mean")
     model = theirs(saved(embedder, tmp_path / "saved"), trust=True)
     assert_equal(vectors(embedder), model.encode(MIXED))
 
 
-@pytest.mark.parametrize("name", ["causal/plain/weighted-mean", "causal/plain/last"])
 def test_the_sides_of_the_tokenizer_do_not_change_the_exported_vectors(
-    name: str, pico_folder: Callable[[str], Path], tmp_path: Path
+    pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
     edit(folder / "tokenizer_config.json", padding_side="left", truncation_side="left")
-    embedder = Embedder.from_pretrained(folder, name, max_length=20, dtype="float32", device="cpu")
+    embedder = Embedder.from_pretrained(folder, "causal/plain/weighted-mean", max_length=20, dtype="float32", device="cpu")
     assert_equal(vectors(embedder), theirs(saved(embedder, tmp_path / "saved"), trust=False).encode(MIXED))
     assert embedder.tokenizer.padding_side == embedder.tokenizer.truncation_side == "left"
-
-
-def test_a_tokenizer_without_a_padding_token_can_be_exported(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
-    edit(folder / "tokenizer_config.json", pad_token=None)
-    embedder = Embedder.from_pretrained(folder, "causal/plain/mean", dtype="float32", device="cpu")
-    exported = saved(embedder, tmp_path / "saved")
-    assert_equal(vectors(embedder), theirs(exported, trust=False).encode(MIXED))
-    assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(exported, device="cpu")))
-
-
-PRECISIONS = [
-    (name, *precisions, option)
-    for one, name in enumerate(("causal/plain/mean", "causal/eol/last"))
-    for other, precisions in enumerate((("float32", torch.bfloat16), ("bfloat16", "float32"), ("bfloat16", "auto")))
-    for number, option in enumerate(("dtype", "torch_dtype"))
-    if ALL or number == (one + other) % 2
-]
-"""The two names of the option take turns, so that each is tried with each kind of folder and with all precisions."""
-
-
-@pytest.mark.parametrize(("name", "saved_in", "asked", "option"), PRECISIONS)
-def test_sentence_transformers_loads_in_the_precision_that_is_asked_for(
-    name: str,
-    saved_in: str,
-    asked: Any,
-    option: str,
-    pico_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: True)  # where auto is what was saved
-    embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype=saved_in, device="cpu")
-    folder = saved(embedder, tmp_path / "saved")
-    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True, model_kwargs={option: asked})
-    expected = saved_in if asked == "auto" else str(asked).removeprefix("torch.")
-    assert {str(one.dtype) for one in model.parameters()} == {f"torch.{expected}"}
-    ours = vectors(Embedder.from_pretrained(folder, dtype=expected, device="cpu"), TEXTS)
-    cosines = (normalized(ours) * normalized(model.encode(TEXTS))).sum(axis=1)
-    assert cosines.min() > (1 - 1e-6 if expected == "float32" else 0.9999)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"model_kwargs": {"device_map": "cpu"}}, "model_kwargs 'device_map' would change nothing"),
-        ({"config_kwargs": {"rope_theta": 1}}, "config_kwargs 'rope_theta' would change nothing"),
-        ({"processor_kwargs": {"padding_side": "left"}}, "processor_kwargs 'padding_side' would change nothing"),
         ({"backend": "onnx"}, "runs on the backend 'torch' only, not on 'onnx'"),
-        ({"model_kwargs": {"dtype": "float61"}}, "'float61' is not a dtype"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(
@@ -283,22 +193,14 @@ def test_sentence_transformers_sets_the_limit_of_tokens(pico: Make, tmp_path: Pa
             model.max_seq_length = wrong
 
 
-def test_a_model_that_was_cast_is_saved_with_its_vectors(tokenizer: Any, tmp_path: Path) -> None:
-    """The cast has rounded its rotary frequencies, which no file holds."""
-    model = FAMILIES["llama"].build(dtype=torch.bfloat16)
-    embedder = Embedder.from_model(model, tokenizer, "causal/plain/last")
-    embedder.save_pretrained(tmp_path / "saved")
-    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu", dtype="bfloat16")
-    assert np.array_equal(embedder.encode(TEXTS), again.encode(TEXTS))
-
-
-@pytest.mark.parametrize("design", ["causal/plain/last", "causal/eol+plain/last", "causal/eol+plain/last+mean"])
-def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs(design: str) -> None:
+def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs() -> None:
     from sentence_transformers import SentenceTransformer
 
     from unmask.sentence_transformers_module import UnmaskModule
 
-    embedder = Embedder.from_model(with_longrope().backbone.model, tokenizer_of(False), design, max_length=4096)
+    embedder = Embedder.from_model(
+        with_longrope().backbone.model, tokenizer_of(False), "causal/eol+plain/last", max_length=4096
+    )
     texts = ["a b" * length for length in (1019, 1029)]
     short, long = (text.lengths for text in embedder.prompts.tokenize(texts))
     assert min(short) <= 1024 < min(long)
@@ -307,21 +209,11 @@ def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs(d
     np.testing.assert_allclose(model.encode(texts), alone, rtol=0, atol=1e-4)
 
 
-def test_sentence_transformers_runs_the_code_of_a_model_that_it_trusts(
-    pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    base = give_code(Path(shutil.copytree(pico_folder("llama"), tmp_path / "base")), tmp_path / "ran")
-    embedder = Embedder.from_pretrained(base, "causal/eol/last", dtype="float32", device="cpu", trust_remote_code=True)
-    model = theirs(saved(embedder, tmp_path / "saved"), trust=True)
-    assert_equal(vectors(embedder), model.encode(MIXED))
-
-
 # ---- instructions -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["causal/instruction/mean", "bidirectional/instruction-eos/last"])
-def test_instructions_are_saved_and_used_by_both(name: str, pico: Make, tmp_path: Path) -> None:
-    embedder = pico(name, instructions=INSTRUCTIONS)
+def test_instructions_are_saved_and_used_by_both(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("bidirectional/instruction-eos/last", instructions=INSTRUCTIONS)
     folder = saved(embedder, tmp_path / "saved")
     loaded, model = Embedder.from_pretrained(folder, device="cpu"), theirs(folder, trust=True)
     query, document = (np.asarray(encode(TEXTS), np.float32) for encode in (embedder.encode_query, embedder.encode_document))
@@ -332,27 +224,6 @@ def test_instructions_are_saved_and_used_by_both(name: str, pico: Make, tmp_path
     assert_equal(vectors(embedder, instruction_name="topic"), model.encode(MIXED, prompt_name="topic"))
     assert_equal(vectors(embedder, instruction="Anew:"), model.encode(MIXED, prompt="Anew:"))
     assert_equal(vectors(embedder), model.encode(MIXED))
-
-
-def test_a_model_that_sentence_transformers_saved_is_the_same_again(pico: Make, tmp_path: Path) -> None:
-    embedder = pico("causal/instruction/mean@2/zscore", instructions=INSTRUCTIONS)
-    query = embedder.encode_query(TEXTS)
-    model = theirs(saved(embedder, tmp_path / "ours"), trust=True)
-    model.save_pretrained(str(tmp_path / "theirs"))
-    assert np.array_equal(query, Embedder.from_pretrained(tmp_path / "theirs", device="cpu").encode_query(TEXTS))
-    assert np.array_equal(model.encode_query(TEXTS), theirs(tmp_path / "theirs", trust=True).encode_query(TEXTS))
-
-
-def test_a_model_that_sentence_transformers_saved_has_to_be_given_its_design(pico: Make, tmp_path: Path) -> None:
-    """It applies a chat template that we wrote for texts without tokens, which no design has."""
-    model = theirs(saved(pico("bidirectional/plain/mean"), tmp_path / "ours"), trust=False)
-    model.save_pretrained(str(tmp_path / "tuned"))
-    assert not (tmp_path / "tuned" / SETTINGS).exists()
-    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
-    with pytest.raises(UnmaskError, match=r"'.*tuned' is a sentence-transformers model that no design reads"):
-        Embedder.from_pretrained(tmp_path / "tuned", **loading)
-    named = Embedder.from_pretrained(tmp_path / "tuned", "bidirectional/plain/mean", **loading)
-    assert_equal(vectors(named, TEXTS), model.encode(TEXTS))
 
 
 # ---- what the folder says -----------------------------------------------------------------------------------------------------
@@ -370,15 +241,16 @@ def test_the_settings_say_where_the_vectors_come_from(pico_folder: Callable[[str
     assert (folder / FIT).is_file()
 
 
-@pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last"])
 def test_low_precision_stays_low_where_the_device_computes_it(
-    name: str, pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype="bfloat16", device="cpu")
+    embedder = Embedder.from_pretrained(pico_folder("llama"), "causal/eol/last", dtype="bfloat16", device="cpu")
     folder = saved(embedder, tmp_path / "saved")
     assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, dtype="bfloat16", device="cpu")))
     monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: True)
     assert next(theirs(folder, trust=True).parameters()).dtype == torch.bfloat16
+    in_fp32 = theirs(folder, trust=True, model_kwargs={"torch_dtype": "float32"})
+    assert_equal(vectors(Embedder.from_pretrained(folder, dtype="float32", device="cpu")), in_fp32.encode(MIXED))
     assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, device="cpu")))
     monkeypatch.setattr("unmask.saving.folder.is_native", lambda dtype, device: dtype == torch.float32)
     with pytest.warns(UserWarning, match="saved in bfloat16, which this cpu emulates, so it is loaded in float32"):
@@ -393,92 +265,38 @@ def test_arguments_win_over_what_was_saved(pico: Make, tmp_path: Path) -> None:
     assert np.array_equal(vectors(loaded), vectors(pico("bidirectional/plain/max", max_length=9)))
 
 
-def test_a_fit_serves_no_other_design(pico: Make, tmp_path: Path) -> None:
-    embedder = pico("causal/plain/mean/zscore").fit(TEXTS[:5])
-    folder = saved(embedder, tmp_path / "saved")
-    other = Embedder.from_pretrained(folder, "causal/plain/last/zscore", device="cpu")
-    assert np.array_equal(vectors(other), vectors(pico("causal/plain/last/zscore")))
-
-
 @pytest.fixture
 def lora(pico_folder: Callable[[str], Path], tmp_path: Path) -> str:
     """An adapter of the pico model, by its folder."""
     import peft
-    from transformers import AutoModel
 
     config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     peft.get_peft_model(AutoModel.from_pretrained(pico_folder("llama")), config).save_pretrained(tmp_path / "lora")
     return str(tmp_path / "lora")
 
 
-@pytest.mark.parametrize("merge", [False, True])
 def test_a_fit_does_not_serve_the_weights_under_another_adapter(
-    merge: bool, lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
+    lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     name = "causal/plain/mean/zscore"
     loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
     folder = saved(Embedder.from_pretrained(pico_folder("llama"), name, **loading).fit(TEXTS[:5]), tmp_path / "saved")
-    adapted = Embedder.from_pretrained(folder, adapter=lora, merge=merge, **loading)
+    adapted = Embedder.from_pretrained(folder, adapter=lora, **loading)
     assert not adapted.is_fitted
-    fresh = Embedder.from_pretrained(pico_folder("llama"), name, adapter=lora, merge=merge, **loading)
+    fresh = Embedder.from_pretrained(pico_folder("llama"), name, adapter=lora, **loading)
     assert np.array_equal(vectors(adapted), vectors(fresh))
-
-
-def test_a_fit_does_not_serve_an_adapter_over_another_base(
-    lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    design = "causal/plain/mean/zscore"
-    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
-    embedder = Embedder.from_pretrained(pico_folder("llama"), design, adapter=lora, **loading)
-    folder = saved(embedder.fit(TEXTS[:5]), tmp_path / "saved")
-    other = shutil.copytree(pico_folder("llama"), tmp_path / "other")
-    model: Any = AutoModel.from_pretrained(other)
-    torch.nn.init.normal_(model.get_input_embeddings().weight)
-    model.save_pretrained(other)
-    loaded = Embedder.from_pretrained(other, adapter=str(folder), **loading)
-    assert not loaded.is_fitted
-    fresh = Embedder.from_pretrained(other, design, adapter=lora, **loading)
-    assert np.array_equal(vectors(loaded), vectors(fresh))
 
 
 @pytest.mark.parametrize(
     "named",
     [
         {"target_modules": ["q_proj"], "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 64}},
-        {"target_modules": ["q_proj", "k_proj"], "layers_to_transform": [1]},
-        {"target_modules": r"model\.layers\.\d\.self_attn\.q_proj"},
-        {"target_modules": ["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"]},
-    ],
-    ids=lambda named: list(named)[-1],
-)
-def test_names_of_the_whole_language_model_stay_those_of_an_adapter(
-    named: dict[str, Any], pico_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    import peft
-
-    base = pico_folder("llama")
-    config = peft.LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM", **named)
-    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "lora")
-    embedder = Embedder.from_pretrained(base, "causal/eol/last", adapter=str(tmp_path / "lora"), dtype="float32", device="cpu")
-    again = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
-    twice = Embedder.from_pretrained(saved(again, tmp_path / "again"), device="cpu")
-    assert np.array_equal(vectors(embedder), vectors(again)) and np.array_equal(vectors(again), vectors(twice))
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    "named",
-    [
-        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
-        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
         {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
-        {"target_modules": ["q_proj", "lm_head"]},
-        {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
         {"target_modules": ".*(q_proj|lm_head)"},
     ],
     ids=str,
 )
-def test_an_adapter_that_changes_the_head_too_comes_back_without_it(
+def test_an_adapter_of_the_whole_language_model_comes_back_without_its_head(
     named: dict[str, Any], tokenizer: Any, tmp_path: Path
 ) -> None:
     import peft
@@ -514,12 +332,6 @@ def test_a_saved_embedder_can_be_overwritten_even_by_itself(pico: Make, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == [".saved.lock", "saved"]
 
 
-def test_an_empty_folder_is_filled_and_missing_parents_are_made(pico: Make, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for folder in (tmp_path / "empty", tmp_path / "new" / "folder"):
-        assert (saved(pico(), folder) / SETTINGS).is_file()
-
-
 def test_a_folder_that_holds_something_else_is_refused(pico: Make, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("seven years")
     with pytest.raises(UnmaskError, match="exists and is not a saved embedder, so it is not overwritten"):
@@ -527,31 +339,19 @@ def test_a_folder_that_holds_something_else_is_refused(pico: Make, tmp_path: Pat
     assert (tmp_path / "thesis.txt").read_text() == "seven years" and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["notes.md", "sub/data.bin", ".git"])
-def test_a_file_of_somebody_else_in_a_saved_embedder_is_not_removed(name: str, pico: Make, tmp_path: Path) -> None:
+def test_a_file_of_somebody_else_in_a_saved_embedder_is_not_removed(pico: Make, tmp_path: Path) -> None:
     folder = saved(pico(), tmp_path / "saved")
     (folder / "README.md").write_text("a model card")
     saved(pico(), folder)
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text("seven years")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "data.bin").write_text("seven years")
     with pytest.raises(UnmaskError, match="is not of the saved embedder in its folder, which is therefore not overwritten"):
         saved(pico("causal/eol/last"), folder)
-    assert (folder / name).read_text() == "seven years"
+    assert (folder / "sub" / "data.bin").read_text() == "seven years"
     assert Embedder.from_pretrained(folder, device="cpu").design.name == "causal/plain/mean"
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_any_work(
-    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr(persistence, "write", lambda *_: pytest.fail("it was written"))
-    for place, message in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "saved", "is a file, not a folder")):
-        with pytest.raises(UnmaskError, match=message):
-            pico().save_pretrained(place)
-    assert (tmp_path / "file").read_text() == "in the way"
-
-
-@pytest.mark.parametrize("step", ["_write_tokenizer", "_write_fit", "_write_sentence_transformers", "seal"])
+@pytest.mark.parametrize("step", ["_write_sentence_transformers", "seal"])
 def test_a_crash_while_writing_leaves_the_old_folder(
     step: str, pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -568,17 +368,11 @@ def test_a_crash_while_writing_leaves_the_old_folder(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".saved.lock", "saved"]
 
 
-@pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/eol/last"])
 def test_an_adapter_that_is_not_merged_is_saved_beside_the_name_of_its_base(
-    design: str, pico_folder: Callable[[str], Path], tmp_path: Path
+    lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    import peft
-    from transformers import AutoModel
-
-    base, lora = pico_folder("llama"), tmp_path / "adapter"
-    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
-    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
-    adapted = Embedder.from_pretrained(base, design, adapter=str(lora), device="cpu")
+    base, design = pico_folder("llama"), "bidirectional/plain/mean"
+    adapted = Embedder.from_pretrained(base, design, adapter=lora, device="cpu")
     folder = saved(adapted, tmp_path / "saved")
     assert not (folder / "model.safetensors").exists()
     assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
@@ -609,27 +403,6 @@ def test_a_saved_adapter_over_a_saved_embedder_brings_its_own_settings(
     assert Embedder.from_pretrained(below, adapter=lora, **loading).design.name == "causal/plain/mean"
 
 
-def test_an_adapter_of_a_language_model_comes_back_bit_by_bit(base: Path, tmp_path: Path) -> None:
-    """Such an adapter says that it is one, and what is saved has no head."""
-    from transformers import AutoModelForCausalLM
-
-    [expert] = saved_experts(tmp_path, AutoModelForCausalLM.from_pretrained(base), ("lora",), task_type="CAUSAL_LM")
-    embedder = Embedder.from_pretrained(base, "causal/eol/last", adapter=str(expert.folder), device="cpu")
-    loaded = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
-    assert np.array_equal(vectors(embedder), vectors(loaded))
-
-
-def test_another_design_of_a_model_with_a_head_is_saved_without_the_head(pico: Make, tmp_path: Path) -> None:
-    headed = pico(HEADED[0], head=head_of(HEADED[0]))
-    folder = saved(headed, tmp_path / "headed")
-    for number, other in enumerate(
-        [headed.with_design("causal/eol/last"), Embedder.from_pretrained(folder, "causal/eol/last", device="cpu")]
-    ):
-        again = saved(other, tmp_path / str(number))
-        assert not (again / HEAD).exists()
-        assert np.array_equal(vectors(other), vectors(Embedder.from_pretrained(again, device="cpu")))
-
-
 # ---- damage -------------------------------------------------------------------------------------------------------------------
 
 
@@ -641,48 +414,18 @@ def sealed(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(embedder, tmp_path_factory.mktemp("sealed") / "saved")
 
 
-def test_what_is_saved_is_sealed_whole(sealed: Path) -> None:
-    listed = set(json.loads((sealed / SEAL).read_text())) - {"checksum"}
-    assert listed == {str(path.relative_to(sealed)) for path in sealed.rglob("*") if path.is_file()} - {SEAL}
-    assert {SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json"} <= listed
-
-
-# in each file; tests/abuse/test_damage.py damages dozens of places
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.77, 0.999] if ALL else [0.5])
+# tests/abuse/test_damage.py damages dozens of places in each file
 @pytest.mark.parametrize("file", [SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json", SEAL])
-def test_a_bit_that_flips_is_noticed_when_an_embedder_is_loaded(file: str, share: float, sealed: Path, tmp_path: Path) -> None:
+def test_a_bit_that_flips_is_noticed_when_an_embedder_is_loaded(file: str, sealed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
     content = bytearray((folder / file).read_bytes())
-    content[int(share * len(content))] ^= 1
+    content[len(content) // 2] ^= 1
     (folder / file).write_bytes(content)
     with pytest.raises(UnmaskError) as caught:
         Embedder.from_pretrained(folder, device="cpu")
     assert "\n" not in str(caught.value)
     if file != SETTINGS:  # a setting may also be refused for what it says
         assert isinstance(caught.value, Damaged) and file in str(caught.value)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.999] if ALL else [0.5])
-@pytest.mark.parametrize("file", [SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json"])
-def test_a_file_that_was_cut_or_lost_is_noticed(file: str, share: float, sealed: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
-    content = (folder / file).read_bytes()
-    (folder / file).write_bytes(content[: int(share * len(content))])
-    with pytest.raises(Damaged, match=file.replace(".", r"\.")):
-        Embedder.from_pretrained(folder, device="cpu")
-    if file != SETTINGS:
-        (folder / file).unlink()
-        with pytest.raises(Damaged, match="is missing"):
-            Embedder.from_pretrained(folder, device="cpu")
-
-
-def test_sentence_transformers_notices_damage_where_our_module_loads(sealed: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
-    with (folder / FIT).open("r+b") as stream:
-        stream.seek(-3, 2)
-        stream.write(b"\x00\x07")
-    with pytest.raises(Damaged, match=FIT):
-        theirs(folder, trust=True)
 
 
 # ---- reading what others wrote ------------------------------------------------------------------------------------------------
@@ -692,8 +435,6 @@ def test_sentence_transformers_notices_damage_where_our_module_loads(sealed: Pat
     ("changes", "message"),
     [
         ({"desing": "causal/plain/mean"}, "desing: this name is unknown"),
-        ({"format": 2}, "format: Input should be 1"),
-        ({"max_length": "long"}, "max_length: Input should be a valid integer"),
         ({"design": "causal/plain/maen"}, "Unknown pooling 'maen'. Did you mean 'mean'?"),
     ],
 )

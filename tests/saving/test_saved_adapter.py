@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from tests.conftest import TEXTS, make_tokenizer
-from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 
@@ -100,7 +98,7 @@ def test_adapters_that_would_come_back_with_other_vectors_are_refused(
 
 
 @pytest.mark.parametrize(
-    "options", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 3}, "rank_pattern": {"q_proj": 2}}], ids=str
+    "options", [{"use_rslora": True, "alpha_pattern": {"q_proj": 3}, "rank_pattern": {"q_proj": 2}}], ids=str
 )
 def test_a_scale_that_the_config_says_is_saved(options: dict[str, Any], base: Path, tmp_path: Path) -> None:
     adapted = Embedder.from_pretrained(base, DESIGN, adapter=lora(base, tmp_path / "lora", **options), **HERE)
@@ -131,12 +129,11 @@ def test_an_adapter_over_one_that_was_merged_is_refused(base: Path, tmp_path: Pa
     assert np.array_equal(vectors(whole), vectors(again(whole, tmp_path / "saved")))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_adapter_over_a_base_that_was_changed_in_memory_is_refused(dtype: str, base: Path, tmp_path: Path) -> None:
+def test_an_adapter_over_a_base_that_was_changed_in_memory_is_refused(base: Path, tmp_path: Path) -> None:
     """Whoever merges with peft leaves no trace but in the weights."""
     import peft
 
-    embedder = Embedder.from_pretrained(base, DESIGN, device="cpu", dtype=dtype)
+    embedder = Embedder.from_pretrained(base, DESIGN, device="cpu", dtype="bfloat16")
     body = peft.PeftModel.from_pretrained(embedder.backbone.model, lora(base, tmp_path / "one")).merge_and_unload()
     assert body is embedder.backbone.model
     changed = embedder_of(over(body, lora(base, tmp_path / "other", 1)), embedder.tokenizer)
@@ -153,37 +150,6 @@ def test_an_adapter_that_trained_biases_is_saved(pico_folder: Callable[[str], Pa
     embedder = Embedder.from_pretrained(base, DESIGN, adapter=folder, **HERE)
     assert not np.allclose(vectors(embedder), vectors(Embedder.from_pretrained(base, DESIGN, **HERE)), atol=0.01)
     assert np.array_equal(vectors(embedder), vectors(again(embedder, tmp_path / "saved")))
-
-
-@pytest.mark.parametrize("named", ["beside its base", "by its folder"])
-def test_an_adapter_whose_base_was_written_since_is_refused(named: str, base: Path, tmp_path: Path) -> None:
-    """The record would name weights that were never below this adapter."""
-    folder = lora(base, tmp_path / "lora")
-    source: dict[str, Any] = {"model": folder} if named == "by its folder" else {"model": base, "adapter": folder}
-    embedder = Embedder.from_pretrained(**source, design=DESIGN, **HERE)
-    embedder.save_pretrained(tmp_path / "before")
-    shutil.copytree(base, tmp_path / "old")
-    FAMILIES["llama"].build_language_model(seed=5).save_pretrained(base)
-    for place in ("saved", "before"):
-        with pytest.raises(
-            UnmaskError, match=r"base', the base model, was written since it was loaded here.*load the model again"
-        ):
-            embedder.save_pretrained(tmp_path / place)
-    shutil.rmtree(tmp_path / "lora")  # what became of the adapter's own files does not matter: its weights are in memory
-    shutil.rmtree(base)
-    embedder.save_pretrained(tmp_path / "saved")
-    moved = Embedder.from_pretrained(tmp_path / "old", adapter=tmp_path / "saved", **HERE)
-    assert np.array_equal(vectors(embedder), vectors(moved))
-
-
-def test_an_adapter_that_starts_at_random_at_each_load_is_not_saved(base: Path, tmp_path: Path) -> None:
-    import peft
-
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights="pissa_niter_2")
-    body = peft.get_peft_model(AutoModel.from_pretrained(base, dtype=torch.float32), config).get_base_model()
-    body.peft_config = {"default": config}
-    with pytest.raises(UnmaskError, match="a random SVD at each load"):
-        embedder_of(body).save_pretrained(tmp_path / "saved")
 
 
 # ---- the tokenizer ------------------------------------------------------------------------------------------------------------

@@ -29,16 +29,12 @@ def load_arrays(file: Path) -> dict[str, NDArray[Any]]:
     except FileNotFoundError as error:
         raise Damaged(f"'{file}' is missing.") from error
     try:
-        return _load(content)
+        with zipfile.ZipFile(io.BytesIO(content)) as members:
+            # numpy may read less than a member holds, and then its checksum is not compared
+            if (bad := members.testzip()) is not None:
+                raise ValueError(f"the checksum of {bad} does not fit")
+        with np.load(io.BytesIO(content), allow_pickle=False) as saved:
+            return {name: saved[name] for name in saved.files}
     # a flipped bit may raise anything: NotImplementedError, zlib.error, struct.error, MemoryError, tokenize.TokenError ...
     except Exception as error:
         raise Damaged(f"'{file}' is damaged: {type(error).__name__}: {error}.") from error
-
-
-def _load(content: bytes) -> dict[str, NDArray[Any]]:
-    with zipfile.ZipFile(io.BytesIO(content)) as members:
-        # numpy may read less than a member holds, and then its checksum is not compared
-        if (bad := members.testzip()) is not None:
-            raise ValueError(f"the checksum of {bad} does not fit")
-    with np.load(io.BytesIO(content), allow_pickle=False) as saved:
-        return {name: saved[name] for name in saved.files}

@@ -24,20 +24,14 @@ def join(address: str) -> Any:
     import ray
 
     if not ray.is_initialized():
-        _require_answer(address)
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if port.isdigit():  # else "local" or "auto"; Ray would try an address where nothing answers for minutes
+            try:
+                create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+            except (OSError, OverflowError) as error:
+                raise ConnectionError(f"nothing answers at {address} ({error}).") from error
         ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
     return ray
-
-
-def _require_answer(address: str) -> None:
-    """Raise ConnectionError if nothing answers at HOST:PORT. Ray would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
-        return  # "local" or "auto"
-    try:
-        create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
-    except (OSError, OverflowError) as error:
-        raise ConnectionError(f"nothing answers at {address} ({error}).") from error
 
 
 @contextmanager
@@ -48,10 +42,7 @@ def failures_told(action: str) -> Iterator[None]:
     try:
         yield
     except (RayError, ConnectionError) as error:
-        raise UnmaskError(f"{action} failed: {_cause(error)}") from error
-
-
-def _cause(error: Exception) -> str:
-    cause = getattr(error, "cause", None)  # of a task; that of an actor which could not be made stands in the last line
-    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__).removeprefix("unmask.errors.UnmaskError: ")
+        cause = getattr(error, "cause", None)  # of a task; that of an actor which could not be made stands in the last line
+        lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
+        reason = (lines[-1] if lines else type(error).__name__).removeprefix("unmask.errors.UnmaskError: ")
+        raise UnmaskError(f"{action} failed: {reason}") from error

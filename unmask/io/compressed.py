@@ -85,8 +85,6 @@ def explain_binary(head: bytes, expected: str) -> str | None:
 
 def _decompressed(file: Path) -> BinaryIO:
     ending = file.suffix.lower()
-    if ending in COMPRESSIONS and not file.stat().st_size:
-        return cast(BinaryIO, io.BufferedReader(_Empty()))
     if ending == ".gz":
         return cast(BinaryIO, gzip.GzipFile(file))
     if ending == ".zst":
@@ -95,16 +93,6 @@ def _decompressed(file: Path) -> BinaryIO:
         source: Any = pa.CompressedInputStream(pa.OSFile(str(file), "rb"), "zstd")
         return cast(BinaryIO, io.BufferedReader(source))
     return file.open("rb")
-
-
-class _Empty(io.RawIOBase):
-    """A compressed file of zero bytes was lost: even no text, compressed, has a header."""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        raise EOFError("the file is empty")
 
 
 class _Recoded(io.RawIOBase):

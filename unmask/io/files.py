@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
@@ -104,16 +104,21 @@ def check_output(output: Path, inputs: Iterable[str | Path | None] = (), *, fold
 
     Links and hard links are followed. An input that does not exist here (a hub id, a bundled name) is passed over.
     """
-    try:
-        target = _real(output)
-        for source in inputs:
-            if source is not None and _is_same(_real(Path(source)), target):
-                raise UnmaskError(f"'{output}' is an input, and the output would overwrite it: give another output.")
-        _refuse_unwritable(output, target, folder)
-    except ValueError as error:
-        if isinstance(error, UnmaskError):
-            raise
-        raise UnmaskError(f"{str(output)!r} is not a path: {error}.") from error
+    target = _real(output)
+    for source in inputs:
+        path = None if source is None else _real(Path(source))
+        if path is not None and (path == target or (path.exists() and target.exists() and path.samefile(target))):
+            raise UnmaskError(f"'{output}' is an input, and the output would overwrite it: give another output.")
+    if folder and target.exists() and not target.is_dir():
+        raise UnmaskError(f"'{output}' is a file, and the output is a folder: give another name.")
+    if not folder and target.exists() and not target.is_file():
+        kind = "folder" if target.is_dir() else "device"
+        raise UnmaskError(f"'{output}' is a {kind}, and the output is a file: give a file name.")
+    existing = next(parent for parent in ((target, *target.parents) if folder else target.parents) if parent.exists())
+    if not existing.is_dir():
+        raise UnmaskError(f"'{output}' cannot be written: '{existing}' is a file, not a folder.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UnmaskError(f"'{output}' cannot be written: missing permission to write in '{existing}'.")
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -207,21 +212,17 @@ def append_line(file: Path, line: str) -> None:
     """Add a line to a file, durably. What a kill left of the line before is cut off first."""
     is_new = not file.exists()
     with file.open("a+b") as lines:
-        _drop_torn(lines)
+        # only the writer may cut it off: a reader may see a line that is being written
+        size = lines.seek(0, os.SEEK_END)
+        lines.seek(max(0, size - 1))
+        if size and lines.read(1) != b"\n":
+            lines.seek(0)
+            lines.truncate(lines.read().rfind(b"\n") + 1)
         lines.write(line.encode() + b"\n")
         lines.flush()
         os.fsync(lines.fileno())
     if is_new:
         sync(file.parent)
-
-
-def _drop_torn(lines: BinaryIO) -> None:
-    """Cut off an unfinished last line. Only the writer may do this: a reader may see a line that is being written."""
-    size = lines.seek(0, os.SEEK_END)
-    lines.seek(max(0, size - 1))
-    if size and lines.read(1) != b"\n":
-        lines.seek(0)
-        lines.truncate(lines.read().rfind(b"\n") + 1)
 
 
 def _leave_nothing(folder: Path, before: set[Path], new: list[Path]) -> None:
@@ -237,26 +238,6 @@ def _leave_nothing(folder: Path, before: set[Path], new: list[Path]) -> None:
 
 def _real(path: Path) -> Path:
     return Path(os.path.realpath(expanded(path)))
-
-
-def _is_same(path: Path, target: Path) -> bool:
-    if path == target:
-        return True
-    return path.exists() and target.exists() and path.samefile(target)
-
-
-def _refuse_unwritable(output: Path, target: Path, folder: bool) -> None:
-    if folder and target.exists() and not target.is_dir():
-        raise UnmaskError(f"'{output}' is a file, and the output is a folder: give another name.")
-    if not folder and target.exists() and not target.is_file():
-        raise UnmaskError(
-            f"'{output}' is a {'folder' if target.is_dir() else 'device'}, and the output is a file: give a file name."
-        )
-    existing = next(parent for parent in ((target, *target.parents) if folder else target.parents) if parent.exists())
-    if not existing.is_dir():
-        raise UnmaskError(f"'{output}' cannot be written: '{existing}' is a file, not a folder.")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UnmaskError(f"'{output}' cannot be written: missing permission to write in '{existing}'.")
 
 
 def _is_replaced(folder: Path, replaces: Callable[[Path], bool] | None) -> bool:

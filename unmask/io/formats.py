@@ -12,14 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from unmask.io.compressed import DAMAGE, BadLine, explain_binary, is_damage, open_text
 from unmask.io.lines import EXCERPT, CsvLines, Lines, Start, TsvLines, UnlimitedLines
-from unmask.io.terminal import counted, say
 
 Row = dict[str, Any]
 _BATCH = 1024
@@ -74,8 +72,6 @@ class TextFormat:
         with closing(stream):
             lines = self.lines(stream, longest)
             yield from _to_the_damage(lines, start, True, self.items)
-            if not start.row:
-                _report(file, lines.notes)
 
     def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
         """Where every n-th row begins, and the number of rows."""
@@ -92,18 +88,7 @@ class TextFormat:
                     starts.append(start)
                 rows += 1
                 start = Start(rows, lines.number, lines.offset)
-            _report(file, lines.notes)
         return starts, rows
-
-
-def _report(file: Path, notes: Sequence[str]) -> None:
-    for note in notes:
-        _say_once(f"{file}: {note}")
-
-
-@cache
-def _say_once(message: str) -> None:
-    say(message)
 
 
 def _to_the_damage(lines: Lines, start: Start, parsed: bool, items: Items) -> Iterator[Item]:
@@ -184,8 +169,7 @@ _NOT_AN_ARRAY = (
 
 def _json(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
     """The objects of an array, or JSON lines under the name of JSON."""
-    everything = _json_rows(_each_line(lines, Start()))
-    yield from islice(everything, start.row, None)
+    yield from islice(_json_rows(_each_line(lines, Start())), start.row, None)
 
 
 def _json_rows(lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
@@ -249,7 +233,6 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if lines.is_quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=lines.delimiter, strict=True, quoting=quoting)
     header, reading = None, True
-    spanning, escaped = list[int](), list[int]()
     while reading:
         begin = lines.number + 1
         lines.begin_record()
@@ -257,11 +240,12 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
         try:
             cells = next(reader)
         except StopIteration:
-            lines.notes = _notes(lines.delimiter, spanning, escaped)
             return
         except csv.Error as error:
             lines.finish_record()
-            fault = Fault(f", line {begin}: {_told(error, limit)}")
+            is_long = "field limit" in str(error)
+            reason = f"a field has more than {limit} characters: is a quote left open?" if is_long else f"{error}."
+            fault = Fault(f", line {begin}: {reason}")
         if lines.bad is not None:
             begin, fault = lines.bad.line, Fault(lines.bad.reason, lines.bad.text)
         if fault is not None:
@@ -270,7 +254,7 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
         elif header is None and cells == ["sep=", ""]:  # Excel's own first line
             continue
         elif cells and header is None:
-            if not lines.is_quoted and all(_is_quoted(name) for name in cells):
+            if not lines.is_quoted and all(len(name) > 1 and name[0] == name[-1] == '"' for name in cells):
                 yield begin, Fault(f", line {begin}: {_QUOTED_TSV}", lines.delimiter.join(cells))
                 return
             if twice := _repeated_name(cells):
@@ -281,10 +265,6 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
             if start.row:
                 lines.seek(start)
         elif header is not None and len(cells) == len(header):
-            if lines.number > begin:
-                spanning.append(begin)
-            if not lines.is_quoted and any(_is_quoted(cell) and '""' in cell[1:-1] for cell in cells):
-                escaped.append(begin)
             yield lines.number, dict(zip(header, cells, strict=True))
         elif cells:
             hint = f" {_QUOTED_TSV}" if not lines.is_quoted and any(cell.startswith('"') for cell in cells) else ""
@@ -297,35 +277,9 @@ _QUOTED_TSV = (
 )
 
 
-def _is_quoted(cell: str) -> bool:
-    return len(cell) > 1 and cell[0] == cell[-1] == '"'
-
-
-def _notes(delimiter: str, spanning: Sequence[int], escaped: Sequence[int]) -> list[str]:
-    """What may have been read otherwise than it was meant."""
-    notes = []
-    if spanning:
-        count = counted(len(spanning), "record")
-        notes.append(
-            f"{count} with line breaks inside quotes, the first in line {spanning[0]}. Check it if a text begins with a quote."
-        )
-    if escaped:
-        count = counted(len(escaped), "row")
-        notes.append(
-            f'{count} with fields such as "a ""b"" c", the first in line {escaped[0]}, whose quotes are kept. {_QUOTED_TSV}'
-        )
-    return notes
-
-
 def _repeated_name(names: Sequence[str]) -> str | None:
     """A name that occurs twice. Columns without a name do not count: programs write such columns at the end of a line."""
     return next((name for index, name in enumerate(names) if name and name in names[:index]), None)
-
-
-def _told(error: csv.Error, limit: int) -> str:
-    """What is wrong with a record, in words."""
-    too_large = "field limit" in str(error)
-    return f"a field has more than {limit} characters: is a quote left open?" if too_large else f"{error}."
 
 
 class Parquet:
@@ -346,14 +300,24 @@ class Parquet:
                     yield 1, fault
                     return
                 selected = list(columns) if columns is not None and set(names).issuperset(columns) else None
-                groups, skip = _groups_from(table, start.row)
-                for batch in _batches(table, groups, selected):
-                    for item in _rows(batch, number - skip):
-                        if skip:
-                            skip -= 1
-                            continue
-                        number += 1
-                        yield number, item
+                ahead = start.row  # rows to skip
+                for group in range(table.num_row_groups):
+                    metadata = table.metadata.row_group(group)
+                    if ahead >= metadata.num_rows:
+                        ahead -= metadata.num_rows
+                        continue
+                    # as many rows at once as memory should hold, by the average row of the group
+                    parts = [metadata.column(index) for index in range(metadata.num_columns)]
+                    roots = [str(part.path_in_schema).split(".", 1)[0] for part in parts]
+                    read = [part for part, root in zip(parts, roots, strict=True) if selected is None or root in selected]
+                    size = sum(part.total_uncompressed_size for part in read)
+                    rows = max(1, min(_BYTES * metadata.num_rows // max(1, size), _BATCH))
+                    for batch in table.iter_batches(rows, row_groups=[group], columns=selected):
+                        skipped = min(ahead, batch.num_rows)
+                        ahead -= skipped
+                        for item in _rows(batch.slice(skipped), number):
+                            number += 1
+                            yield number, item
         except (pa.ArrowException, OSError) as error:
             yield number + 1, _columnar_fault(file, "parquet", error)
 
@@ -441,73 +405,16 @@ def _columnar_fault(file: Path, kind: str, error: Exception) -> Fault:
     return Fault(reason or f" cannot be read as a {kind} file: {str(error).rstrip('.')}.")
 
 
-def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
-    """The row groups that hold this row and all after it, and how many rows of theirs come before."""
-    sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-    first = 0
-    while first < len(sizes) and row >= sizes[first]:
-        row -= sizes[first]
-        first += 1
-    return list(range(first, len(sizes))), row
-
-
-def _batches(table: Any, groups: Sequence[int], columns: list[str] | None) -> Iterator[Any]:
-    """The rows of row groups, as many at once as memory should hold, by the average row of their group."""
-    for group in groups:
-        metadata = table.metadata.row_group(group)
-        size = sum(part.total_uncompressed_size for part in _columns(metadata) if columns is None or _root(part) in columns)
-        rows = _BYTES * metadata.num_rows // max(1, size)
-        yield from table.iter_batches(max(1, min(rows, _BATCH)), row_groups=[group], columns=columns)
-
-
-def _columns(group: Any) -> Iterator[Any]:
-    return (group.column(index) for index in range(group.num_columns))
-
-
-def _root(column: Any) -> str:
-    """The column of the table that a column of a row group belongs to."""
-    return str(column.path_in_schema).split(".", 1)[0]
-
-
 def _rows(batch: Any, before: int) -> list[Row | Fault]:
     """The rows of a batch; one by one if a value in it cannot be read."""
-    batch = _with_known_zones(batch)
     try:
         return list(batch.to_pylist())
-    except (ValueError, OverflowError, KeyError):
-        return [_row(batch, index, before + index + 1) for index in range(batch.num_rows)]
-
-
-def _row(batch: Any, index: int, number: int) -> Row | Fault:
-    try:
-        row: Row = batch.slice(index, 1).to_pylist()[0]
-        return row
-    except UnicodeDecodeError:
-        return Fault(f", line {number}: a string is not UTF-8.")
-    except (ValueError, OverflowError, KeyError) as error:  # a date that Python does not have, such as one of the year 0
-        return Fault(f", line {number}: a value cannot be read: {error}.")
-
-
-def _with_known_zones(batch: Any) -> Any:
-    """The batch with times in UTC where Python does not know their zone, such as Spark's "GMT+2" or "Local": the same instants."""
-    import pyarrow as pa
-
-    for index, column in enumerate(batch.schema):
-        if pa.types.is_timestamp(column.type) and column.type.tz and not _is_known_zone(column.type.tz):
-            values = batch.column(index).cast(pa.timestamp(column.type.unit, "UTC"))
-            batch = batch.set_column(index, column.name, values)
-    return batch
-
-
-@cache
-def _is_known_zone(zone: str) -> bool:
-    import pyarrow as pa
-
-    try:
-        pa.lib.string_to_tzinfo(zone)
-    except (ValueError, KeyError, OSError):
-        return False
-    return True
+    except (ValueError, OverflowError, KeyError) as error:
+        if batch.num_rows > 1:
+            return [row for index in range(batch.num_rows) for row in _rows(batch.slice(index, 1), before + index)]
+        # else a date or a time zone that Python does not have
+        reason = "a string is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"a value cannot be read: {error}"
+        return [Fault(f", line {before + 1}: {reason}.")]
 
 
 FORMATS: dict[str, Format] = {

@@ -35,14 +35,12 @@ class Start:
 class Lines(Iterator[str]):
     """Lines with their line breaks. number, offset: of lines and bytes read so far.
 
-    longest: most bytes of a line; None for no limit. notes: what the reader of the lines wants to report at their end. Raises BadLine for
-    a longer line, and for one that is not UTF-8.
+    longest: most bytes of a line; None for no limit. Raises BadLine for a longer line, and for one that is not UTF-8.
     """
 
     def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
         self._stream, self.longest = stream, longest
         self._pieces: deque[str] = deque()
-        self.notes: list[str] = []
         self.number = self.offset = 0
 
     def seek(self, start: Start) -> None:

@@ -16,11 +16,6 @@ READERS: Sequence[str] = tuple(FORMATS)
 """Endings of files of rows."""
 COLUMNAR: Sequence[str] = (".parquet", ".feather", ".arrow")
 """Those that are compressed inside."""
-_REMEDIES = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save the sheet as 'CSV UTF-8'."),
-    **dict.fromkeys((".pkl", ".pickle"), "Reading a pickle may run code: load it yourself and write a parquet file."),
-    **dict.fromkeys((".pdf", ".docx", ".html"), "Extract its text first, for instance one paragraph a line to a .txt file."),
-}
 _BEGINNING = Start()
 
 
@@ -67,11 +62,9 @@ def require_rows(file: Path) -> None:
     """Raise UnmaskError for a file that does not end like a file of rows."""
     if has_rows(file):
         return
-    if (ending := row_ending(file)) in COLUMNAR:
-        raise UnmaskError(
-            f"'{file}': a {ending[1:]} file is compressed inside, so it is not read from '{file.suffix}'. Unpack it."
-        )
-    remedy = _REMEDIES.get(ending, f"All but {', '.join(COLUMNAR)} may be compressed: {', '.join(COMPRESSIONS)}.")
+    ending, remedy = row_ending(file), f"All but {', '.join(COLUMNAR)} may be compressed: {', '.join(COMPRESSIONS)}."
+    if ending in (".xlsx", ".xls", ".ods"):
+        remedy = "Save the sheet as 'CSV UTF-8'."
     raise UnmaskError(f"'{file}': files of rows end with {', '.join(READERS)}, not '{ending}'. {remedy}")
 
 

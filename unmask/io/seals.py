@@ -62,14 +62,6 @@ def open_line(line: str | bytes) -> dict[str, Any]:
         raise Damaged(f"it is not JSON: {error}") from error
 
 
-def is_sealed_line(line: str | bytes) -> bool:
-    """Whether a line carries a checksum, and one that fits."""
-    try:
-        return CHECKSUM in json.loads(line) and bool(open_line(line))
-    except (ValueError, TypeError):
-        return False
-
-
 def write_record(file: Path, content: Mapping[str, Any]) -> None:
     """Write JSON with its checksum, whole and durable."""
     write_json(file, sealed(content))
@@ -102,11 +94,8 @@ def check_seal(folder: Path, name: str = SEAL) -> None:
     """Raise Damaged if a sealed file is missing or was changed. Files that came later, and a folder without a seal, pass."""
     if not is_sealed(folder, name):
         return
-    content = (folder / name).read_bytes()
-    if not content:  # an older version marked a complete folder by an empty file
-        return
     try:
-        files = open_line(content)
+        files = open_line((folder / name).read_bytes())
     except Damaged as error:
         raise Damaged(f"'{folder / name}' is damaged: {error}.") from error
     for path, digest in files.items():

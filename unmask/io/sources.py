@@ -44,7 +44,6 @@ def _below(name: str | Path) -> Iterable[Path]:
         return [path]
     if not glob.has_magic(str(name)):
         raise UnmaskError(f"There is no file or folder '{name}'.")
-    _require_readable(path)
     matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
     files = [file for match in matches for file in _matched(match)]
     if not files:
@@ -60,24 +59,6 @@ def _matched(path: Path) -> list[Path]:
         return []
     require_rows(path)
     return [path]
-
-
-def _require_readable(pattern: Path) -> None:
-    """Raise UnmaskError if a pattern leads through a folder that cannot be read: `glob` passes it over."""
-    parts = pattern.parts
-    first = next(index for index, part in enumerate(parts) if glob.has_magic(part))
-    for end in range(first, len(parts) + (parts[-1] == "**")):
-        for folder in glob.iglob(str(Path(*parts[:end])), recursive=True):  # noqa: PTH207 (as in _below)
-            if Path(folder).is_dir():
-                _scan(folder)
-
-
-def _scan(folder: str) -> None:
-    try:
-        with os.scandir(folder):
-            pass
-    except OSError as error:
-        _refuse(error)
 
 
 def _refuse(error: OSError) -> NoReturn:

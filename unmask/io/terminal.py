@@ -195,12 +195,12 @@ def console(stderr: bool = False, **options: Any) -> Console:
 
 
 def table(title: str, **options: Any) -> Table:
-    """An empty table in the house's style. Strings in it are shown as they stand; a `Text` brings its own style."""
+    """An empty table in the style of this program, for `console`, which reads no markup in its strings."""
     from rich import box
+    from rich.table import Table
 
-    kind: type[Table] = _table()
     style: dict[str, Any] = {"title_justify": "left", "box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
-    return kind(title=title, **(style | options))
+    return Table(title=title, **(style | options))
 
 
 def two_lines(first: str, second: str) -> RenderableType:
@@ -276,6 +276,10 @@ def _console() -> Any:
     class PlainConsole(Console):
         """A console whose segments hold no control character except rich's."""
 
+        def render_str(self, text: str, **options: Any) -> Any:
+            """The text of a table's cell, made visible before its width is measured."""
+            return super().render_str(visible(text, keep="\n"), **options)
+
         def render(self, *args: Any, **options: Any) -> Any:
             """Segments, made visible."""
             for segment in super().render(*args, **options):
@@ -283,28 +287,3 @@ def _console() -> Any:
                 yield segment if control else Segment(visible(text, keep="\n"), style)
 
     return PlainConsole
-
-
-@cache
-def _table() -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    def literal(cell: Any) -> Any:
-        return Text(visible(cell)) if isinstance(cell, str) else cell
-
-    class PlainTable(Table):
-        """A table that takes strings as they stand, on whatever console it is printed."""
-
-        def __init__(self, *headers: Any, title: Any = None, caption: Any = None, **options: Any) -> None:
-            super().__init__(*headers, title=literal(title), caption=literal(caption), **options)
-
-        def add_column(self, header: Any = "", footer: Any = "", **options: Any) -> None:
-            """A column with this header."""
-            super().add_column(literal(header), literal(footer), **options)
-
-        def add_row(self, *cells: Any, **options: Any) -> None:
-            """A row of these cells."""
-            super().add_row(*map(literal, cells), **options)
-
-    return PlainTable

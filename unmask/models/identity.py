@@ -197,12 +197,8 @@ def _adapter_state(module: nn.Module) -> str:
     return f"{factors} {list(module.active_adapters)} {off} {list(module.merged_adapters)}"  # type: ignore[arg-type]
 
 
-def _settings(model: nn.Module) -> str:
-    """The config of a model as JSON, without what no vector depends on."""
-    return json.dumps(_of_vectors(model.config.to_dict()), sort_keys=True, default=str)  # type: ignore[operator,union-attr]
-
-
 def _of_vectors(config: Any) -> Any:
+    """A config without what no vector depends on."""
     if isinstance(config, dict):
         public = {str(name): value for name, value in config.items() if not str(name).startswith("_")}
         return {name: _of_vectors(value) for name, value in public.items() if name not in _NO_SETTINGS}
@@ -210,7 +206,8 @@ def _of_vectors(config: Any) -> Any:
 
 
 def _in_memory(model: nn.Module) -> str:
-    digest = hashlib.sha256(f"{_in_use(model)}\n{_settings(model)}\n".encode())
+    settings = json.dumps(_of_vectors(model.config.to_dict()), sort_keys=True, default=str)  # type: ignore[operator,union-attr]
+    digest = hashlib.sha256(f"{_in_use(model)}\n{settings}\n".encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         for part in stored_parts(weight):
@@ -280,17 +277,6 @@ def require_same_base(folder: Path, base: Source) -> None:
         )
 
 
-def note_base_weights(model: Model) -> Model:
-    """Note on a decoder that was just loaded, after `note_source`, the state of the files that hold the weights of its base model."""
-    model.unmask_base_weights = _state_of_weights(model.unmask_base)
-    return model
-
-
-def _state_of_weights(base: Source) -> tuple[str, ...]:
-    """The names and times of the weights and configs of a model in a folder. Other programs may write other files there."""
-    return tuple(state_of_folder(Path(lasting_name(base.model)), pattern) for pattern in ("*.safetensors", "config.json"))
-
-
 def note_base_values(model: nn.Module) -> None:
     """Note on a decoder that was just loaded the first numbers of its weights, before an adapter or experts are put in."""
     # cloned, since `float` and `cpu` may give the numbers themselves, which change with the weight
@@ -322,23 +308,11 @@ def _is_close(now: torch.Tensor, before: torch.Tensor) -> bool:
 
 
 def require_unchanged_base(model: nn.Module) -> None:
-    """Raise UnmaskError if the weights of the base model were written since the decoder was loaded from them, on the disk or in memory.
-
-    A record would name other weights than those in memory. A base on the hub is recorded by the commit that was loaded.
-    """
-    base, noted = base_of_loaded(model), getattr(model, "unmask_files", None)
+    """Raise UnmaskError if the weights of the base model were changed in memory: a record would name the weights on disk."""
+    base = base_of_loaded(model)
     if base is not None and (name := _changed_in_memory(model)):
         raise UnmaskError(
             f"'{name}' of the base model '{base.model}' was changed in memory: something was merged into it, or it was trained. What is "
             "saved would name the base on disk, which lacks that. Save the whole model first, without the adapter or the experts over it. "
             "Load that, and put them on it."
-        )
-    if base is None or noted is None or not Path(lasting_name(base.model)).is_dir():
-        return
-    now = _state_of_files(base)
-    same = now is None or now == (noted.base or ModelIdentity(noted.weights))
-    if not same and getattr(model, "unmask_base_weights", None) != _state_of_weights(base):
-        raise UnmaskError(
-            f"'{base.model}', the base model, was written since it was loaded here, so what is saved would name weights of the base that "
-            "are not in memory. Put the old files back (by mv, which keeps their times), or load the model again and repeat."
         )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
@@ -24,10 +23,10 @@ from unmask.io.paths import cache_folder, expanded
 from unmask.io.seals import check_seal
 from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
-from unmask.models.decoder import body_of, depth_of, vocabulary_of, without_head
+from unmask.models.decoder import body_of, depth_of, without_head
 from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
-from unmask.models.identity import note_base_values, note_base_weights, note_source, require_same_base
+from unmask.models.identity import note_base_values, note_source, require_same_base
 from unmask.models.placement import QUANTIZATIONS, is_placed, placement_options
 from unmask.models.progress_bars import without_loading_bars
 from unmask.models.source import Source as Source
@@ -35,7 +34,6 @@ from unmask.models.source import (
     adapter_folder,
     adapter_weights,
     below,
-    find_value,
     is_adapter,
     is_mixture,
     lasting_name,
@@ -88,15 +86,14 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path, base, chain = _parts_of(source)
     device = pick_device(source.device)
-    adapter_tokenizer = next(
-        (
-            adapter_tokenizer
-            for adapter in reversed(chain)
-            if (adapter_tokenizer := _adapter_tokenizer(adapter, source)) is not None
-        ),
-        None,
-    )
-    tokenizer = _padding(_load(path, base, "tokenizer")) if adapter_tokenizer is None else adapter_tokenizer
+    tokenizer = None
+    for adapter in reversed(chain):
+        # only code of the model that the user names may run
+        trusted = source.trust_remote_code and adapter.name == source.model
+        named = replace(source, model=adapter.name, adapters=(), trust_remote_code=trusted)
+        tokenizer = tokenizer or own_tokenizer(Path(adapter.folder), named)
+    if tokenizer is None:
+        tokenizer = _padding(_load(path, base, "tokenizer"))
     dtype, merges = pick_dtype(source.dtype, device), source.merge or len(chain) > 1
     if source.quantize is not None and merges and chain:
         return _quantized_after_merging(source, dtype), tokenizer
@@ -106,8 +103,7 @@ def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
     note_base_values(body_of(model) if chain else model)
     if chain:
         model = _adapt_all(model, chain, source.merge)
-    note_source(_placed(model, device), source, replace(base, adapters=(), merge=False))
-    return note_base_weights(model), tokenizer
+    return note_source(_placed(model, device), source, replace(base, adapters=(), merge=False)), tokenizer
 
 
 def _quantized_after_merging(source: Source, dtype: torch.dtype) -> PreTrainedModel:
@@ -123,7 +119,7 @@ def _quantized_after_merging(source: Source, dtype: torch.dtype) -> PreTrainedMo
     note_base_values(model)
     if chain:
         model.merged_chain = chain
-    return note_base_weights(note_source(model, source, base))
+    return note_source(model, source, base)
 
 
 def load_output_embeddings(source: Source) -> nn.Module:
@@ -256,7 +252,7 @@ def load_base_language_model(source: Source) -> tuple[PreTrainedModel, PreTraine
     if any(getattr(config, "is_causal", True) is False for config in attention_configs(model)):
         set_attention(model, "causal")
     note_base_values(body_of(model))
-    note_base_weights(note_source(body_of(model), source))
+    note_source(body_of(model), source)
     return model, tokenizer
 
 
@@ -306,12 +302,6 @@ def own_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase | Non
     return _padding(_load(str(folder), tokenizer_source, "tokenizer"))
 
 
-def _adapter_tokenizer(adapter: _Adapter, source: Source) -> PreTrainedTokenizerBase | None:
-    """The tokenizer in the folder of one adapter of a chain. Only code of the model that the user names may run."""
-    trusted = source.trust_remote_code and adapter.name == source.model
-    return own_tokenizer(Path(adapter.folder), replace(source, model=adapter.name, adapters=(), trust_remote_code=trusted))
-
-
 def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """The tokenizer, with a padding token. sentence-transformers needs one."""
     if tokenizer.pad_token is None:
@@ -346,7 +336,7 @@ def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of any class, since files of users go through code of several libraries
-        raise UnmaskError(_why(source.model, path, part, source, error)) from error
+        raise UnmaskError(_why(source.model, path, part, error)) from error
     _note_own_code(loaded, path, source, part)
     if part == "tokenizer" and not loaded.is_fast:
         raise UnmaskError(
@@ -355,12 +345,13 @@ def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None
     if part != "tokenizer":
         body = loaded if part == "decoder" else body_of(loaded)
         weights = _weights_within(loaded, body)  # a missing head does not matter to a decoder: it is dropped
-        _refuse_other_shapes(
-            source.model, _weights_within(loaded, loaded) if part == "language model" else weights, body, report
-        )
+        _refuse_other_shapes(source.model, _weights_within(loaded, loaded) if part == "language model" else weights, report)
         if part == "language model":
             _refuse_random_head(source.model, loaded, report["missing_keys"])
-        _refuse_random_weights(source.model, weights, report["missing_keys"])
+        if lacking := sorted(set(report["missing_keys"]) & set(weights)):  # transformers would give them random values
+            raise UnmaskError(
+                f"'{source.model}' is not complete: it has no weights for {lacking[0]} ({len(lacking)} are missing in all)."
+            )
         _refuse_surplus(source.model, body, report["unexpected_keys"])
     return loaded
 
@@ -368,12 +359,7 @@ def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None
 def _weights_within(loaded: Any, part: Any) -> dict[str, Any]:
     """The weights of a part of a model, by their names in the model. A weight that is shared has several."""
     parameter_ids = {id(weight) for weight in part.parameters()}
-    return {name: weight for name, weight in _named(loaded) if id(weight) in parameter_ids}
-
-
-def _named(model: Any) -> Iterator[tuple[str, Any]]:
-    """All weights, those that are shared under each of their names."""
-    yield from model.named_parameters(remove_duplicate=False)
+    return {name: weight for name, weight in loaded.named_parameters(remove_duplicate=False) if id(weight) in parameter_ids}
 
 
 def _note_own_code(loaded: Any, path: str, source: Source, loaded_part: str) -> None:
@@ -395,17 +381,15 @@ def _note_own_code(loaded: Any, path: str, source: Source, loaded_part: str) -> 
         (loaded.init_kwargs if loaded_part == "tokenizer" else vars(loaded.config)).pop("auto_map", None)
 
 
-def _refuse_other_shapes(name: str, weights: dict[str, Any], body: Any, report: dict[str, Any]) -> None:
+def _refuse_other_shapes(name: str, weights: dict[str, Any], report: dict[str, Any]) -> None:
     """Raise UnmaskError if weights have another shape in the files than by the config."""
     wrong = sorted(entry for entry in report["mismatched_keys"] if entry[0] in weights)
     if not wrong:
         return
     key, in_file, by_config = wrong[0][0], tuple(wrong[0][1]), tuple(wrong[0][2])
-    is_vocabulary = weights[key] is body.get_input_embeddings().weight and in_file[1:] == by_config[1:]
-    restore = f"Set vocab_size in config.json to {in_file[0]}" if is_vocabulary else "Restore the config.json of these weights"
     raise UnmaskError(
         f"'{name}' could not be loaded: its weights do not fit its config.json. {key} has shape {in_file} in the file and {by_config} by "
-        f"the config ({len(wrong)} such weights in all). {restore}."
+        f"the config ({len(wrong)} such weights in all). Restore the config.json of these weights."
     )
 
 
@@ -454,12 +438,6 @@ def _refuse_random_head(name: str, model: Any, missing: Iterable[str]) -> None:
         )
 
 
-def _refuse_random_weights(name: str, weights: dict[str, Any], missing: Iterable[str]) -> None:
-    """Raise UnmaskError if the checkpoint lacks weights of the decoder. transformers would give them random values."""
-    if lacking := sorted(set(missing) & set(weights)):
-        raise UnmaskError(f"'{name}' is not complete: it has no weights for {lacking[0]} ({len(lacking)} are missing in all).")
-
-
 def _placed(model: Any, device: torch.device) -> Any:
     """The model on its device, unless a device map or quantisation has placed it; on a CPU, with its weights aligned in memory.
 
@@ -484,12 +462,16 @@ def _adapt_all(model: Any, chain: Sequence[_Adapter], merge: bool) -> PreTrained
 
 
 def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
-    from peft import PeftModel
+    from peft import PeftConfig, PeftModel
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import load_peft_weights
 
-    body, config = body_of(model), _adapter_config(adapter)
+    body = body_of(model)
+    try:
+        config = PeftConfig.from_pretrained(adapter)
+    except Exception as error:  # a KeyError names a kind of adapter that this version of peft does not know
+        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {cause_of(error)}") from error
     require_repeatable(config, adapter)
     kind = getattr(config.peft_type, "value", config.peft_type)
     if config.is_prompt_learning or config.is_adaption_prompt:
@@ -506,7 +488,6 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         headless = bool(names) and not any(name.startswith(f"base_model.model.{body_path}") for name in names)
         if headless:
             config.task_type = None  # for "CAUSAL_LM", peft would look for the head's methods
-        _require_embeddings_fit(adapter, body, weights)
         adapted = PeftModel.from_pretrained(body if headless else model, adapter, config=config)
         report = adapted.load_adapter(adapter, "default")
     except (UnmaskError, torch.OutOfMemoryError):
@@ -519,8 +500,9 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         ) from error
     except Exception as error:  # of any class, since the file of a user goes through code of each kind of adapter
         raise UnmaskError(f"The adapter '{adapter}' could not be loaded ({kind}): {cause_of(error)}") from error
-    loaded = {id(weight) for name, weight in _named(adapted) if name not in report.missing_keys}
-    shared = {name for name, weight in _named(adapted) if id(weight) in loaded}  # VB-LoRA saves what its layers share once
+    adapted_weights = list(adapted.named_parameters(remove_duplicate=False))
+    loaded = {id(weight) for name, weight in adapted_weights if name not in report.missing_keys}
+    shared = {name for name, weight in adapted_weights if id(weight) in loaded}  # VB-LoRA saves what its layers share once
     if set(report.missing_keys) - shared or any(prefix in name for name in report.unexpected_keys):
         # peft would leave layers without weights unchanged or random
         raise UnmaskError(f"The adapter '{adapter}' belongs to another model: its layers do not match this model's.")
@@ -545,39 +527,8 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
     return body  # type: ignore[no-any-return]
 
 
-def _require_embeddings_fit(adapter: str, body: Any, weights: dict[str, Any]) -> None:
-    """Raise UnmaskError for an adapter that was trained on a base with more or fewer tokens, with the way to make that base."""
-    rows = vocabulary_of(body)
-    trained = next((name for name in weights if name.endswith(("embed_tokens.weight", "wte.weight"))), None)
-    if trained is not None and len(weights[trained]) != rows:
-        size = len(weights[trained])
-        raise UnmaskError(
-            f"The adapter '{adapter}' was trained on a base model with {size} tokens, and this one has {rows}: its {trained} does not fit. "
-            f"Make that base once (model.resize_token_embeddings({size}) of transformers, then save_pretrained of the model and of the "
-            "adapter's tokenizer), and give both: --model RESIZED --adapter ADAPTER."
-        )
-
-
-def _adapter_config(adapter: str) -> Any:
-    from peft import PeftConfig
-
-    try:
-        return PeftConfig.from_pretrained(adapter)
-    except KeyError as error:
-        raise UnmaskError(
-            f"The adapter '{adapter}' is of the kind {error}, which this version of peft does not know."
-        ) from error
-    except Exception as error:
-        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {cause_of(error)}") from error
-
-
 def require_repeatable(config: Any, adapter: str) -> None:
-    """Raise UnmaskError for an adapter that has no effect here, or that is initialised at random on each load."""
-    if getattr(config, "alora_invocation_tokens", None):
-        raise UnmaskError(
-            f"The adapter '{adapter}' is an aLoRA (alora_invocation_tokens): it acts only after these tokens in a chat, so it would change "
-            "no vector. Use the base model, or an adapter without them."
-        )
+    """Raise UnmaskError for an adapter that is initialised at random on each load."""
     if str(getattr(config, "init_lora_weights", "")).lower().startswith("pissa_niter"):
         raise UnmaskError(
             f"The adapter '{adapter}' changes the base by a random SVD at each load (init_lora_weights = \"{config.init_lora_weights}\"), "
@@ -601,86 +552,41 @@ def _untie(model: Any, body: Any) -> None:
         body.config.tie_word_embeddings = False
 
 
-def _why(name: str, path: str, part: str, source: Source, error: Exception) -> str:
+def _why(name: str, path: str, part: str, error: Exception) -> str:
     """The reason of a failed load, and the way out."""
     from safetensors import SafetensorError
 
     folder = Path(path)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            inner = next((file.parent for file in sorted(folder.glob("*/config.json")) if _has_weights(file.parent)), None)
-            hint = f" The model lies in its folder '{inner.name}': give '{inner}', and name its design." if inner else ""
-            return f"'{name}' is not a model: config.json is missing.{hint}"
-        if (pointer := next(filter(_is_lfs_pointer, sorted(folder.iterdir())), None)) is not None:
+            return f"'{name}' is not a model: config.json is missing."
+        small_files = (file for file in sorted(folder.iterdir()) if file.is_file() and file.stat().st_size < 1024)
+        pointer = next((file for file in small_files if file.read_bytes().startswith(b"version https://git-lfs.")), None)
+        if pointer is not None:
             return (
                 f"'{name}' is not complete: {pointer.name} is a pointer of Git LFS and not the file itself. Run `git lfs pull` in the "
                 "folder, or download the model again."
             )
-        if part != "tokenizer" and not any(folder.glob("*.safetensors")):
-            return _without_safetensors(name)
-    elif part != "tokenizer" and "does not appear to have" in str(error) and "safetensors" in str(error):
-        return _without_safetensors(name)
-    if part == "tokenizer" and (lacking := _missing_tokenizer_package(folder)):
-        return f"The tokenizer of '{name}' could not be loaded: tokenizer.model needs the package {lacking}: pip install {lacking}."
-    if not folder.is_dir() and isinstance(error, OSError):
+        lacks_safetensors = not any(folder.glob("*.safetensors"))
+    else:
+        lacks_safetensors = "does not appear to have" in str(error) and "safetensors" in str(error)
+    if part == "tokenizer":
+        if isinstance(error, OSError) and not folder.is_dir():
+            return hub_failure(name, error)
+        # transformers reads the config first, to choose the class of the tokenizer
+        return f"The tokenizer or the config of '{name}' could not be loaded: {cause_of(error)}"
+    if lacks_safetensors:
+        return (
+            f"'{name}' has no *.safetensors file. Weights of other formats are not loaded, since they can run code. If you trust the "
+            'files, convert them: python -c "from transformers import AutoModelForCausalLM as Model; '
+            f"Model.from_pretrained('{name}').save_pretrained('CONVERTED')\". Copy the files of the tokenizer to CONVERTED, and give "
+            "that folder."
+        )
+    if isinstance(error, OSError) and not folder.is_dir():
         return hub_failure(name, error)
     if isinstance(error, SafetensorError):
         return f"'{name}' is damaged or incomplete: {cause_of(error)}. Download or copy its *.safetensors files again."
-    # a tokenizer is chosen by the config of its model
-    in_config = _faulty_config(path, source) if part == "tokenizer" else error
-    if in_config is None:
-        return f"The tokenizer of '{name}' could not be loaded: {cause_of(error)}"
-    return f"'{name}' could not be loaded: {_unknown_value(path, source, in_config) or cause_of(in_config)}"
-
-
-def _without_safetensors(name: str) -> str:
-    return (
-        f"'{name}' has no *.safetensors file. Weights of other formats are not loaded, since they can run code. If you trust the files, "
-        'convert them: python -c "from transformers import AutoModelForCausalLM as Model; '
-        f"Model.from_pretrained('{name}').save_pretrained('CONVERTED')\". Copy the files of the tokenizer to CONVERTED, and give that "
-        "folder."
-    )
-
-
-def _faulty_config(path: str, source: Source) -> Exception | None:
-    """What transformers says of a config that it cannot read; None if it can."""
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(path, revision=source.revision, trust_remote_code=source.trust_remote_code)
-    except Exception as error:
-        return error
-    return None
-
-
-def _unknown_value(path: str, source: Source, error: Exception) -> str | None:
-    """In words, that transformers looked up a value of the config in vain: all that its error says is KeyError: 'su', for one."""
-    from transformers import __version__
-
-    sought = error.args[0] if isinstance(error, KeyError) and error.args else getattr(error, "name", None)
-    entry = find_value(path, source.revision, sought) if isinstance(sought, str) else None
-    if entry is None:
-        return None
-    return (
-        f"its config.json says {entry}, which transformers {__version__} does not know ({cause_of(error)}). Correct this entry, or install "
-        "the version of transformers that the model was made for."
-    )
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
-
-
-def _is_lfs_pointer(file: Path) -> bool:
-    if not file.is_file() or file.stat().st_size > 1024:
-        return False
-    return file.read_bytes().startswith(b"version https://git-lfs.")
-
-
-def _missing_tokenizer_package(folder: Path) -> str | None:
-    """The package that reads the only file of a tokenizer, if it is not installed."""
-    needed = (folder / "tokenizer.model").is_file() and not (folder / "tokenizer.json").is_file()
-    return next((name for name in ("sentencepiece",) if needed and find_spec(name) is None), None)
+    return f"'{name}' could not be loaded: {cause_of(error)}"
 
 
 def dtype_name(model: nn.Module) -> str:

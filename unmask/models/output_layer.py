@@ -7,7 +7,6 @@ and the logits must equal the model's own logits, or the model is refused.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from unmask.models.placement import main_device
 from unmask.models.source import has_adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from transformers import PreTrainedModel
 
@@ -100,16 +99,13 @@ def _around(model: Any) -> Any:
             language_model = AutoModelForCausalLM.from_config(
                 model.config, trust_remote_code=source is not None and source.trust_remote_code
             )
-        if _kind(model) is type(body_of(language_model)) and isinstance(language_model.get_output_embeddings(), nn.Module):
+        # the class of a mixture of LoRA experts is made for it, from the class of its base
+        kind = type(model) if getattr(model, "mixture", None) is None else type(model).__base__
+        if kind is type(body_of(language_model)) and isinstance(language_model.get_output_embeddings(), nn.Module):
             return language_model.eval()
     except (ValueError, StopIteration):
         pass
     raise UnmaskError(f"{type(model).__name__} has no language-model head, so it cannot predict the words of a text.")
-
-
-def _kind(model: Any) -> type:
-    """The class of a decoder. That of a mixture of LoRA experts is made for it, from the class of its base."""
-    return type(model) if getattr(model, "mixture", None) is None else type(model).__base__ or object
 
 
 def _loaded(model: Any, tied: bool) -> nn.Module:
@@ -144,20 +140,14 @@ class _Given(nn.Module):
         return self.logits
 
 
-@contextmanager
-def _standing_in(language_model: Any, head: nn.Module, logits: Tensor) -> Iterator[None]:
-    language_model.set_output_embeddings(_Given(head, logits))
-    try:
-        yield
-    finally:
-        language_model.set_output_embeddings(head)
-
-
 def _measured(language_model: Any, head: nn.Module, layer: OutputLayer) -> OutputLayer:
     """The same layer with the model's scale and bound of logits, measured by feeding it known logits."""
     probes = torch.tensor([_SMALL, _LARGE, *_GRID], device=layer.weight.device)
-    with _standing_in(language_model, head, probes[None, None]):
+    language_model.set_output_embeddings(_Given(head, probes[None, None]))
+    try:
         small, large, *_ = answered = _logits(language_model, [0])[0].float()
+    finally:
+        language_model.set_output_embeddings(head)
     scale = float(small) / _SMALL
     bound = None if abs(float(large) - scale * _LARGE) <= 1e-3 * abs(scale * _LARGE) else abs(float(large))
     measured = replace(layer, scale=scale, bound=bound)

@@ -19,14 +19,9 @@ def hardware(device: torch.device) -> str:
     return f"{device.type} ({platform.machine()}, {os.cpu_count()} cores)"
 
 
-def versions() -> dict[str, str]:
-    """Versions of the installed libraries that vectors and scores depend on."""
-    return dict(_versions())
-
-
 @cache
-def _versions() -> dict[str, str]:
-    """Read from the disk once: every result and every saved embedder records them."""
+def versions() -> dict[str, str]:
+    """Versions of the installed libraries that vectors and scores depend on. Read from the disk once."""
     names = ("unmask", "torch", "transformers", "tokenizers", "peft", "sentence-transformers", "mteb", "scikit-learn")
     return installed_versions(names)
 

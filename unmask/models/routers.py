@@ -141,7 +141,8 @@ def _placed(router: Router, calls: Seen) -> Router | None:
     inputs, output = calls[router.module]
     parts = list(output) if isinstance(output, tuple) else [output]
     product = router.completed(inputs, ())[0]
-    full = [index for index, part in enumerate(parts) if _is_float(part) and part.numel() == product.numel()]
+    floats = [index for index, part in enumerate(parts) if isinstance(part, Tensor) and part.is_floating_point()]
+    full = [index for index in floats if parts[index].numel() == product.numel()]
     if len(full) == 1:
         return Router(router.module, full[0])
     selected = next((part for part in parts if isinstance(part, Tensor) and not part.is_floating_point()), None)
@@ -151,10 +152,6 @@ def _placed(router: Router, calls: Seen) -> Router | None:
     best = product.topk(selected.shape[1], dim=-1).indices
     agreement = (best.sort(dim=-1).values == selected.sort(dim=-1).values).all(dim=-1)
     return router if agreement.float().mean() >= _AGREE else None
-
-
-def _is_float(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.is_floating_point()
 
 
 def _like_probabilities(scores: Tensor) -> Tensor:

@@ -269,33 +269,13 @@ def stored_quantization(path: str, revision: str | None) -> str | None:
     return str(config.get("quant_method", "unknown")) if config else None
 
 
-def find_value(path: str, revision: str | None, value: str) -> str | None:
-    """The first entry of a model's config with this value, as `rope_scaling.type = "su"`. None if there is none."""
-    file = _file_of(path, "config.json", revision)
-    return (
-        next((f"{key} = {json.dumps(value)}" for key, leaf in _entries(_read(file)) if leaf == value), None) if file else None
-    )
-
-
-def _entries(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _entries(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _file_of(path: str, name: str, revision: str | None) -> Path | None:
     """A file of a model in a folder or on the hub, if it has it."""
-    file = Path(path) / name if Path(path).is_dir() else _file_on_hub(path, name, revision)
-    return file if file is not None and file.is_file() else None
-
-
-def _file_on_hub(name: str, file: str, revision: str | None) -> Path | None:
     try:
-        return hub_file(name, file, revision)
+        file = Path(path) / name if Path(path).is_dir() else hub_file(path, name, revision)
     except UnmaskError:
         return None  # loading gives the reason
+    return file if file is not None and file.is_file() else None
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -31,7 +31,7 @@ from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_te
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import depth_of, rotary_border
 from unmask.models.devices import is_native
-from unmask.models.hub import hub_folder, warn_of_unknown
+from unmask.models.hub import hub_folder
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick_device
 from unmask.models.provenance import versions
@@ -132,7 +132,8 @@ class EmbedderSettings(BaseModel):
     @property
     def fit(self) -> Fit:
         """What was fitted and saved."""
-        return _read_fit(self._folder, self.alpha)
+        file = self._folder / FIT
+        return Fit(self.alpha, **(load_tensors(file) if file.is_file() else {}))
 
     def trained_head(self, decoder: PreTrainedModel) -> Head | None:
         """The head that was trained and saved with this embedder, if its design has one."""
@@ -239,12 +240,8 @@ def read_saved(
         if (encoder := next(filter(None, (_read_sentence_encoder(*location) for location in locations)), None)) is not None:
             return encoder
     except UnmaskError:
-        if names_design:
-            return None
-        raise
-    for name, location_revision in () if names_design else locations:
-        if name and name not in BUNDLED and _saved_folder(name, location_revision, MODULES) is None:
-            warn_of_unknown(name.removeprefix(HUB), (SETTINGS, MODULES), location_revision)
+        if not names_design:
+            raise
     return None
 
 
@@ -358,8 +355,10 @@ def write(embedder: Saveable, folder: Path) -> None:
             embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
     head = embedder.backbone.head if embedder.design.needs_head else None  # another design of a headed model has none
-    _write_head(head, folder / HEAD)
-    _write_fit(embedder.fitted, folder / FIT)
+    if head is not None:
+        save_tensors(folder / HEAD, head.state_dict())
+    if embedder.fitted.tensors:
+        save_tensors(folder / FIT, embedder.fitted.tensors)
     design, source = embedder.design, embedder.source
     chain = getattr(embedder.backbone.model, "merged_chain", None)
     settings = EmbedderSettings(
@@ -409,21 +408,16 @@ def write_over(embedder: Saveable, folder: Path) -> None:
     another model.
     """
     earlier = own_files(folder)
-    if not (folder / SETTINGS).is_file():
-        _refuse_another_model(folder, earlier)
+    models = sorted(file for file in earlier if file.name != ST_CONFIG)  # sentence-transformers has written this one itself
+    if models and not (folder / SETTINGS).is_file():
+        raise UnmaskError(
+            f"'{models[0]}' belongs to a model that is not a saved embedder, so it is not overwritten: choose another folder."
+        )
     (folder / SEAL).unlink(missing_ok=True)  # sentence-transformers has already changed a file that it lists
     _refuse_its_base(embedder, folder)
     with TemporaryDirectory(dir=folder, prefix=".unmask-") as scratch:
         write(embedder, Path(scratch))
         replace_files(folder, earlier, Path(scratch))
-
-
-def _refuse_another_model(folder: Path, base: Iterable[Path]) -> None:
-    """Raise UnmaskError if a folder without a saved embedder holds files of such names. sentence-transformers has written one itself."""
-    if models := sorted(file for file in base if file.name != ST_CONFIG):
-        raise UnmaskError(
-            f"'{models[0]}' belongs to a model that is not a saved embedder, so it is not overwritten: choose another folder."
-        )
 
 
 def _refuse_its_base(embedder: Saveable, folder: Path) -> None:
@@ -442,11 +436,6 @@ def mixture_of(embedder: Saveable) -> Any:
 def adapted(embedder: Saveable) -> bool:
     """Whether the model has adapters of PEFT, of any kind, that are not merged."""
     return bool(adapter_modules(embedder.backbone.model))
-
-
-def _write_head(head: Head | None, file: Path) -> None:
-    if head is not None:
-        save_tensors(file, head.state_dict())
 
 
 def _write_tokenizer(embedder: Saveable, folder: Path) -> None:
@@ -495,16 +484,6 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
         dim = embedder.backbone.model.config.get_text_config(decoder=True).hidden_size
         pooling = {"embedding_dimension": dim, "pooling_mode": _PLAIN_POOLINGS[embedder.design.one_pooling]}
         _write_json(folder / "1_Pooling" / "config.json", {**pooling, "include_prompt": True})
-
-
-def _write_fit(fit: Fit, file: Path) -> None:
-    if fit.tensors:
-        save_tensors(file, fit.tensors)
-
-
-def _read_fit(folder: Path, alpha: float | None) -> Fit:
-    file = folder / FIT
-    return Fit(alpha, **(load_tensors(file) if file.is_file() else {}))
 
 
 def _write_json(file: Path, content: Any) -> None:

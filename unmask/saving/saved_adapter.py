@@ -36,7 +36,12 @@ def write_adapter(model: Any, folder: Path, base: Pinned) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    _require_plain_base(model)
+    if merged := getattr(model, "merged_adapter", None):
+        raise UnmaskError(
+            f"Another adapter ('{merged}') was merged into the weights below this one, and the base model on disk does not have it. Save "
+            "the merged model first, load that, and put the new adapter on it."
+        )
+    require_unchanged_base(model)
     name = _active_adapter(model)
     config = model.peft_config[name]
     require_repeatable(config, name)
@@ -64,16 +69,6 @@ def _unsaved(name: str, kind: str) -> UnmaskError:
     )
 
 
-def _require_plain_base(model: Any) -> None:
-    """Raise UnmaskError if the base in memory is not the one on disk, which the saved adapter would name."""
-    if merged := getattr(model, "merged_adapter", None):
-        raise UnmaskError(
-            f"Another adapter ('{merged}') was merged into the weights below this one, and the base model on disk does not have it. Save "
-            "the merged model first, load that, and put the new adapter on it."
-        )
-    require_unchanged_base(model)
-
-
 def _active_adapter(model: Any) -> str:
     """The name of the one adapter that acts, in all of its layers and at its own strength. Raises UnmaskError if there is none such."""
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -87,16 +82,10 @@ def _active_adapter(model: Any) -> str:
         raise UnmaskError(
             "The adapters of this model are disabled, and would act when it is loaded again. Enable or unload them."
         )
-    available = [layer._get_available_adapters() for layer in layers]
-    names: list[str] = sorted(
-        {
-            name
-            for layer, names_of_layer in zip(layers, available, strict=True)
-            for name in names_of_layer.intersection(layer.active_adapters)
-        }
-    )
+    acting = [layer._get_available_adapters().intersection(layer.active_adapters) for layer in layers]
+    names: list[str] = sorted(set().union(*acting))
     if len(names) != 1 or any(
-        names[0] in names_of_layer - set(layer.active_adapters) for layer, names_of_layer in zip(layers, available, strict=True)
+        names[0] in layer._get_available_adapters() and not acts for layer, acts in zip(layers, acting, strict=True)
     ):
         raise UnmaskError(
             f"Just one adapter can be saved. Active in this model: {', '.join(names) or 'none'}. Make one adapter active in all layers "

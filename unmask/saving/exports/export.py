@@ -59,32 +59,30 @@ def export(embedder: Exportable, target: Target, folder: Path, *, unchecked: boo
         )
     with only_writer_of(folder), atomic_folder(folder) as scratch:
         target.write(embedder, scratch)
-        checked = _UNCHECKED if unchecked else _checked(embedder, target, scratch)
+        try:
+            checked = _UNCHECKED if unchecked else target.check(embedder, scratch)
+        except (UnmaskError, OSError):
+            raise
+        except Exception as error:  # whatever another runtime raises, it says that it cannot run the export
+            reason = cause_of(error)
+            raise UnmaskError(f"The exported model does not run in its own runtime: {reason} Nothing is written.") from error
         (scratch / "README.md").write_text(card(embedder, target, checked), encoding="utf-8")
         seal(scratch)
     return checked
 
 
-def _checked(embedder: Exportable, target: Target, folder: Path) -> Checked:
-    try:
-        return target.check(embedder, folder)
-    except (UnmaskError, OSError):
-        raise
-    except Exception as error:  # whatever another runtime raises, it says that it cannot run the export
-        reason = cause_of(error)
-        raise UnmaskError(f"The exported model does not run in its own runtime: {reason} Nothing is written.") from error
-
-
 def card(embedder: Exportable, target: Target, checked: Checked) -> str:
     """The text of README.md: what the folder is, how it is used, what the check found, and with which versions."""
     exported, design = loaded_from(embedder.backbone.model, embedder.source), embedder.design
+    model, origin = _named(exported), _named(embedder.source)
     used = versions() | installed_versions(name.partition(".")[0] for name in (*target.writes, *target.checks))
     return "\n".join(
         [
             f"# {short_name(exported.model)} as a text embedder, for {target.name}\n",
             f"Runs in {target.meaning}.\n",
             "| | |\n|---|---|",
-            *_origin(exported, embedder.source),
+            f"| model | {model} |",
+            *([] if model == origin else [f"| made of | {origin} |"]),
             f"| design | `{design.name}` |",
             f"| attention | {embedder.backbone.proof.summary} |",
             f"| most tokens of a text with its prompt | {embedder.prompt.max_length} |\n",
@@ -93,12 +91,6 @@ def card(embedder: Exportable, target: Target, checked: Checked) -> str:
             "Exported with " + ", ".join(f"{name} {version}" for name, version in used.items()) + ".\n",
         ]
     )
-
-
-def _origin(exported: Source, made_of: Source) -> list[str]:
-    """The rows of the card that name the exported model and, for a saved embedder, the model that it was made of."""
-    model, origin = _named(exported), _named(made_of)
-    return [f"| model | {model} |", *([] if model == origin else [f"| made of | {origin} |"])]
 
 
 def _named(source: Source) -> str:

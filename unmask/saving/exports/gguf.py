@@ -101,7 +101,8 @@ def _write(embedder: Exportable, folder: Path) -> None:
     writer.add_name(short_name(loaded_from(model, embedder.source).model))
     _write_settings(writer, embedder, config)
     _write_vocabulary(writer, embedder, config.vocab_size)
-    names = gguf.get_tensor_name_map(_architecture(gguf, architecture), config.num_hidden_layers)
+    key = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(key, config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         gguf_name = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
         if gguf_name is None:
@@ -112,10 +113,6 @@ def _write(embedder: Exportable, folder: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     write_reader(embedder, folder)
-
-
-def _architecture(gguf: Any, name: str) -> Any:
-    return next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
 
 
 def _write_settings(writer: Any, embedder: Exportable, config: Any) -> None:

@@ -30,8 +30,7 @@ class Embedder:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        # tokenizer.json does not say it, and older exports do not either
-        self.tokenizer.encode_special_tokens = self.layout.get("split_special_tokens", False)
+        self.tokenizer.encode_special_tokens = self.layout["split_special_tokens"]  # tokenizer.json does not say it
         runtimes: dict[str, Callable[[Path, dict[str, Any]], Run]] = {
             "model.onnx": _onnx,
             "model.xml": _openvino,
