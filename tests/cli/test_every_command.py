@@ -19,9 +19,8 @@ from typer.testing import CliRunner
 from tests.in_process import HELP
 from unmask.cli import app
 from unmask.cli.command import Command
-from unmask.cli.options import ADVANCED, ModelOptions, Writes
+from unmask.cli.options import ADVANCED, Writes
 from unmask.errors import UnmaskError
-from unmask.models.source import Source
 
 GROUP: Any = typer.main.get_command(app)
 
@@ -219,18 +218,3 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.exception
     assert done.stdout.count('"hits"') == 2 and not list(Path.cwd().iterdir())
-
-
-def test_model_options_are_a_source() -> None:
-    options = ModelOptions(
-        adapter=["lower", "upper"],
-        revision="main",
-        dtype="float32",
-        device="cpu",
-        attn_implementation="eager",
-        trust_remote_code=True,
-    )
-    source = Source(
-        "m", "main", ("lower", "upper"), dtype="float32", device="cpu", attn_implementation="eager", trust_remote_code=True
-    )
-    assert options.source("m") == source

@@ -21,7 +21,6 @@ from unmask.saving.folder import read_settings
 
 TEXTS = ["A man plays a guitar.", "x"]
 HERE: dict[str, Any] = {"design": "bidirectional/plain/mean", "dtype": "float32", "device": "cpu"}
-OWN_CODE = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +133,6 @@ def test_every_kind_of_adapter_that_changes_layers_is_read_merged_and_saved(
     query = {"target_modules": ["q_proj"]}
     kinds = {
         "vera": peft.VeraConfig(r=4, **query),
-        "ia3": peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
         "norms": peft.LNTuningConfig(target_modules=["input_layernorm"]),
         "tokens": peft.TrainableTokensConfig(token_indices=list(range(300)), target_modules=["embed_tokens"]),
     }
@@ -217,7 +215,6 @@ def test_weights_that_a_config_has_no_place_for_are_refused(edit: Callable[..., 
             {"rope_parameters": {"rope_type": "su", "rope_theta": 1e4}},
             r'rope_parameters\.rope_type = "su", which transformers',
         ),
-        ({"dtype": "float17"}, r"copy' could not be loaded: its config\.json says dtype = \"float17\""),
         ({"num_attention_heads": 0}, "ZeroDivisionError"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -262,31 +259,6 @@ def test_the_address_of_a_model_on_the_hub_names_its_id(address: str) -> None:
 
 
 # ---- code of the model's own ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_reference_and_a_teacher_run_their_own_code_or_are_refused(
-    edit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from unmask.evaluation.reference_rows import load_reference
-    from unmask.training.stages.distill import load_sentence_transformer
-
-    folder = edit(auto_map=OWN_CODE)
-    (folder / "own.py").write_text(
-        "from transformers import LlamaConfig, LlamaModel\n"
-        "class OwnConfig(LlamaConfig):\n    pass\n"
-        "class OwnModel(LlamaModel):\n    config_class = OwnConfig\n"
-    )
-
-    def decoder(model: Any) -> str:
-        return type(next(iter(model.modules()))[0].auto_model).__name__
-
-    for load in (lambda: load_reference(str(folder)), lambda: load_sentence_transformer(str(folder), torch.device("cpu"))):
-        with pytest.raises(UnmaskError, match=f"give --trust-remote-code, or set UNMASK_TRUST_CODE_OF={folder}"):
-            load()
-    assert decoder(load_reference(str(folder), trust_remote_code=True)) == "OwnModel"
-    monkeypatch.setenv("UNMASK_TRUST_CODE_OF", str(folder))
-    assert decoder(load_reference(str(folder))) == "OwnModel"
-    load_sentence_transformer(str(folder), torch.device("cpu"))
 
 
 # ---- tokens without an embedding -----------------------------------------------------------------------------------------------------

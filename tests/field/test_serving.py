@@ -62,16 +62,6 @@ def test_a_model_answers_to_its_own_name(client: Client, pico_folder: Callable[[
 # --- pages, proxies and balancers ------------------------------------------------------------------------------------
 
 
-def test_head_is_answered_as_get_without_a_body(client: Client) -> None:
-    paths = [path for path, methods in client.ask("GET", "/openapi.json").json["paths"].items() if "get" in methods]
-    assert "/health" in paths
-    for path in [*(path.replace("{name}", "mean") for path in paths), "/openapi.json", "/v1/models/nobody"]:
-        answer = client.ask("HEAD", path)
-        assert (answer.status, answer.body) == (client.ask("GET", path).status, b""), path
-    described = client.ask("GET", "/openapi.json").json["paths"]
-    assert not any("head" in methods for methods in described.values())
-
-
 @pytest.mark.parametrize(("key", "origins"), [(KEY, (PAGE,)), (None, ("*",))])
 def test_a_page_of_an_allowed_origin_can_use_the_server(
     origins: tuple[str, ...], key: str | None, models: ServedModels

@@ -41,13 +41,8 @@ def read(tmp_path: Path) -> Read:
     ("column", "values", "where"),
     [
         ("label", [1, 0, 1], 1),
-        ("label", ["1", "0", "1"], 1),  # as a csv has it
         ("gold_label", ["entailment", "contradiction", "entailment"], "entailment"),
-        ("relation", ["supports", "refutes", "supports"], "supports"),
-        ("isDuplicate", [1, 0, 1], 1),
-        ("score", [5.0, 0.1, 4.2], {"at_least": 4}),
         ("similarity_score", ["5.0", "0.1", "4.2"], {"at_least": 4}),
-        ("human-rating", [5, 1, 4], [4, 5]),
     ],
 )
 def test_a_column_that_says_whether_a_pair_matches_chooses_rows_or_is_refused(
@@ -88,7 +83,6 @@ def test_columns_that_say_nothing_of_the_pair_are_named_and_not_refused(read: Re
     ("columns", "named"),
     [
         ({"neg1": ["n"], "neg2": ["m"]}, {"negative_1": "neg1", "negative_2": "neg2"}),
-        ({"hard_negative": ["n"]}, {"negative": "hard_negative"}),
         ({"neg": [["n", "m"]], "neg_scores": [[0.3, 0.2]]}, {"negatives": "neg"}),
     ],
 )
