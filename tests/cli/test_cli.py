@@ -84,7 +84,7 @@ def test_ctrl_c_is_told_in_one_line(
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unmask.bulk.job.EmbedderArguments.check", stopped)
+    monkeypatch.setattr("unmask.bulk.loading.EmbedderArguments.check", stopped)
     found = run("embed", texts, "-m", model, "-d", "mean", "-o", output)
     assert (found.code, found.out, found.err.splitlines()[-1]) == (130, "", f"unmask: {said}")
 
@@ -339,7 +339,7 @@ def test_embed_fits_on_the_texts_that_it_is_given(run: Run, model: Path, texts: 
     [
         ({"-d": "mena"}, "Unknown design 'mena'. Did you mean 'mean'?"),
         ({"-o": "vectors.csv"}, "vectors are written to .parquet, .npy, .jsonl, not '.csv'"),
-        ({"--id-column": "name"}, "no room for ids"),
+        ({"--id-column": "name"}, "A .npy file holds vectors only"),
         ({"--workers": "2"}, "--workers applies to a folder of vectors: give -o a name without suffix"),
         ({"--column": "body"}, "line 1: column 'body' (str) is missing; there is name, text"),
         ({"--instruction": "Find"}, "has no {instruction}, so an instruction would change nothing"),

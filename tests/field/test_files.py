@@ -103,19 +103,6 @@ def test_a_json_file_is_an_array_or_json_lines(tmp_path: Path, lines: int | None
     assert rows_of(tmp_path / "empty.json") == []
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ('[\n{"text": "a"},\n{"text": }]', "line 3: no JSON"),
-        ('[\n{"text": "a"}\n]\nrest', "line 3: more text follows the end of the array"),
-        ("[" * 100_000, "lie too deep"),
-    ],
-)
-def test_a_broken_array_names_the_line(tmp_path: Path, content: str, told: str) -> None:
-    (tmp_path / "a.json").write_text(content)
-    assert told in refusal(tmp_path / "a.json")
-
-
 def test_a_saved_data_set_is_a_stream_of_arrow(tmp_path: Path) -> None:
     from datasets import Dataset
 
