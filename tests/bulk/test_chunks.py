@@ -19,7 +19,7 @@ from unmask.bulk.job import Job
 from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.single_file import embed_file
 from unmask.embedder import Embedder
-from unmask.encoding.quantization import PrecisionLoss, measure_loss
+from unmask.encoding.quantization import measure_loss
 from unmask.errors import UnmaskError
 
 DOCUMENTS = [" ".join(TEXTS[:5]), "x", "", " ".join(TEXTS[2:]), " ".join(TEXTS[:5])]
@@ -65,13 +65,6 @@ def test_a_folder_of_chunks_resumes_where_it_was_stopped(tmp_path: Path) -> None
     assert content(tmp_path / "out") == undisturbed
 
 
-def test_an_id_in_two_shards_is_counted_once_for_all_its_chunks(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / "corpus").mkdir(exist_ok=True)
-        write_rows(tmp_path / "corpus" / f"{name}.jsonl", [{"name": "same", "text": DOCUMENTS[0]}, {"name": name, "text": "x"}])
-    assert run(job_of(tmp_path, chunk=8, id_column="name")).repeated_ids == 1
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_document_with_a_bad_chunk_is_a_dead_letter(late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoiled(self: EmbedderArguments) -> Embedder:
@@ -105,16 +98,6 @@ def test_the_manifest_holds_the_measured_loss(embedder: Embedder, tmp_path: Path
     expected = measure_loss(np.asarray(embedder.encode(texts, dim=32), np.float32), "int8")
     assert done.loss == expected and expected is not None
     assert json.loads(job.manifest.read_text())["precision_loss"] == expected.as_json()
-
-
-def test_a_folder_averages_the_losses_of_its_shards(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "corpus")
-    manifest = run(job_of(tmp_path, precision="binary"))
-    assert isinstance(manifest.loss, PrecisionLoss) and manifest.loss.vectors == manifest.texts
-    assert 0 < (manifest.loss.spearman or 0) < 1 and "rank correlation" in manifest.summary(tmp_path)
-    records = [json.loads(file.read_text()) for file in (tmp_path / "out" / "records").iterdir()]
-    total = sum(record["loss"]["vectors"] * record["loss"]["neighbours"] for record in records)
-    assert manifest.loss.neighbours == pytest.approx(total / manifest.loss.vectors)
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from unmask.bulk import embed_shard, team
 from unmask.bulk.documents import DeadLetter, read_documents
 from unmask.bulk.folder import check_folder
 from unmask.bulk.loading import EmbedderArguments, key_of
-from unmask.bulk.shards import read_sources
 from unmask.bulk.team import Member
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Encoder
@@ -150,17 +149,6 @@ def test_a_file_that_is_no_longer_given_is_refused_or_pruned(here: Path, monkeyp
     with pytest.raises(UnmaskError, match=r"holds vectors of 1 file not given, such as 'corpus/a\.jsonl'.* --prune"):
         run(job_of(here))
     assert content(here / "out") == before
-
-    def remove_and_die(path: Path) -> None:
-        if path.exists():
-            path.unlink()
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(embed_shard, "remove", remove_and_die)
-        run(job_of(here), prune=True)
-    manifest = manifest_in(here / "out")
-    assert not manifest["complete"] and len(manifest["shards"]) == 6, "a kill leaves no manifest that calls it complete"
     assert run(job_of(here), prune=True).complete and len(rows_of(here / "out")) == 2 * ROWS
     assert not [name for name in content(here / "out") if "a.jsonl" in name]
 
@@ -177,18 +165,6 @@ def test_another_model_design_or_option_is_refused_by_name(here: Path) -> None:
         with pytest.raises(UnmaskError, match=rf"'out' holds a run with other settings: .*{message} now.*another folder"):
             run(job_of(here, **options), arguments)
         assert content(here / "out") == before
-
-
-def test_a_member_with_another_embedder_writes_nothing(here: Path) -> None:
-    job = job_of(here)
-    described = Member(job, PICO)
-    other = Member(job, EmbedderArguments("pico", "causal/plain/mean", {"device": "cpu", "dtype": "bfloat16"}))
-    (*_, sources) = read_sources(job.files(), job, None)
-    shard = sources.shards[0]
-    with pytest.raises(UnmaskError, match=r"another embedder than the one that the run described.* bfloat16 on cpu"):
-        other.embed(shard, key_of(described.description), lambda _: None)
-    assert not (here / "out").exists()
-    assert described.embed(shard, key_of(described.description), lambda _: None).vectors
 
 
 def test_a_fit_is_made_once_and_every_later_run_reads_it(

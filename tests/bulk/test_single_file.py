@@ -169,17 +169,6 @@ def test_the_manifest_counts_texts_that_were_cut(pico: Callable[..., Embedder], 
     assert (found["texts"], found["truncated"], found["max_length"]) == (6, 3, 5)
 
 
-def test_the_manifest_names_what_was_fitted(pico: Callable[..., Embedder], tmp_path: Path) -> None:
-    def fit_in_manifest(texts: list[str]) -> Any:
-        embedder = pico("causal/eol/last/sum:auto/zscore", family="olmoe").fit(texts)
-        embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
-        manifest = manifest_of(tmp_path / "vectors.npy")
-        assert manifest["alpha"] == embedder.fitted.alpha
-        return manifest["fit"]
-
-    assert fit_in_manifest(TEXTS) == fit_in_manifest(TEXTS) != fit_in_manifest(TEXTS[:3])
-
-
 @pytest.mark.parametrize("stop", ["vectors", "manifest"])
 def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
     stop: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,16 +190,6 @@ def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
     monkeypatch.setattr(Path, "replace", rename)
     embed_file(embedder, Job((texts_in(tmp_path),), file, dim=3))
     assert manifest_of(file)["output"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def test_a_file_that_changes_meanwhile_is_refused(embedder: Embedder, tmp_path: Path) -> None:
-    texts, file = texts_in(tmp_path), tmp_path / "vectors.npy"
-    job = Job((texts,), file)
-    given = check_file(job)
-    write_rows(texts, [{"text": "something else"}] * 6)
-    with pytest.raises(UnmaskError, match=r"texts\.jsonl changed while it was embedded. Run the command again"):
-        embed_file(embedder, job, given)
-    assert files_in(tmp_path) == [texts]
 
 
 @pytest.mark.parametrize("output", WRITERS)
@@ -312,13 +291,3 @@ def test_an_output_that_a_pattern_or_a_folder_stands_for_is_refused(tmp_path: Pa
             check_file(Job((given,), output))
     Path(f"{output}.manifest.json").touch()  # it is what the same command wrote before
     assert check_file(Job((tmp_path / "*.jsonl",), output)).rows == 1 and output.read_bytes() == before
-
-
-def test_columns_that_no_row_has_are_not_kept(tmp_path: Path) -> None:
-    file = texts_in(tmp_path)
-    with pytest.raises(UnmaskError, match="none of its first rows has a column 'titel'; there is name, text"):
-        check_file(Job((file,), tmp_path / "v.parquet", keep=("titel",)))
-    write_rows(file, [{"text": "a", "start": 1, "end": 2}])
-    assert check_file(Job((file,), tmp_path / "v.parquet", keep=("start", "end"))).rows == 1
-    with pytest.raises(UnmaskError, match="--keep start: the output has a column 'start' of its own"):
-        check_file(Job((file,), tmp_path / "v.parquet", keep=("start",), chunk=16))

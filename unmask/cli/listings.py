@@ -105,7 +105,7 @@ def models(as_json: AsJson = False) -> None:
         "Bundled models (any hub id or folder works too)",
         [
             (
-                row["name"],
+                str(row["name"]),
                 f"{row['ready']}, {row['MB']} MB, {row['licence']}",
                 f"{row['what']}; {row['path'] or row['install']}",
             )
