@@ -70,6 +70,7 @@ def test_a_machine_that_is_killed_in_the_middle_changes_nothing(
     assert content(Path("out")) == content(Path("undisturbed"))
 
 
+@pytest.mark.sample(0)  # each of five starts of an actor imports everything
 def test_a_shard_that_ends_its_process_or_fails_is_reported(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,11 +173,11 @@ def _read(files: Sequence[Path], job: Job) -> Sources:
 def _embed(remaining: Sequence[Shard], key: str, team: Team, records: dict[str, ShardRecord]) -> dict[str, str]:
     """Embed shards, and add their records to those that exist. Returns the reasons of shards that failed."""
     failed: dict[str, str] = {}
-    done, start = Counts(), time.monotonic()
+    total, start = Counts(), time.monotonic()
     with progress_bar("embedding", sum(shard.rows for shard in remaining)) as advance:
 
         def note(counts: Counts) -> None:
-            done.add(counts)
+            total.add(counts)
             advance(counts.rows)
 
         for shard, result in team.embed(remaining, key, note):
@@ -188,11 +188,11 @@ def _embed(remaining: Sequence[Shard], key: str, team: Team, records: dict[str, 
                 last = shard.start.row + shard.rows - 1
                 complain(f"Shard {shard.name} ({shard.file}, rows {shard.start.row} to {last}): {result}")
     seconds = max(time.monotonic() - start, 1e-9)
-    padding = 1 - done.tokens / done.padded if done.padded else 0.0
-    cut = f" Texts that were cut: {done.truncated}." if done.truncated else ""
+    padding = 1 - total.tokens / total.padded if total.padded else 0.0
+    cut = f" Texts that were cut: {total.truncated}." if total.truncated else ""
     say(
-        f"{done.tokens} tokens in {seconds:.0f} s: {done.tokens / seconds:.0f} tokens/s, {padding:.1%} of the computed tokens were padding."
-        f"{cut}"
+        f"{total.tokens} tokens in {seconds:.0f} s: {total.tokens / seconds:.0f} tokens/s, "
+        f"{padding:.1%} of the computed tokens were padding.{cut}"
     )
     return failed
 

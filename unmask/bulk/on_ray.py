@@ -52,9 +52,9 @@ class OnRay:
             while waiting and idle:
                 actor, shard = idle.pop(), waiting.pop()
                 running[actor.embed.remote(shard, key)] = actor, shard
-            (done,), _ = self._ray.wait(list(running))
-            actor, shard = running.pop(done)
-            result = self._result(done)
+            (finished,), _ = self._ray.wait(list(running))
+            actor, shard = running.pop(finished)
+            result = self._result(finished)
             if isinstance(result, ShardRecord):
                 progress(result.counts)
             yield shard, result
@@ -77,8 +77,8 @@ class OnRay:
                 return f"it was started {_TRIES} times, and ended its process each time"
 
     def _actor(self) -> Any:
-        made = self._ray.remote(max_restarts=-1, max_task_retries=_TRIES - 1, **self._resources)(_Actor)
-        return made.remote(*self._arguments)
+        actor_class = self._ray.remote(max_restarts=-1, max_task_retries=_TRIES - 1, **self._resources)(_Actor)
+        return actor_class.remote(*self._arguments)
 
 
 class _Actor:

@@ -96,28 +96,28 @@ class Workers:
     ) -> Generator[Result, None, tuple[list[Shard], list[Shard]]]:
         """Embed shards until a worker dies. Returns the shards that were not begun, and those that were in work."""
         futures: dict[Future[ShardRecord], Shard] = {}
-        begun, left = set[str](), dict[str, Shard]()
+        started, remaining = set[str](), dict[str, Shard]()
         with suppress(BrokenProcessPool):
             for shard in shards:
-                left[shard.name] = shard
+                remaining[shard.name] = shard
                 futures[self._pool.submit(_embed, shard, key)] = shard
         running = set(futures)
         while running:
             done, running = wait(running, _REPORT_SECONDS, FIRST_COMPLETED)
             while not self._reports.empty():
                 report = self._reports.get()
-                begun.add(report) if isinstance(report, str) else progress(report)
+                started.add(report) if isinstance(report, str) else progress(report)
             for future in done:
                 shard = futures[future]
                 with suppress(BrokenProcessPool):
                     result = _result(future)
-                    del left[shard.name]
+                    del remaining[shard.name]
                     yield shard, result
-        if left:
+        if remaining:
             self.close()
             self._pool = self._start()
-        in_work = [shard for shard in left.values() if shard.name in begun]
-        return [shard for shard in left.values() if shard.name not in begun], in_work
+        in_work = [shard for shard in remaining.values() if shard.name in started]
+        return [shard for shard in remaining.values() if shard.name not in started], in_work
 
     def close(self) -> None:
         """End the processes. A shutdown alone would let them finish their shards, which another run may be about to write."""

@@ -324,12 +324,12 @@ def what_it_takes(first: System, second: System, test: Comparison, results: Sequ
             return None
         chance = normal.cdf(sqrt(2) * abs(float(changes.mean() / changes.std(ddof=1)))) - 0.5
         needed = max(fewest_tasks(tests_made, test.level), quantiles / (3 * chance**2))
-        estimate, most = f"about {needed:.0f} tasks", _MOST_TASKS
+        estimate, limit = f"about {needed:.0f} tasks", _MOST_TASKS
     else:
         needed = outcome.n * quantiles / outcome.effect**2
         digits = max(0, len(str(int(needed))) - 2)  # an estimate has two digits
-        estimate, most = f"about {round(needed, -digits):,.0f} items like these", _MOST_ITEMS
-    if not outcome.n < needed <= most:  # of a few items that differ, the exact test needs more than a normal one
+        estimate, limit = f"about {round(needed, -digits):,.0f} items like these", _MOST_ITEMS
+    if not outcome.n < needed <= limit:  # of a few items that differ, the exact test needs more than a normal one
         return None
     return f"To tell {display_name(first, results)} from {display_name(second, results)} takes {estimate} ({POWER:.0%} power)."
 

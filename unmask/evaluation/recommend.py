@@ -299,10 +299,10 @@ def recommend(plan: ComparisonPlan, store: ResultStore, *, layers: bool = True) 
     labels = {result.system: result.label for result in race.results}
     label = labels[ranking.leader]
     if halves:
-        chosen = replace(plan, designs={label: race.designs[label]}, tasks=halves[1])
-        results = compare(chosen, store, cache=race.cache, load=race.load, fits=race.fits)
+        final_plan = replace(plan, designs={label: race.designs[label]}, tasks=halves[1])
+        results = compare(final_plan, store, cache=race.cache, load=race.load, fits=race.fits)
         if len(results) < len(plan.tasks):
-            raise _no_score(chosen, store)
+            raise _no_score(final_plan, store)
     else:
         results = [result for result in race.results if result.label == label]
     race.cache.forget()

@@ -104,7 +104,9 @@ def comparisons(
         return []
     left_out = not_scored(results)
     with_reference = [SENTENCE_TRANSFORMERS in (a[1], b[1]) for a, b in pairs]
-    families = [[pair for pair, has in zip(pairs, with_reference, strict=True) if has is which] for which in (False, True)]
+    families = [
+        [pair for pair, has in zip(pairs, with_reference, strict=True) if has is is_reference] for is_reference in (False, True)
+    ]
     largest = max(map(len, families))
     if not over_items and len(tasks) >= fewest_tasks(largest):
         scores = {system: seed_scores([cells[system, task] for task in tasks]) for system in systems}

@@ -97,14 +97,14 @@ def spread(vectors: Vectors, groups: NDArray[np.int64]) -> Spread:
         # a text with itself has a kernel and a cosine of 1
         return (total - texts) / texts / (texts - 1)
 
-    left = len(rows) - np.bincount(groups, minlength=number).astype(np.float64)
-    left[left < 2] = np.nan
+    remaining = len(rows) - np.bincount(groups, minlength=number).astype(np.float64)
+    remaining[remaining < 2] = np.nan
     total = sums.sum(axis=0)
     return Spread(
         float(np.log(mean_of_pairs(with_all.sum(), len(rows)))),
         float(mean_of_pairs(total @ total, len(rows))),
-        np.log(mean_of_pairs(with_all.sum() - 2 * with_all + inside, left)),
-        mean_of_pairs(np.square(total - sums).sum(axis=1), left),
+        np.log(mean_of_pairs(with_all.sum() - 2 * with_all + inside, remaining)),
+        mean_of_pairs(np.square(total - sums).sum(axis=1), remaining),
     )
 
 

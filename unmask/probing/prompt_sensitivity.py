@@ -98,7 +98,7 @@ def probe_prompts(
     samples = np.stack([correlations(ranks_of(codes, counts), counts) for counts in resampled(len(pairs), seed)])
     means = summarise(matrix[:readings, :readings], len(prompts))
     means_of = [summarise(sample[:readings, :readings], len(prompts)) for sample in samples]
-    estimates = {name: Estimate(value, interval([drawn[name] for drawn in means_of])) for name, value in means.items()}
+    estimates = {name: Estimate(value, interval([summary[name] for summary in means_of])) for name, value in means.items()}
     gold = tuple(Estimate(float(matrix[row, -1]), interval(samples[:, row, -1])) for row in range(readings))
     return PromptSensitivity(
         prompts=tuple(prompts),

@@ -304,7 +304,7 @@ def _columns(grid: Grid) -> list[GridColumn]:
             columns.append(GridColumn("mean", f"of {kind}", kind, "kind-mean"))
         for result in of_kind:
             columns.append(GridColumn(result.task, f"{metric_name(result.metric)}, n {amount(result.n)}", kind))
-            if any("ami" in other.scores for other in grid.results if other.task == result.task):
+            if any("ami" in scored.scores for scored in grid.results if scored.task == result.task):
                 columns.append(GridColumn(result.task, "AMI", kind, "beside"))
     return columns
 

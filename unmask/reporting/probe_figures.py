@@ -48,11 +48,11 @@ _AS_THEY_ARE: Names = MappingProxyType({})
 def draw_layers(result: Layers, names: Names = _AS_THEY_ARE) -> Figure:
     """Cosines of every two layers, and what each layer scores (or, without a task, its cosine with the next)."""
     depth, design = len(result.cosine), names.get(result.design, result.design)
-    figure, left, right = _by_layer(1.1, depth)
-    _layer_heat_map(left, np.where(np.tri(depth, dtype=bool), result.cosine, result.centred))
-    left.set_xticks([tick - 1 for tick in layer_ticks(depth)], list(map(str, layer_ticks(depth))))
-    left.set_xlabel("layer", fontsize=8)
-    left.set_title("Cosine of two layers: below the diagonal as is, above it centred", fontsize=9, loc="left")
+    figure, left_axis, right = _by_layer(1.1, depth)
+    _layer_heat_map(left_axis, np.where(np.tri(depth, dtype=bool), result.cosine, result.centred))
+    left_axis.set_xticks([tick - 1 for tick in layer_ticks(depth)], list(map(str, layer_ticks(depth))))
+    left_axis.set_xlabel("layer", fontsize=8)
+    left_axis.set_title("Cosine of two layers: below the diagonal as is, above it centred", fontsize=9, loc="left")
     if result.scores:
         for index, task in enumerate(result.scores):
             style: dict[str, Any] = {
@@ -77,12 +77,12 @@ def draw_states(result: StateChange) -> Figure:
     from unmask.probing.state_change import name_of
 
     table = np.array(result.cosine)
-    figure, left, right = _by_layer(1.2, len(table))
-    _layer_heat_map(left, table)
-    left.invert_yaxis()
-    left.set_xticks(range(len(result.bins)), [name_of(bounds) for bounds in result.bins], rotation=45, ha="right")
-    left.set_xlabel("position of the token", fontsize=8)
-    left.set_title("Cosine of a token's causal and bidirectional state", fontsize=9, loc="left")
+    figure, left_axis, right = _by_layer(1.2, len(table))
+    _layer_heat_map(left_axis, table)
+    left_axis.invert_yaxis()
+    left_axis.set_xticks(range(len(result.bins)), [name_of(bounds) for bounds in result.bins], rotation=45, ha="right")
+    left_axis.set_xlabel("position of the token", fontsize=8)
+    left_axis.set_title("Cosine of a token's causal and bidirectional state", fontsize=9, loc="left")
     _band(right, *_values(result.mean), alpha=0.25, color=BLUE, marker="o", label="the same token")
     right.plot(range(1, len(table) + 1), result.unrelated, color=GREY, linestyle="--", label="any two tokens")
     right.set_ylim(min(0.0, *result.unrelated, float(table.min())) - 0.02, 1.02)
@@ -94,10 +94,10 @@ def draw_states(result: StateChange) -> Figure:
 
 def _by_layer(ratio: float, depth: int) -> tuple[Figure, Axes, Axes]:
     """A heat map with layers as rows, and curves over layers."""
-    figure, (left, right) = new_figure(10, 4, 2, (ratio, 1))
+    figure, (left_axis, right) = new_figure(10, 4, 2, (ratio, 1))
     right.set_xticks(layer_ticks(depth))
     right.set_xlabel("layer", fontsize=8)
-    return figure, left, right
+    return figure, left_axis, right
 
 
 def _layer_heat_map(axes: Axes, table: Any) -> None:
@@ -127,14 +127,14 @@ def draw_clusters(result: Clusters, names: Names = _AS_THEY_ARE) -> Figure:
     # inches: the cells keep their size, whatever the length of their names
     cells = _CELL * max(result.clusters, 6)
     width, height = cells + _CHARACTER * max(map(len, rows)) + 5.6, cells + 0.75 * _CHARACTER * max(map(len, columns)) + 1
-    figure, (left, right) = new_figure(width, height, 2, ((cells + 0.5) / _AGREEMENT_WIDTH, 1))
+    figure, (left_axis, right) = new_figure(width, height, 2, ((cells + 0.5) / _AGREEMENT_WIDTH, 1))
     table = np.array(result.table, float)
-    heat_map(left, 100 * table / table.sum(axis=1, keepdims=True), low=0, high=100, label="", decimals=0)
-    left.set_yticks(range(result.clusters), rows)
-    left.set_xticks(range(result.clusters), columns, rotation=45, ha="right", rotation_mode="anchor")
-    left.set_ylabel(f"clusters of {first}", fontsize=8)
-    left.set_xlabel(f"clusters of {second}", fontsize=8)
-    left.set_title(f"Percent of each row's texts (seed 0, {result.texts} texts)", fontsize=9, loc="left")
+    heat_map(left_axis, 100 * table / table.sum(axis=1, keepdims=True), low=0, high=100, label="", decimals=0)
+    left_axis.set_yticks(range(result.clusters), rows)
+    left_axis.set_xticks(range(result.clusters), columns, rotation=45, ha="right", rotation_mode="anchor")
+    left_axis.set_ylabel(f"clusters of {first}", fontsize=8)
+    left_axis.set_xlabel(f"clusters of {second}", fontsize=8)
+    left_axis.set_title(f"Percent of each row's texts (seed 0, {result.texts} texts)", fontsize=9, loc="left")
     positions = np.arange(len(result.agreement))[::-1]
     for position, agreement in zip(positions, result.agreement, strict=True):
         chance = {"color": GREY, "linewidth": 5, "alpha": 0.5, "solid_capstyle": "butt"}
@@ -187,8 +187,8 @@ def draw_prompts(result: PromptSensitivity) -> Figure:
         plain(axes[1], "Agreement with gold scores")
         axes[1].grid(axis="x", color="0.9")
         if wide:
-            place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.99), "handletextpad": 0.2}
-            axes[1].legend(frameon=False, fontsize=8, ncols=2, **place)
+            row: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.99), "handletextpad": 0.2}
+            axes[1].legend(frameon=False, fontsize=8, ncols=2, **row)
     return figure
 
 
@@ -196,17 +196,17 @@ def draw_pairs(result: WonPairs, names: Names = _AS_THEY_ARE) -> Figure:
     """Errors of the two designs pair by pair, and how far each design's margins reach."""
     labels = [names.get(design, design) for design in result.designs]
     first, second = (np.array(errors) for errors in result.errors)
-    figure, (left, right) = new_figure(9, 3.9, 2)
+    figure, (left_axis, right) = new_figure(9, 3.9, 2)
     margins = second - first
     size = float(np.clip(4000 / len(first), 4, 25))
     for side, colour, mark in ((margins > 0, BLUE, "o"), (margins < 0, ORANGE, "s"), (margins == 0, GREY, ".")):
-        left.scatter(first[side], second[side], s=size, color=colour, marker=mark, alpha=0.5, linewidths=0)
+        left_axis.scatter(first[side], second[side], s=size, color=colour, marker=mark, alpha=0.5, linewidths=0)
     top = 1.05 * float(max(first.max(), second.max()))
-    left.plot([0, top], [0, top], color=GREY, linewidth=0.8)
-    left.set(xlim=(0, top), ylim=(0, top), aspect="equal")
-    left.set_xlabel(f"error of {labels[0]}", fontsize=8)
-    left.set_ylabel(f"error of {labels[1]}", fontsize=8)
-    plain(left, f"{result.pairs} pairs (error: distance of ranks / pairs)")
+    left_axis.plot([0, top], [0, top], color=GREY, linewidth=0.8)
+    left_axis.set(xlim=(0, top), ylim=(0, top), aspect="equal")
+    left_axis.set_xlabel(f"error of {labels[0]}", fontsize=8)
+    left_axis.set_ylabel(f"error of {labels[1]}", fontsize=8)
+    plain(left_axis, f"{result.pairs} pairs (error: distance of ranks / pairs)")
     for index, won in enumerate((margins[margins > 0], -margins[margins < 0])):
         reach = sorted(won)
         # as many margins reach x as are not below it; the line ends with a drop to 0, which a log axis clips at its lower edge
@@ -233,15 +233,15 @@ def draw_pairs(result: WonPairs, names: Names = _AS_THEY_ARE) -> Figure:
 def draw_stages(result: StageGaps) -> Figure:
     """The gap of each stage with its interval, and the two mean cosines whose difference it is."""
     stages = result.stages
-    figure, (left, right) = new_figure(9, 1.3 + 0.4 * max(len(stages), 2), 2)
+    figure, (left_axis, right) = new_figure(9, 1.3 + 0.4 * max(len(stages), 2), 2)
     positions = np.arange(len(stages))[::-1]
     gaps = np.array([stage.found.gap for stage in stages])
     spread = np.abs(np.array([stage.found.interval for stage in stages]).T - gaps)
-    left.axvline(0, color=GREY, linewidth=0.8)
-    left.errorbar(gaps, positions, xerr=spread, fmt="o", color=BLUE)
-    left.set_yticks(positions, [stage.name for stage in stages])
-    left.set_xlabel("gap (line: 95 %)", fontsize=8)
-    plain(left, f"Does a prefix use what follows it? {stages[0].found.triples} triples")
+    left_axis.axvline(0, color=GREY, linewidth=0.8)
+    left_axis.errorbar(gaps, positions, xerr=spread, fmt="o", color=BLUE)
+    left_axis.set_yticks(positions, [stage.name for stage in stages])
+    left_axis.set_xlabel("gap (line: 95 %)", fontsize=8)
+    plain(left_axis, f"Does a prefix use what follows it? {stages[0].found.triples} triples")
     same, different = [stage.found.same for stage in stages], [stage.found.different for stage in stages]
     right.plot(same, positions, "o", color=BLUE, label="what follows means the same")
     right.plot(different, positions, "s", color=ORANGE, markerfacecolor="none", label="what follows means something else")
@@ -249,7 +249,7 @@ def draw_stages(result: StageGaps) -> Figure:
     right.set_xlabel("mean cosine of the prefix's states", fontsize=8)
     plain(right, "")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", frameon=False, fontsize=8, ncols=2)
-    for axis in (left, right):
+    for axis in (left_axis, right):
         axis.set_ylim(-0.6, len(stages) - 0.4)
     return figure
 

@@ -52,11 +52,11 @@ def write_report(folder: Path, output: Path) -> Path:
         data = export(grid, summary, output / "data")
         charts = {}
         with drawing():
-            drawn = draw(grid, summary)
+            charts_by_name = draw(grid, summary)
             for (name, _), file in figures.items():
-                if name not in drawn:  # an earlier report may have had it
+                if name not in charts_by_name:  # an earlier report may have had it
                     file.unlink(missing_ok=True)
-            for name, figure in drawn.items():
+            for name, figure in charts_by_name.items():
                 arrange(figure, 200)
                 svg = as_svg(figure)
                 charts[name] = inline(svg, f"chart-{name}", TITLES[name])

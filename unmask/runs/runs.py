@@ -363,9 +363,9 @@ def _compared_settings(folder: Path, record: RunRecord, now: dict[str, Any], may
     for name in may_grow:
         merged[name] = {**before.get(name, {}), **now[name]}
     if changes := differences(before, merged, may_grow):
-        others = f" (and {len(changes) - 3} others)" if len(changes) > 3 else ""
+        and_others = f" (and {len(changes) - 3} others)" if len(changes) > 3 else ""
         raise UnmaskError(
-            f"'{folder}' holds a run with other settings: {'; '.join(changes[:3])}{others}. Choose another folder, or delete this one."
+            f"'{folder}' holds a run with other settings: {'; '.join(changes[:3])}{and_others}. Choose another folder, or delete this one."
         )
     return merged
 

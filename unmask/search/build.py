@@ -220,9 +220,9 @@ def _build(
 def _columns(surveyed: Survey, before: IndexRecord | None) -> dict[str, ColumnType]:
     """The type of each column. before: the index, if some of its documents are retained."""
     types = dict(surveyed.columns)
-    for name, held in (before.columns if before else {}).items():
-        types[name] = common_type(types.get(name), held)
-    return {name: held or "text" for name, held in types.items()}
+    for name, stored in (before.columns if before else {}).items():
+        types[name] = common_type(types.get(name), stored)
+    return {name: stored or "text" for name, stored in types.items()}
 
 
 def _settings(record: IndexRecord) -> tuple[Any, ...]:
@@ -267,9 +267,9 @@ def _vectors(
 
 
 def _row(document: Document, key: bytes, digest: bytes, columns: dict[str, ColumnType]) -> dict[str, Any]:
-    own = {ID: document.id, TITLE: document.title, TEXT: document.text, KEY: key, DIGEST: digest}
-    others = {name: typed(document.columns.get(name), held) for name, held in columns.items()}
-    return own | {WORDS: keywords(document.joined)} | others
+    own_columns = {ID: document.id, TITLE: document.title, TEXT: document.text, KEY: key, DIGEST: digest}
+    other_columns = {name: typed(document.columns.get(name), stored) for name, stored in columns.items()}
+    return own_columns | {WORDS: keywords(document.joined)} | other_columns
 
 
 def _recall(table: Any, documents: int) -> float:

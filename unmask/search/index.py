@@ -153,11 +153,11 @@ class Index:
 
         embedder, made_with = self.embedder, self.record.embedder
         source = made_with.model, made_with.revision, made_with.adapters
-        done = build(Job(corpus, self.folder, *source, keep_missing=True, removed=removed), lambda: embedder)
+        report = build(Job(corpus, self.folder, *source, keep_missing=True, removed=removed), lambda: embedder)
         newest = Index(self.folder, read_index(self.folder), embedder, self._device, self._trust)
         vars(self).clear()
         vars(self).update(vars(newest))
-        return done
+        return report
 
     @cached_property
     def embedder(self) -> Embedder:

@@ -16,8 +16,8 @@ def snippet(text: str, query: str, length: int) -> str:
     text = " ".join(text[:_READ].split())
     if len(text) <= length:
         return text
-    wanted = {_form(query[start:end]) for start, end in keyword_spans(query)}
-    matches = [(start, end, form) for start, end in keyword_spans(text) if (form := _form(text[start:end])) in wanted]
+    terms = {_form(query[start:end]) for start, end in keyword_spans(query)}
+    matches = [(start, end, form) for start, end in keyword_spans(text) if (form := _form(text[start:end])) in terms]
     return _cut(text, *_best_window(matches, length), length)
 
 
@@ -27,13 +27,13 @@ def _form(word: str) -> str:
 
 def _best_window(matches: list[tuple[int, int, str]], length: int) -> tuple[int, int]:
     """Start and end of the first window whose different words have most letters: long words say more than short ones."""
-    best, most, first = (0, 0), 0, 0
+    best, best_count, first = (0, 0), 0, 0
     for last, (_, end, _) in enumerate(matches):
         while first < last and end - matches[first][0] > length:
             first += 1
         letters = sum(map(len, {form for _, _, form in matches[first : last + 1]}))
-        if letters > most:
-            most, best = letters, (matches[first][0], end)
+        if letters > best_count:
+            best_count, best = letters, (matches[first][0], end)
     return best
 
 

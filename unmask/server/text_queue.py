@@ -77,8 +77,8 @@ class TextQueue:
             if high * (len(batch) + 1) <= budget and padding <= BATCH_OVERHEAD and may_share(low, high):
                 batch.append(text)
                 longest, shortest = high, low
-        taken = {text.arrival for text in batch}
-        self._keep([text for text in self._waiting if text.arrival not in taken])
+        arrivals = {text.arrival for text in batch}
+        self._keep([text for text in self._waiting if text.arrival not in arrivals])
         self.clock += sum(text.tokens for text in batch)
         return batch
 

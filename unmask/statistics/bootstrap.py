@@ -190,8 +190,8 @@ def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSeq
     unresampled = by_replicate.mean() if "weight" in items.columns else np.resize(by_replicate, resamples)
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     random = np.random.default_rng(np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, _REPLICATES)))
-    drawn = random.integers(items.replicates, size=(resamples, items.replicates))
-    return np.asarray(scores - unresampled + by_replicate[drawn].mean(axis=1), np.float64)
+    rows = random.integers(items.replicates, size=(resamples, items.replicates))
+    return np.asarray(scores - unresampled + by_replicate[rows].mean(axis=1), np.float64)
 
 
 def each_replicate(items: Items) -> Scores:

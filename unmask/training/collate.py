@@ -81,10 +81,10 @@ def _known_positives(rows: Sequence[ScheduledExample]) -> dict[str, Tensor]:
     positives = [
         [positive, *sorted(positives_by_anchor.get(anchor, frozenset()) - {positive})] for anchor, positive, *_ in keys
     ]
-    most = max(map(len, positives))
+    limit = max(map(len, positives))
     return {
         "candidate_ids": torch.tensor([[_id(key) for key in texts[1:]] for texts in keys]).T,
-        "positive_ids": torch.tensor([[_id(key) for key in texts + texts[:1] * (most - len(texts))] for texts in positives]),
+        "positive_ids": torch.tensor([[_id(key) for key in texts + texts[:1] * (limit - len(texts))] for texts in positives]),
     }
 
 

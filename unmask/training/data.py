@@ -84,9 +84,11 @@ class DataSource(BaseModel):
         for role in columns:
             if role not in _ROLES and not role.startswith("negative_"):
                 raise ValueError(f"'{role}' is none of {', '.join(_ROLES)}, negative_1, negative_2 and so on")
-        others = columns.keys() - {"text", "label"}
-        if "label" in columns and others:
-            raise ValueError(f"a label goes with a text, and not with {', '.join(sorted(others))}: name text and label only")
+        extra_columns = columns.keys() - {"text", "label"}
+        if "label" in columns and extra_columns:
+            raise ValueError(
+                f"a label goes with a text, and not with {', '.join(sorted(extra_columns))}: name text and label only"
+            )
         return columns
 
 
@@ -255,8 +257,8 @@ def read_table(name: str, source: DataSource, root: Path, seed: int) -> SourceTa
         selected = [(line, row) for line, row in candidates if _satisfies(file, line, row, column, condition)]
         if not selected:
             values = ", ".join(sorted({repr(row[column])[:40] for _, row in candidates})[:5])
-            wanted = f">= {condition.at_least:g}" if isinstance(condition, AtLeast) else f"= {condition!r}"
-            raise UnmaskError(f"{file}: no row is left with {column} {wanted}; that column holds {values}.")
+            requirement = f">= {condition.at_least:g}" if isinstance(condition, AtLeast) else f"= {condition!r}"
+            raise UnmaskError(f"{file}: no row is left with {column} {requirement}; that column holds {values}.")
     mapped = set(source.columns.values())
     renamed = [
         (
@@ -319,12 +321,12 @@ def pairs_of(table: SourceTable, *, as_matches: bool = True) -> DataSet:
         _refuse_unread(table, table.unread(roles.columns))
     default = 1 if roles.listed else len(roles.negatives)
     count = default if source.negatives is None else source.negatives if roles.listed else min(source.negatives, default)
-    named = [
+    names = [
         (table.text(line, row, roles.anchor), positive)
         for line, row in table.rows
         for positive in table.texts(line, row, roles.positive)
     ]
-    several = several_positives(named)
+    several = several_positives(names)
     skipped: Counter[str] = Counter()
     unique: dict[tuple[str, ...], Example] = {}
     for line, row in table.rows:

@@ -177,8 +177,8 @@ def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task
             both.append(index)
         elif leaking:
             one_text.append(index)
-    seen = {task.positions[match] for similar in near.values() for match in similar}
-    return TaskLeaks(task.name, task.size, len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
+    reported = {task.positions[match] for similar in near.values() for match in similar}
+    return TaskLeaks(task.name, task.size, len(reported), tuple(leaks.values()), tuple(both), tuple(one_text))
 
 
 @lru_cache(maxsize=4)  # a study trains many models on the same rows, and this takes as long as a short training

@@ -125,7 +125,7 @@ def mine(
     queries = _vectors(embedder.encode_query, unique_anchors, pairs.source.instruction)[[row[anchor] for anchor in anchors]]
     answers = documents[[index_of[text_key(positive)] for positive in positives]]
     candidates = hardest(queries, answers, documents, [matches[text_key(anchor)] for anchor in anchors], negatives, ratio)
-    complete = [index for index, chosen in enumerate(candidates) if len(chosen) == negatives]
+    complete = [index for index, selected in enumerate(candidates) if len(selected) == negatives]
     if not complete:
         raise UnmaskError(
             f"data set '{pairs.name}': no pair has {negatives} texts that are less like its anchor than its positive is; "

@@ -46,9 +46,9 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
             if scores:
                 self._bar.console.print(f"  step {step}: {scores}")
         elif scores or step == 1 or step % max(1, state.max_steps // _LINES) == 0 or is_line_due(seconds):
-            done = step - self._first_step
-            left = f"  {seconds / done * (state.max_steps - step) / 60:.1f} min left" if done > 1 else ""
-            say(f"step {step}/{state.max_steps}  {scores or self._line}{left}")
+            steps_done = step - self._first_step
+            time_left = f"  {seconds / steps_done * (state.max_steps - step) / 60:.1f} min left" if steps_done > 1 else ""
+            say(f"step {step}/{state.max_steps}  {scores or self._line}{time_left}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Remove the bar."""

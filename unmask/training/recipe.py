@@ -122,11 +122,11 @@ def without_effect(recipe: Recipe) -> list[str]:
     reasons: dict[str, str] = {}
     for name in recipe.stages:
         attention, key = STAGES[name].attention, f"{name}.evaluate_every"
-        others = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
+        mismatched = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
         if recipe.stage(name).evaluate_every and not recipe.evaluation.tasks:
             reasons[key] = "evaluation.tasks names no task"
-        elif recipe.stage(name).evaluate_every and others:
-            reasons[f"{key} for {', '.join(others)}"] = f"the stage trains with {attention} attention"
+        elif recipe.stage(name).evaluate_every and mismatched:
+            reasons[f"{key} for {', '.join(mismatched)}"] = f"the stage trains with {attention} attention"
     if recipe.train != "lora" and recipe.lora != LoraOptions():
         reasons["[lora]"] = f"train = {_toml(recipe.train)} trains no adapter"
     if recipe.head is not None and not any(Design.parse(design).needs_head for design in recipe.designs):

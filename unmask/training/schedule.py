@@ -85,13 +85,13 @@ class _Stream:
     def take(self) -> list[Example]:
         """The next batch: first the examples that wait, then those of the current pass."""
         selected: list[int] = []
-        seen: set[int] = set()
+        keys: set[int] = set()
         waiting, delayed, limit = iter(self.waiting), [], 4 * len(self.data.examples)
         for tried, index in enumerate(chain(waiting, islice(self.order, limit))):
             texts = self.texts_of(index)
-            if seen.isdisjoint(texts):
+            if keys.isdisjoint(texts):
                 selected.append(index)
-                seen |= texts
+                keys |= texts
             elif tried < limit:
                 delayed.append(index)
             if len(selected) == self.batch:

@@ -177,8 +177,8 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
             firsts = np.empty((len(choices.texts), len(points)), np.int16)
             top = np.zeros((len(rows), len(points), TOP), np.uint16)
             probabilities = np.zeros((len(rows), len(points), TOP), np.float32)
-            for point, (shares, chosen) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
-                first = np.where(chosen[:, 0] >= 0, chosen[:, 0], shares.argmax(axis=1)).astype(np.int64)
+            for point, (shares, selected) in enumerate(zip(choices.probabilities, choices.chosen, strict=True)):
+                first = np.where(selected[:, 0] >= 0, selected[:, 0], shares.argmax(axis=1)).astype(np.int64)
                 firsts[:, point] = first
                 for heat, code in zip(heats, codes, strict=True):
                     labelled, shape = code >= 0, (len(heat.values), shares.shape[1])

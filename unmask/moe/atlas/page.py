@@ -154,10 +154,12 @@ def _either(numbers: set[int]) -> str:
 
 def _lead(record: RoutingRecord, groups: Sequence[MeasureGroup]) -> str:
     """What is most worth knowing: the label that routing tells most about."""
-    found = [(row, group.title.removeprefix("Label: ")) for group in groups for row in group.rows if row.name == "information"]
-    if not found:
+    information = [
+        (row, group.title.removeprefix("Label: ")) for group in groups for row in group.rows if row.name == "information"
+    ]
+    if not information:
         return "Which experts its tokens go to, layer by layer."
-    row, label = max(found, key=lambda measure: measure[0].value)
+    row, label = max(information, key=lambda measure: measure[0].value)
     if row.low is None or row.low <= 0:
         evidence = f"information {number(row.value)}, interval {number(row.low)} to {number(row.high)}; 0 is chance"
         return f"The choice of an expert tells nothing certain about \u201c{label}\u201d ({evidence})."

@@ -47,8 +47,8 @@ def require_same_tokens(sources: Sequence[Source], texts: Sequence[str]) -> None
     Nats per token of other tokens cannot be compared: the fewer tokens a text has, the more there is to predict in each of them.
     """
     plain = [without_surrogates(text) for text in texts]
-    first, *others = (load_language_model_tokenizer(source)(plain, verbose=False)["input_ids"] for source in sources)
-    for source, ids in zip(sources[1:], others, strict=True):
+    first, *other_ids = (load_language_model_tokenizer(source)(plain, verbose=False)["input_ids"] for source in sources)
+    for source, ids in zip(sources[1:], other_ids, strict=True):
         if ids != first:
             raise UnmaskError(
                 f"'{sources[0].model}' and '{source.model}' read these texts as other tokens, so their nats per token cannot be "

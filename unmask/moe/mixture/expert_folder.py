@@ -90,18 +90,18 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
         config = _AdapterConfig.model_validate_json(file.read_bytes())
     except ValidationError as error:
         raise Damaged(f"'{file}' is damaged: {first_problem(error)}.") from error
-    more = config.model_extra or {}
+    extra_fields = config.model_extra or {}
     if config.peft_type != "LORA":
         raise UnmaskError(f"'{folder}' is not an expert adapter: its type is {config.peft_type}, not LORA.")
-    trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if more.get(key)]
-    if more.get("bias", "none") != "none":
+    trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if extra_fields.get(key)]
+    if extra_fields.get("bias", "none") != "none":
         trained.append("biases")
-    if str(more.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
+    if str(extra_fields.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
         trained.append("on a base whose weights PEFT changed first (init_lora_weights)")
     if trained:
         raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
     weights = _weights(folder)
-    scale = config.lora_alpha / (math.sqrt(config.r) if more.get("use_rslora") else config.r)
+    scale = config.lora_alpha / (math.sqrt(config.r) if extra_fields.get("use_rslora") else config.r)
     base = config.base_model_name_or_path or ""
     with suppress(UnmaskError):  # a missing base is an error only where it is loaded
         base = base and base_name(base, folder)

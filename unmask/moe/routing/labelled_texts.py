@@ -64,21 +64,21 @@ def read_labelled(
     row has. Raises UnmaskError for rows without text or label, and for a label with one value only or with too many.
     """
     labels = list(dict.fromkeys(labels))
-    read = [_read_source(spec, labels, columns, seed) for spec in sources]
-    names = _distinct_names([of_source.file for of_source in read])
-    first = read[0]
-    for other in read[1:]:
-        if (other.labels, other.token_labels) != (first.labels, first.token_labels):
+    loaded = [_read_source(spec, labels, columns, seed) for spec in sources]
+    names = _distinct_names([of_source.file for of_source in loaded])
+    first = loaded[0]
+    for source in loaded[1:]:
+        if (source.labels, source.token_labels) != (first.labels, first.token_labels):
             raise UnmaskError(
-                f"{first.file} and {other.file} have other labels, or one labels texts and the other words. Give sources with the same "
+                f"{first.file} and {source.file} have other labels, or one labels texts and the other words. Give sources with the same "
                 "labels."
             )
-    text_labels, texts = first.labels, [text for of_source in read for text in of_source.texts]
+    text_labels, texts = first.labels, [text for of_source in loaded for text in of_source.texts]
     if len(set(names)) > 1 and SOURCE not in labels:
         text_labels = (SOURCE, *text_labels)
         texts = [
             replace(text, values=(name, *text.values))
-            for name, of_source in zip(names, read, strict=True)
+            for name, of_source in zip(names, loaded, strict=True)
             for text in of_source.texts
         ]
     labelled = LabelledTexts(tuple(texts), text_labels, first.token_labels, tuple(names))

@@ -185,14 +185,14 @@ class RoutingRecord:
         ]
         table = self._table(TOKENS, parts, columns)
         texts, positions, ids = (_numbers(table, name) for name in ("text", "position", "token"))
-        probabilities, chosen, gates = ([_rows(table, name) for name in names] for names in lists)
+        probabilities, selected, gates = ([_rows(table, name) for name in names] for names in lists)
         return Choices(
             texts=texts,
             positions=positions,
             ids=ids,
             tags={name: _numbers(table, f"label_{name}") for name in tags},
             probabilities=probabilities,
-            chosen=chosen,
+            chosen=selected,
             gates=gates,
         )
 

@@ -244,15 +244,15 @@ def _record_part(
         hidden[batch], shares_of, gates_of = _read(
             backbone, layout, [part_texts[text] for text in batch], [masks[text] for text in batch]
         )
-        for index, (point, at) in enumerate(zip(settings.points, recorded, strict=True)):
-            if not torch.isfinite(shares_of[at]).all():
+        for index, (point, router_index) in enumerate(zip(settings.points, recorded, strict=True)):
+            if not torch.isfinite(shares_of[router_index]).all():
                 raise UnmaskError(f"The router '{point.name}' gives numbers that are not finite. Use --dtype float32.")
-            if len(rows) and int((gates_of[at] != 0).sum(dim=1).max()) > point.chosen:
+            if len(rows) and int((gates_of[router_index] != 0).sum(dim=1).max()) > point.chosen:
                 raise UnmaskError(
                     f"The router '{point.name}' chooses more experts for some tokens than for others, and this is not recorded."
                 )
-            best = gates_of[at].float().topk(point.chosen, dim=1)
-            probabilities[index][rows] = shares_of[at].half().cpu().numpy()
+            best = gates_of[router_index].float().topk(point.chosen, dim=1)
+            probabilities[index][rows] = shares_of[router_index].half().cpu().numpy()
             selected[index][rows] = torch.where(best.values != 0, best.indices, -1).to(torch.int16).cpu().numpy()
             gates[index][rows] = best.values.half().cpu().numpy()
     tags = np.concatenate([tokenized.tags[number][:, mask] for number, mask in zip(numbers, masks, strict=True)], axis=1)

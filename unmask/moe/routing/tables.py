@@ -36,7 +36,9 @@ MEANINGS = {
 def routing_table(record: RoutingRecord, result: dict[str, Any]) -> ProbeTable:
     """Measures of a routing record."""
     rows = [_measure_row(name, measure) for name, measure in result["general"].items()]
-    shown = dict.fromkeys([*result["general"], *(name for label in result["labels"].values() for name in label["measures"])])
+    measure_names = dict.fromkeys(
+        [*result["general"], *(name for label in result["labels"].values() for name in label["measures"])]
+    )
     label_notes = []
     for label, measures in result["labels"].items():
         rows += [_measure_row(f"{label}: {name}", measure) for name, measure in measures["measures"].items()]
@@ -55,7 +57,7 @@ def routing_table(record: RoutingRecord, result: dict[str, Any]) -> ProbeTable:
         f"{settings.model}: {len(settings.points)} routing points, {first.chosen} of {first.experts} experts per token; "
         f"{settings.tokens} tokens of {result['texts']} texts.",
         "Means over routing points, corrected for chance: 0 is what shuffled labels (or loads) give.",
-        *(f"{name}: {MEANINGS[name]}" for name in shown),
+        *(f"{name}: {MEANINGS[name]}" for name in measure_names),
         *label_notes,
     ]
     if unused := result["unused"]:

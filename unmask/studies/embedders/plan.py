@@ -113,17 +113,20 @@ class EmbeddersPlan(StudyPlan):
     def measured(self) -> dict[str, Reading]:
         """The embedders that are measured, by name. One that is read under another prompt is `NAME, PROMPT`."""
         measured = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
-        if (others := self.other_prompts) is not None:
-            for name in [name for name in measured if name in others.of]:
-                for prompt, new_name in zip(others.prompts, self.under_all_prompts(name)[1:], strict=True):
+        if (other_models := self.other_prompts) is not None:
+            for name in [name for name in measured if name in other_models.of]:
+                for prompt, new_name in zip(other_models.prompts, self.under_all_prompts(name)[1:], strict=True):
                     design = replace(measured[name].parsed, prompt=prompt).name
-                    measured[new_name] = measured[name].model_copy(update={"design": design, "kinds": others.kinds})
+                    measured[new_name] = measured[name].model_copy(update={"design": design, "kinds": other_models.kinds})
         return measured
 
     def under_all_prompts(self, name: str) -> list[str]:
         """The names of an embedder under every prompt that it is read under, its own first."""
-        others = self.other_prompts
-        return [name, *(f"{name}, {prompt}" for prompt in (others.prompts if others and name in others.of else ()))]
+        other_designs = self.other_prompts
+        return [
+            name,
+            *(f"{name}, {prompt}" for prompt in (other_designs.prompts if other_designs and name in other_designs.of else ())),
+        ]
 
     def rests_on(self, scale: str) -> dict[str, str]:
         """Digests of the designs and recipes of the embedders that are measured, by name."""

@@ -54,8 +54,8 @@ class DistillOptions(PoolingOptions):
 
     Why not the mean squared error of the cosines: nearly all pairs of a batch are far ones, and they decide it. A softmax gives near
     texts more weight, the more so the lower T is. It does not see if all cosines are larger than the teacher's by the same amount, and
-    no ranking depends on that. In a pilot (docs/log.md) T = 0.2 was best: for rankings of near texts better than the squared error,
-    the sum of both, and T = 0.05, and for scores of pairs better or equal.
+    no ranking depends on that. In a pilot (docs/notes-on-results.md) T = 0.2 was best: for rankings of near texts better than the
+    squared error, the sum of both, and T = 0.05, and for scores of pairs better or equal.
     """
 
     teacher: str = Field(default="minilm", min_length=1)

@@ -85,9 +85,9 @@ def rows_of(name: str, file: Path) -> Rows:
 
 def read_items(name: str, file: Path) -> list[Item]:
     """The items of a local file, in its order. Raises UnmaskError if the file lacks a column."""
-    rows, read = rows_of(name, file), TESTS[name].read
-    assert read is not None
-    return read(file, rows)
+    rows, read_file = rows_of(name, file), TESTS[name].read
+    assert read_file is not None
+    return read_file(file, rows)
 
 
 def is_right(test: Test, text: str, target: int | str) -> bool:

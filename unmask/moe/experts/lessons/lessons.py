@@ -176,8 +176,8 @@ def read_seeds(file: Path) -> list[Lesson]:
         return read_lessons(file)
     for needed, convert in _LAYOUTS.items():
         if set(needed) <= columns:
-            at = f"{file.parent.name}/{file.name}"
-            return [replace(convert(file, line, row), where=f"{at}:{line}") for line, row in table]
+            location = f"{file.parent.name}/{file.name}"
+            return [replace(convert(file, line, row), where=f"{location}:{line}") for line, row in table]
     layouts = "; ".join(", ".join(needed) for needed in [("instruction", "output"), *_LAYOUTS])
     raise UnmaskError(f"{file} has the columns {', '.join(columns)}; lessons are made of: {layouts}.")
 
