@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -208,6 +209,13 @@ def test_an_early_end_of_a_file_is_no_user_who_gave_up(run: Run, monkeypatch: py
 
     monkeypatch.setattr(unmask.reporting.report_folder, "write_report", ended)
     assert run("report", "out").mistake == "unmask: A file ended too early, so it is damaged: No data left in file."
+
+
+def test_the_code_that_torch_compiles_for_batch_shapes_is_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in names})
+    run("--version")
+    assert {os.environ[name] for name in names} == {"256"}
 
 
 def test_compare_leaves_what_others_made_alone(run: Run, model: Path, task: Path) -> None:
