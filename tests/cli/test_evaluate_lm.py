@@ -14,7 +14,7 @@ from tests.moe.experts.conftest import DOMAINS
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
-from unmask.moe.experts.lessons.lessons import write_lessons
+from unmask.moe.experts.lessons.lessons import tokenize_lessons, write_lessons
 from unmask.moe.experts.likelihood import text_likelihood
 from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
 
@@ -53,14 +53,16 @@ def test_truncated_texts_and_lessons_are_counted(base: Path, tmp_path: Path) -> 
     texts = ["It is cold.", "Snow fell on the hill, and rain fell on the snow."]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     write_lessons(DOMAINS["sums"], tmp_path / "sums.jsonl")
-    short = str(len(tokenizer(texts[0])["input_ids"]))
-    given = ["evaluate-lm", "-m", str(base), "--json", "--texts", f"cold={tmp_path / 'texts.txt'}"]
-    given += ["--lessons", f"sums={tmp_path / 'sums.jsonl'}", "--max-length", short]
-    done = CliRunner().invoke(app, given, catch_exceptions=False)
-    found = json.loads(done.stdout)
-    assert found["text_likelihood"]["cut"] == {"cold": 1}, "a text of just that length is not truncated"
-    assert found["likelihood"]["cut"] == {"sums": 12}
-    assert f"cold: 1 of 2 texts are truncated to {short} tokens (--max-length)" in " ".join(done.stderr.split())
+    short = len(tokenizer(texts[0])["input_ids"])
+    lengths = [len(tokens.ids) for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512)]
+    for option, limit, part, cut in (  # a text of just the allowed length is not truncated
+        (f"--texts=cold={tmp_path / 'texts.txt'}", short, "text_likelihood", {"cold": 1}),
+        (f"--lessons=sums={tmp_path / 'sums.jsonl'}", max(lengths) - 1, "likelihood", {"sums": lengths.count(max(lengths))}),
+    ):
+        given = ["evaluate-lm", "-m", str(base), "--json", option, "--max-length", str(limit)]
+        done = CliRunner().invoke(app, given, catch_exceptions=False)
+        assert json.loads(done.stdout)[part]["cut"] == cut
+        assert f"truncated to {limit} tokens (--max-length)" in " ".join(done.stderr.split())
 
 
 def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
