@@ -24,7 +24,7 @@ from unmask.evaluation.results import SENTENCE_TRANSFORMERS
 from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.studies.claims.claim import VERDICTS, Claim, Finding
-from unmask.studies.claims.tables import claims_sheet, counts, said_of_all, verdict_counts
+from unmask.studies.claims.tables import claims_sheet, common_method_note, counts, verdict_counts
 from unmask.studies.engine import load_plan
 from unmask.studies.sheet import Sheet
 from unmask.tasks.kinds import KINDS
@@ -301,7 +301,7 @@ def study(runs: Sequence[Run]) -> Iterator[str]:
     """The command of each run; the claims of the first one, and what the others found differently."""
     first, *further = runs
     yield _source(first)
-    yield replace(claims_sheet(first.findings), note=said_of_all(first.findings)).markdown().partition("\n")[2]
+    yield replace(claims_sheet(first.findings), note=common_method_note(first.findings)).markdown().partition("\n")[2]
     for run in further:
         yield _source(run)
         measured = [finding for finding in run.findings if finding.verdict not in ("not measured", "not testable here")]

@@ -71,8 +71,8 @@ class Job:
     @property
     def options(self) -> dict[str, Any]:
         """The options that the output depends on, for manifests."""
-        away = {"inputs", "output"} | (set() if self.to_folder else {"shard_rows"})
-        return {name: value for name, value in asdict(self).items() if name not in away} | {"keep": list(self.keep)}
+        excluded = {"inputs", "output"} | (set() if self.to_folder else {"shard_rows"})
+        return {name: value for name, value in asdict(self).items() if name not in excluded} | {"keep": list(self.keep)}
 
     @property
     def columns(self) -> list[str]:

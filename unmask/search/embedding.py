@@ -29,10 +29,10 @@ _DIFFERENCES = {
     "weights": "the weights of the model",
     "head": "the trained head",
     "design": "the design",
-    "max_length": "the most tokens of a text",
+    "max_length": "the maximum length",
     "dtype": "the precision of the model",
     "instructions": "the instructions",
-    "tokens": "the tokens of a text",
+    "tokens": "the tokenization",
     "fit": "the fit",
 }
 """Fields of the record that vectors depend on, in words."""
@@ -73,8 +73,8 @@ def require_same(record: EmbedderRecord, embedder: Embedder) -> Embedder:
 def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remote_code: bool = False) -> Embedder:
     """The embedder of an index with its data in a folder.
 
-    trust_remote_code: run the code of its model, if the user lists the model in UNMASK_TRUST_CODE_OF: only a file names it here. Raises
-    UnmaskError for code that is not listed, and if the weights have changed since.
+    trust_remote_code: takes effect only if UNMASK_TRUST_CODE_OF lists the model, since its name comes from the index and not from the user.
+    Raises UnmaskError for code that is not listed, and if the weights have changed since.
     """
     source = Source(record.model, record.revision, trust_remote_code=trust_remote_code)
     embedder = Embedder.from_pretrained(

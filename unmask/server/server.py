@@ -19,7 +19,7 @@ _MAX_CONNECTIONS = 800  # further ones get status 503
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without logs, which would show what clients send, and which returns after a signal instead of raising it again."""
+    """uvicorn with logging off, since logs could leak what clients send. `run` returns after a signal instead of raising it again."""
 
     def __init__(self, app: App, shutdown_seconds: float) -> None:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)

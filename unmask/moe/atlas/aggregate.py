@@ -23,8 +23,8 @@ from unmask.moe.routing.record import Choices, Label, Point, RoutingRecord, read
 MOST_VALUES = 24
 """Most values of a label that are shown; the rarest are merged into `others`."""
 OTHERS = "(others)"
-TOP, WORDS, SEEN = 3, 6, 3
-"""Experts shown for each token; words of each expert; how often a word must choose an expert to be listed for it."""
+TOP, WORDS, MIN_COUNT = 3, 6, 3
+"""Experts shown for each token; words listed for each expert; how often a word must be routed to an expert to be listed for it."""
 SHOWN = 300
 """Most texts that are shown token by token."""
 _LONGEST, _SHORTEST, _WANTED = 200, 48, 100
@@ -43,16 +43,16 @@ def packed(values: NDArray[Any]) -> dict[str, str]:
 
 def as_script(content: Any) -> str:
     r"""JSON that may stand inside a `<script>` element: no `<` can end it. Nothing in its strings is hidden or turns their direction."""
-    text = json.dumps(_seen(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_with_visible_controls(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _seen(content: Any) -> Any:
+def _with_visible_controls(content: Any) -> Any:
     if isinstance(content, str):
         return visible(content, keep="\n\t")
     if isinstance(content, dict):
-        return {key: _seen(value) for key, value in content.items()}
-    return [_seen(value) for value in content] if isinstance(content, (list, tuple)) else content
+        return {key: _with_visible_controls(value) for key, value in content.items()}
+    return [_with_visible_controls(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 
 INSIDE = "·"
@@ -87,7 +87,7 @@ def pieces(text: str, spans: NDArray[Any], positions: NDArray[Any], complete: bo
 class Heat:
     """For each value of a label (None: all tokens) and each slot, how many tokens of the value choose it first.
 
-    index: of each value of the record in `values`. tokens: of each value.
+    index: the row in `values` of each value of the label in the record. tokens: the number of tokens of each value.
     """
 
     label: Label | None
@@ -132,7 +132,7 @@ class Heat:
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class RoutingCounts:
     """Counts of a record, from one reading.
 
     starts: the first slot of each routing point, and their number. first: the first choice of each token, in the order of the record.
@@ -155,7 +155,7 @@ class Tally:
         return slice(int(self.starts[point]), int(self.starts[point + 1]))
 
 
-def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
+def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> RoutingCounts:
     """Read a record once, part by part. displayed: how many of its tokens are shown, for each text that is shown."""
     points = record.points
     starts = np.concatenate([[0], np.cumsum([point.experts for point in points])]).astype(np.int64)
@@ -194,7 +194,7 @@ def tally(record: RoutingRecord, displayed: Mapping[int, int]) -> Tally:
             advance(1)
     texts, ids, token_positions, first = (np.concatenate(arrays) for arrays in zip(*tokens, strict=True))
     positions, top, probabilities = (np.concatenate(arrays) for arrays in zip(*tops, strict=True))
-    return Tally(
+    return RoutingCounts(
         starts=starts,
         heats=heats,
         texts=texts,
@@ -242,7 +242,7 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
 
 
 def choose_texts(tokens: NDArray[Any], points: int, seed: int) -> dict[int, int]:
-    """Texts to show with the number of their tokens to show. tokens: that are recorded of each text."""
+    """Texts to show with the number of their tokens to show. tokens: number of recorded tokens of each text."""
     budget = _VALUES // points
     longest = int(np.clip(budget // _WANTED, _SHORTEST, _LONGEST))
     displayed: dict[int, int] = {}
@@ -264,15 +264,15 @@ def point_names(points: Sequence[Point]) -> list[str]:
     return names
 
 
-def words(counts: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) -> dict[str, Any]:
+def words(counts: RoutingCounts, texts: Sequence[str], spans: Sequence[NDArray[Any]]) -> dict[str, Any]:
     """For each slot, the token ids that choose it first more often than its load explains, strongest first by count x log lift.
 
     The lift is p(expert given word) / p(expert). Alone it would list the rarest words: a word seen once has the largest lift. A word is
-    named after its first occurrence. place: in `names`, or 2^32 - 1 for none.
+    named after its first occurrence. `place` holds indices into `names`; 2^32 - 1 means empty.
     """
     _, occurrences, codes = np.unique(counts.ids, return_index=True, return_inverse=True)
     totals = np.bincount(codes)
-    frequent = np.flatnonzero(totals >= SEEN)
+    frequent = np.flatnonzero(totals >= MIN_COUNT)
     row_of = np.full(len(totals), -1)
     row_of[frequent] = np.arange(len(frequent))
     is_frequent = row_of[codes] >= 0
@@ -287,7 +287,7 @@ def words(counts: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) ->
         load = np.bincount(first, minlength=experts) / len(first)
         with np.errstate(divide="ignore", invalid="ignore"):
             lifts = table / (totals[frequent][:, None] * load)
-            score = np.where((table >= SEEN) & (lifts > 1), table * np.log(lifts), 0.0)
+            score = np.where((table >= MIN_COUNT) & (lifts > 1), table * np.log(lifts), 0.0)
         for rank, row in enumerate(np.argsort(-score, axis=0, kind="stable")[:WORDS]):
             best = (row, np.arange(experts))
             good = score[best] > 0
@@ -303,7 +303,7 @@ def words(counts: Tally, texts: Sequence[str], spans: Sequence[NDArray[Any]]) ->
     return {"names": names, "place": packed(name_index), "count": packed(count), "lift": packed(lift)}
 
 
-def removal(record: RoutingRecord, counts: Tally) -> dict[str, Any] | None:
+def removal(record: RoutingRecord, counts: RoutingCounts) -> dict[str, Any] | None:
     """For each slot, the change of the loss without its expert with the bounds of its interval, and the change by label; NaN if unknown.
 
     None if nothing was measured, and with a warning if it was measured on another model.

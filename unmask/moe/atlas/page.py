@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.io.files import atomic, check_output, refuse_foreign
 from unmask.io.seals import read_record as read_sealed
-from unmask.moe.atlas.aggregate import SEEN, SHOWN, aggregate, as_script, point_names
+from unmask.moe.atlas.aggregate import MIN_COUNT, SHOWN, aggregate, as_script, point_names
 from unmask.moe.routing.record import MEASURES, RECORD, RoutingRecord, read_record
 from unmask.moe.routing.tables import MEANINGS
 from unmask.reporting.page import amount, breakable
@@ -134,7 +134,7 @@ def render(record: RoutingRecord) -> str:
         "groups": groups,
         "draws": measures and measures["draws"],
         "sources": _sources(record),
-        "limits": {"shown": SHOWN, "seen": SEEN},
+        "limits": {"shown": SHOWN, "seen": MIN_COUNT},
     }
     filters = {"amount": amount, "breakable": breakable, "number": number}
     html = fill((_OWN, "atlas.html"), (*STYLE, (_OWN, "atlas.css")), script, filters, content)

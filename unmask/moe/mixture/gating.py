@@ -84,9 +84,9 @@ class Control:
     """What all routing points of one mixture share: the routing, and what overrides it.
 
     gate_function: computes the gates in place of the routing (an oracle, chance). override: a name that only this use of a gate function
-    has. off: the base model alone. decided: logits of a first pass (router "final"). scale: what the factors of the experts lack while
-    they train, alpha / r. recorded: a list that takes the logits of every routing point, in order. so_far: averages the logits of
-    tokens over the text up to each token.
+    has. off: the base model alone. decided: logits of a first pass (router "final"). scale: the LoRA scale
+    alpha / r, applied here while experts train. recorded: a list that takes the logits of every routing point, in order. so_far: averages
+    the logits of tokens over the text up to each token.
     """
 
     def __init__(self, routing: Routing) -> None:

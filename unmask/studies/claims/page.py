@@ -14,7 +14,7 @@ from unmask.io.files import atomic, check_output, refuse_foreign
 from unmask.reporting.page import MINUS, breakable, p_value
 from unmask.reporting.template import STYLE, fill
 from unmask.studies.claims.claim import ClaimTest, Finding
-from unmask.studies.claims.tables import HERE, MEANINGS, NOTE, compared, counts, difference, here_said, size
+from unmask.studies.claims.tables import HERE, MEANINGS, NOTE, compared, counts, difference, measured_tasks_cell, size
 from unmask.studies.results import StudyResults, read_results
 
 _FAR: Final = 2.5
@@ -167,7 +167,7 @@ def _groups(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
             "plot": plot,
             "tests": finding.tests if len(finding.tests) > 1 else (),
             "missing": [rival for rival in finding.claim.than if rival not in {test.than for test in finding.tests}],
-            "here": here_said(finding),
+            "here": measured_tasks_cell(finding),
         }
         for finding, plot in zip(findings, plots(findings), strict=True)
     ]

@@ -76,7 +76,7 @@ def verdict_counts(findings: Sequence[Finding]) -> dict[Verdict, int]:
 
 def claims_sheet(findings: Sequence[Finding]) -> Sheet:
     """A line for each claim, those that do not hold first. Text common to every test is printed once, below the table."""
-    of_all = said_of_all(findings)
+    of_all = common_method_note(findings)
     some_here = any(finding.here for finding in findings)
     lines = tuple(
         (
@@ -88,7 +88,7 @@ def claims_sheet(findings: Sequence[Finding]) -> Sheet:
             _p(finding.deciding),
             f"{name_of_test(finding.deciding)}, {size(finding.deciding)}" if finding.deciding else "",
             f"{finding.deciding.detectable:.3g}" if finding.deciding and finding.verdict == "undecided" else "",
-            *([here_said(finding)] if some_here else []),
+            *([measured_tasks_cell(finding)] if some_here else []),
         )
         for finding in sorted(findings, key=lambda finding: list(MEANINGS).index(finding.verdict))
     )
@@ -98,8 +98,8 @@ def claims_sheet(findings: Sequence[Finding]) -> Sheet:
     return Sheet("Claims", columns, lines, note)
 
 
-def said_of_all(findings: Sequence[Finding]) -> str:
-    """The sentences that end what every testable claim says of its test; none if there is one such claim or no common end."""
+def common_method_note(findings: Sequence[Finding]) -> str:
+    """Trailing sentences that all testable claims share in `how`; empty for a single claim."""
     endings = [
         reversed(_SENTENCE_END.split(finding.claim.how))
         for finding in findings
@@ -143,8 +143,8 @@ def difference(test: ClaimTest) -> str:
     return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
 
 
-def here_said(finding: Finding) -> str:
-    """What becomes of a claim on these tasks alone; empty if its own test is about that."""
+def measured_tasks_cell(finding: Finding) -> str:
+    """The verdict restricted to the measured tasks; empty if the main test already is."""
     if finding.here is None:
         return ""
     test = finding.here.test

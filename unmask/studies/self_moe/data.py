@@ -15,7 +15,7 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item
 from unmask.moe.experts.abilities.answer_likelihood import Choice, draw_choices, require_answers, require_multiple_choice
-from unmask.moe.experts.abilities.harness import Items, draw_items, draw_tests, find_test, learned_of, require_code_to_run
+from unmask.moe.experts.abilities.harness import TestItems, draw_items, draw_tests, find_test, learned_of, require_code_to_run
 from unmask.moe.experts.lessons.domain import load_domain
 from unmask.moe.experts.lessons.generation import Writer
 from unmask.moe.experts.lessons.lessons import Lesson, keep_lessons, read_lessons, read_seeds, split_apart
@@ -58,8 +58,8 @@ def number_of(domain: str, number: Number) -> int:
 class AbilityTests:
     """Items of ability tests."""
 
-    items: Mapping[str, Items]
-    """`Fetched`: the first `limit` that the harness fetches."""
+    items: Mapping[str, TestItems]
+    """`HarnessItems`: the first `limit` that the harness fetches."""
     limit: int | None
     run_code: bool
     unsandboxed: bool = False

@@ -22,7 +22,7 @@ from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_language_model
 from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, behind
-from unmask.moe.experts.abilities.harness import Fetched, Items, accuracies
+from unmask.moe.experts.abilities.harness import HarnessItems, TestItems, accuracies
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.likelihood import likelihoods
 from unmask.moe.mixture.expert_folder import read_expert
@@ -278,9 +278,9 @@ def _choice_nats(model: Any, tokenizer: Any, choices: Sequence[Choice], max_leng
     }
 
 
-def _named(items: Items, limit: int | None) -> str:
+def _named(items: TestItems, limit: int | None) -> str:
     """A name for the items of a test: a hash of their content, or the number of items that the harness fetches."""
-    if isinstance(items, Fetched):
+    if isinstance(items, HarnessItems):
         return f"by name, {'all' if limit is None else limit}"
     programs = (item.program("") if item.program else None for item in items)
     return _digest((item.prompt, item.choices, item.target, program) for item, program in zip(items, programs, strict=True))

@@ -29,8 +29,8 @@ def read_labels_once(task: Any) -> None:
             return draw(cache[id(dataset)], *args, **options)
 
         task._undersample_data = drawn
-    has_own_scores = getattr(type(task), "_calculate_scores", None) is AbsTaskClassification._calculate_scores
-    if has_own_scores and task.metadata.main_score in ("accuracy", "f1"):
+    uses_mteb_scoring = getattr(type(task), "_calculate_scores", None) is AbsTaskClassification._calculate_scores
+    if uses_mteb_scoring and task.metadata.main_score in ("accuracy", "f1"):
         task._calculate_scores = accuracy_and_f1
 
 

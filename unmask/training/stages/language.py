@@ -30,7 +30,7 @@ class LanguageOptions(StageOptions):
 def _scheduled_chunks(
     options: LanguageOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int
 ) -> tuple[list[Chunk], int]:
-    """Token ids in the order in which they train, each with its position in that order; and the padding token."""
+    """Position and token ids of each chunk, in training order; and the id of the padding token."""
     tokenizer, language_model = model.embedder.tokenizer, model.language_model
     assert language_model is not None
     texts = [example.texts[0] for data in sets for example in data.examples]
@@ -119,7 +119,7 @@ class NextToken(TrainingStage[NextTokenOptions]):
 
         @contextmanager
         def balanced() -> Iterator[None]:
-            # models read the weight once, when they are made, and add the whole term to every part of a step
+            # models cache the coefficient when they are built, and add the full auxiliary loss in every micro-batch, so it is divided
             before = (module.config.output_router_logits, module.router_aux_loss_coef)
             share = options.balance / (options.accumulate * processes.count())
             module.config.output_router_logits, module.router_aux_loss_coef = True, share

@@ -19,7 +19,7 @@ from unmask.training.data import DataSet, DataSource, read_sentences
 MOST_STEPS: Final = 10_000_000
 MOST: Final = 1_000_000_000
 MOST_RATE: Final = 1_000_000
-"""A number above these was mistyped."""
+"""Upper bounds that catch typing mistakes."""
 
 Objective = Callable[[nn.Module, dict[str, Any], Any], Tensor]
 """From the model, the inputs of a batch and the number of items of the whole step to a loss."""

@@ -1,7 +1,7 @@
 """Harness: runs lm-evaluation-harness on a model in memory, and keeps the result of each item, so that models are compared item by item.
 
-What lm-eval does not do: leave out items that a model has learned, read local files, and run code of models in a sandbox. So for tests of
-code, it provides neither data nor metric here.
+Added to lm-eval: items that a model was trained on are left out, tests are read from local files, and code that a model writes runs in a
+sandbox. Tests of code therefore use neither the data nor the metric of lm-eval.
 """
 
 from __future__ import annotations
@@ -30,22 +30,25 @@ _QUESTIONS: Final = ("question", "input", "prompt", "text", "problem", "goal", "
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """Items that are fetched by the name of their test, without learned items."""
+class HarnessItems:
+    """lm-eval's own items of a test, without those that a model was trained on."""
 
     learned: Callable[[str], bool] = lambda _: False
 
 
-Items = Sequence[Item] | Fetched
+TestItems = Sequence[Item] | HarnessItems
 
 
-def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, lessons: Sequence[Lesson]) -> dict[str, Items]:
+def draw_tests(
+    files: Mapping[str, Path | None], limit: int | None, seed: int, lessons: Sequence[Lesson]
+) -> dict[str, TestItems]:
     """The items of each test, from its file or fetched by its name, without learned items. Raises UnmaskError for an unknown test."""
     is_learned = learned_of(lessons)
     for name in files:
         find_test(name)
     return {
-        name: draw_items(name, file, limit, seed, is_learned) if file else Fetched(is_learned) for name, file in files.items()
+        name: draw_items(name, file, limit, seed, is_learned) if file else HarnessItems(is_learned)
+        for name, file in files.items()
     }
 
 
@@ -76,24 +79,24 @@ def _plain(text: str) -> str:
 def accuracies(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    items: Mapping[str, Items],
+    items: Mapping[str, TestItems],
     *,
     run_code: bool = False,
     unsandboxed: bool = False,
     limit: int | None = None,
     batch: int = 8,
 ) -> dict[str, NDArray[np.float64]]:
-    """For each test, 1 for each item that a model answers correctly, 0 for the others, in order.
+    """For each test, a 0/1 array: was each item answered correctly?
 
-    items: from local files. With `Fetched`, the harness fetches its own, the first `limit` of each part. run_code: run code that the model
-    writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code that may
-    not be run, and if the harness is not installed; before anything is measured.
+    items: from local files. With `HarnessItems`, the harness fetches its own, the first `limit` of each part. run_code: run code that the
+    model writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code that
+    may not be run, and if the harness is not installed; before anything is measured.
     """
     require_code_to_run(items, run_code, unsandboxed)
     tests = {name: find_test(name) for name in items}
     local = {
         name: _fetched_code(name, tests[name], limit, of_test)
-        if tests[name].asked == "code" and isinstance(of_test, Fetched)
+        if tests[name].asked == "code" and isinstance(of_test, HarnessItems)
         else of_test
         for name, of_test in items.items()
     }
@@ -109,7 +112,7 @@ def accuracies(
     judged = partial(passes, unsandboxed=unsandboxed)
     return {
         name: _by_name(lm, tests[name], limit, of_test)
-        if isinstance(of_test, Fetched)
+        if isinstance(of_test, HarnessItems)
         else _scores(lm, tests[name], name, of_test, judged)
         for name, of_test in local.items()
     }
@@ -175,7 +178,7 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
     return np.array([float(sample["acc"]) for sample in samples])
 
 
-def _fetched_code(name: str, test: Test, limit: int | None, items: Fetched) -> list[Item]:
+def _fetched_code(name: str, test: Test, limit: int | None, items: HarnessItems) -> list[Item]:
     """Items of a test of code from the hub: the first `limit`, without learned items."""
     from datasets import load_dataset
 
@@ -189,11 +192,11 @@ def _fetched_code(name: str, test: Test, limit: int | None, items: Fetched) -> l
     return _fresh(test.read(Path(name), list(enumerate(rows, start=1)))[:limit], items.learned, name)
 
 
-def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[np.float64]:
+def _by_name(lm: Any, test: Test, limit: int | None, items: HarnessItems) -> NDArray[np.float64]:
     """Run a test of the harness on data that it fetches: the first `limit` items of each part, without learned items."""
     from lm_eval import simple_evaluate
 
-    name, metric, counted = test.hub
+    name, metric, filter_name = test.hub
     try:
         results = simple_evaluate(
             lm, tasks=[name], limit=limit, log_samples=True, bootstrap_iters=0, num_fewshot=test.shots,
@@ -204,13 +207,15 @@ def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[
     values: list[float] = []
     number = 0
     for part in sorted(results["samples"]):
-        samples = [sample for sample in results["samples"][part] if sample.get("filter", "none") == counted]
+        samples = [sample for sample in results["samples"][part] if sample.get("filter", "none") == filter_name]
         number += len(samples)
         for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
             if not any(items.learned(key) for key in _keys(sample["doc"])):
                 values.append(float(sample[metric]))
     if not number:
-        raise UnmaskError(f"The harness returned no '{metric}' with the filter '{counted}'. Another version of it may work.")
+        raise UnmaskError(
+            f"The harness returned no '{metric}' with the filter '{filter_name}'. Another version of it may work."
+        )
     if not values:
         raise UnmaskError(f"{name}: all {number} items are among the learned lessons, so there is nothing to test.")
     return np.array(values)
