@@ -30,4 +30,10 @@ def test_what_commands_write_follows_the_umask(tmp_path: Path, monkeypatch: pyte
     finally:
         os.umask(umask)
     wrong = [path for path in tmp_path.rglob("*") if path.stat().st_mode & 0o777 != (0o770 if path.is_dir() else 0o660)]
-    assert not wrong and {path.name for path in tmp_path.iterdir()} >= {"cache", "vectors.parquet", "math", "upcycled", "report"}
+    assert not wrong and {path.name for path in tmp_path.iterdir()} >= {
+        "cache",
+        "vectors.parquet",
+        "math",
+        "upcycled",
+        "report",
+    }
