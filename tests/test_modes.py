@@ -20,9 +20,6 @@ def test_what_commands_write_follows_the_umask(tmp_path: Path, monkeypatch: pyte
     commands = f"""
         embed {lessons} --column output -m pico -o vectors.parquet
         expert {lessons} -m pico -o math --steps 1 --batch 2
-        expert {lessons} -m pico -o more --steps 1 --batch 2
-        mix math more -o mixture --lessons math={lessons} --lessons more={lessons} --steps 1 --batch 2
-        merge math more -o merged
         upcycle pico -o upcycled --experts 2
         compare -m pico -t {task} -d mean -o report"""
     umask = os.umask(0o007)
@@ -33,4 +30,10 @@ def test_what_commands_write_follows_the_umask(tmp_path: Path, monkeypatch: pyte
     finally:
         os.umask(umask)
     wrong = [path for path in tmp_path.rglob("*") if path.stat().st_mode & 0o777 != (0o770 if path.is_dir() else 0o660)]
-    assert not wrong and {path.name for path in tmp_path.iterdir()} >= {"cache", "vectors.parquet", "mixture", "report"}
+    assert not wrong and {path.name for path in tmp_path.iterdir()} >= {
+        "cache",
+        "vectors.parquet",
+        "math",
+        "upcycled",
+        "report",
+    }

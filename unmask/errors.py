@@ -1,4 +1,4 @@
-"""What a user did that cannot work, said so that they can put it right."""
+"""Errors that a user can fix, and messages that say how."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules whose package has another name
-
 
 class UnmaskError(ValueError):
-    """A mistake that the user can put right: the command line prints it as one sentence and exits with code 2."""
+    """A mistake that the user can fix: the command line prints it as one sentence and exits with code 2."""
 
 
 class AttentionError(UnmaskError):
-    """The loaded model does not attend as the design says."""
+    """The loaded model does not attend as the design requires."""
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str]) -> UnmaskError:
-    """Error for a name outside a fixed set: what was given, the nearest match, everything that is allowed."""
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> UnmaskError:
+    """Error for a name outside a fixed set, with the nearest match and all allowed names."""
     names = sorted(allowed)
-    nearest = get_close_matches(given, names, n=1, cutoff=0.5)
+    nearest = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-    quoted = f"'{given}'" if given.isprintable() else ascii(given)  # of a line break, its escape: the error stays one line
+    quoted = f"'{name}'" if name.isprintable() else ascii(name)  # an error stays one line
     return UnmaskError(f"Unknown {kind} {quoted}.{hint} Allowed: {', '.join(names)}.")
 
 
@@ -51,9 +49,9 @@ def cause_of(error: BaseException) -> str:
     return message
 
 
-def require_counts(**given: int | None) -> None:
+def require_counts(**numbers: int | None) -> None:
     """Raise UnmaskError unless a named number is a positive integer or None (use the default)."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
             raise UnmaskError(f"{name} is {value!r}: give a whole number from 1 on.")
 
@@ -67,67 +65,53 @@ def require_package(module: str) -> None:
 
 
 def not_installed(module: str) -> UnmaskError | None:
-    """Error for a module that is missing, with the command that installs it; None if no extra of unmask brings it."""
-    name = module.split(".")[0]
-    package = _DISTRIBUTIONS.get(name, name.replace("_", "-"))
-    extra = _extras().get(package)
-    said = f"This needs {package}, which is not installed: pip install 'unmask[{extra}]'."
-    return UnmaskError(said) if extra else None
-
-
-def _extras() -> dict[str, str]:
-    """The extra of unmask that installs each optional package, as its own metadata say; the first of several."""
+    """Error for a missing module, with the command that installs it; None if no extra of unmask installs it."""
     from importlib.metadata import requires
 
-    extras: dict[str, str] = {}
+    name = module.split(".")[0]
+    package = "scikit-learn" if name == "sklearn" else name.replace("_", "-")
     for requirement in requires("unmask") or []:
-        if told := re.match(r"([\w.-]+)[^;]*;.*\bextra == ['\"](\w+)['\"]", requirement):
-            extras.setdefault(told[1], told[2])
-    return extras
+        extra = re.match(r"([\w.-]+)[^;]*;.*\bextra == ['\"](\w+)['\"]", requirement)
+        if extra and extra[1] == package:
+            return UnmaskError(f"This needs {package}, which is not installed: pip install 'unmask[{extra[2]}]'.")
+    return None
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first problem that pydantic found in a file: where it is, and what."""
+    """The first problem that pydantic found in a file: the key and the reason."""
     problem = error.errors()[0]
     return f"{'.'.join(place_of(problem)) or 'the file'}: {reason_of(problem)}"
 
 
 def place_of(problem: ErrorDetails) -> list[str]:
-    """The keys that lead to a problem. pydantic also names the members of a union that it tried, such as literal['all']."""
+    """The keys that lead to a problem, without the members of a union that pydantic tried, such as literal['all']."""
     return [str(part) for part in problem["loc"] if not str(part).startswith(("literal[", "tuple["))]
 
 
 def reason_of(problem: ErrorDetails) -> str:
-    """What is wrong with a value, in words for a user: for the most part pydantic's own."""
-    return _plain_reason(problem) or str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
-
-
-def _plain_reason(problem: ErrorDetails) -> str | None:
-    """A clause of our own where pydantic's words are hard to read, else None."""
-    kind, context = problem["type"], problem.get("ctx", {})
-    if kind == "missing":
+    """What is wrong with a value: pydantic's message, or a plain one where that is hard to read."""
+    if problem["type"] == "missing":
         return "it is missing"
-    if kind == "extra_forbidden":
+    if problem["type"] == "extra_forbidden":
         return "this name is unknown"
-    if kind == "too_short":
-        least, plural = context["min_length"], "s" if context["min_length"] != 1 else ""
-        return f"it needs at least {least} value{plural}, and has {context['actual_length'] or 'none'}"
-    return None
+    if problem["type"] == "too_short":
+        least, number = problem["ctx"]["min_length"], problem["ctx"]["actual_length"]
+        return f"it needs at least {least} value{'s' * (least != 1)}, and has {number or 'none'}"
+    return str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
-    """Turn what pydantic says of a wrong option into an UnmaskError of one sentence: which option, what it was, what is allowed."""
+    """Turn pydantic's error about an option into an UnmaskError of one sentence."""
     from pydantic import ValidationError
 
     try:
         yield
     except ValidationError as error:
         problem = error.errors()[0]
-        name = ".".join(map(str, problem["loc"]))
-        reason = reason_of(problem).removeprefix("Input should be ")
-        if plain := _plain_reason(problem):
-            said = f"{name}: {plain}."
+        name, reason = ".".join(place_of(problem)), reason_of(problem)
+        if reason.startswith("Input should be "):
+            message = f"{name} should be {reason.removeprefix('Input should be ')}, not {problem['input']!r}."
         else:
-            said = f"{name} should be {reason}, not {problem['input']!r}." if name else f"{reason[:1].upper()}{reason[1:]}."
-        raise UnmaskError(said) from error
+            message = f"{name}: {reason}." if name else f"{reason}."
+        raise UnmaskError(message) from error

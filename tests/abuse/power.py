@@ -3,18 +3,14 @@
 A `Disk` watches one folder in a process that is a copy of the tests (forking.py). It counts the operations that change files or make
 changes durable, and ends the process just before one of them. Then it leaves in the folder what a disk may hold after a power cut:
 
-    killed    everything: the process was killed and the machine goes on
-    content   every name, but no content since its last fsync: such a file is empty, as before, or cut somewhere
-    names     only the names that a folder had at its last fsync, and the content that files had at theirs
-
-POSIX promises no more than `names`; file systems in their usual settings give something between `content` and `names`.
+    killed    everything: the process was killed and the machine keeps running
+    power     only the names that a folder had at its last fsync, and the content that files had at theirs: what POSIX promises
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 import shutil
 import stat
@@ -23,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-Loss = Literal["killed", "content", "names"]
+Loss = Literal["killed", "power"]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 CUT = 86
 """Exit code of a process that was cut."""
@@ -38,8 +34,7 @@ class Disk:
 
     root: Path
     notes: Path
-    loss: Loss = "names"
-    seed: int = 0
+    loss: Loss = "power"
     operations: int = 0
     cut: int | None = None
     _content: dict[int, bytes] = field(default_factory=dict)
@@ -135,11 +130,7 @@ class Disk:
             return
         kept = self.root.with_name(f"{self.root.name}-survivors")
         shutil.rmtree(kept, ignore_errors=True)
-        chance = random.Random(f"{self.seed} {self.cut}")
-        if self.loss == "names":
-            self._rebuild(self.root.stat().st_ino, kept)
-        else:
-            self._copy(self.root, kept, chance)
+        self._rebuild(self.root.stat().st_ino, kept)
         shutil.rmtree(self.root)
         kept.rename(self.root)
 
@@ -153,17 +144,6 @@ class Disk:
             else:
                 (target / name).symlink_to(kind)
 
-    def _copy(self, source: Path, target: Path, chance: random.Random) -> None:
-        target.mkdir()
-        for entry in os.scandir(source):
-            if entry.is_symlink():
-                (target / entry.name).symlink_to(Path(entry.path).readlink())
-            elif entry.is_dir():
-                self._copy(Path(entry.path), target / entry.name, chance)
-            else:
-                now, before = Path(entry.path).read_bytes(), self._content.get(entry.inode(), b"")
-                (target / entry.name).write_bytes(now if now == before else _remains(now, before, chance))
-
 
 def _names(folder: Path) -> Names:
     found: Names = {}
@@ -171,10 +151,3 @@ def _names(folder: Path) -> Names:
         kind = str(Path(entry.path).readlink()) if entry.is_symlink() else "folder" if entry.is_dir() else "file"
         found[entry.name] = (entry.inode(), kind)
     return found
-
-
-def _remains(now: bytes, before: bytes, chance: random.Random) -> bytes:
-    """Content that was not synced: all of it, none of it, or some of it."""
-    start = len(before) if now.startswith(before) else 0
-    cut = chance.randint(start, max(start, len(now)))
-    return chance.choice([before, now[:cut], now[:cut] + bytes(len(now) - cut), now])

@@ -17,8 +17,6 @@ from tests.proofs import ALL
 
 FIRST, MORE = 20, 20
 """Cuts in a whole sweep: so many from the first on, and so many of the others."""
-OWN_WAYS = frozenset({"compare", "embed", "index", "train", "mix", "export", "probe routing", "save", "convert", "bulk"})
-"""Work that writes in a way of its own, or much. What all other work writes, functions write that these are cut in, too."""
 UNTOLD = ("*.lock", ".lock", ".unmask-made", "events.out.tfevents*", "*.unmask-part", "*.checked")
 """Files that tell nothing of a result."""
 
@@ -45,7 +43,7 @@ class Case:
         shutil.rmtree(self.here, ignore_errors=True)
         shutil.copytree(self.start, self.here, symlinks=True)
 
-    def run(self, cut: int | None = None, loss: Loss = "names") -> Ran:
+    def run(self, cut: int | None = None, loss: Loss = "power") -> Ran:
         disk = Disk(self.here, self.place / "notes" / "disk", loss)
         return run(self.work, self.here, self.place / "notes", disk, cut)
 
@@ -105,21 +103,19 @@ class Case:
 
 
 def case_of(path: tuple[str, ...], start: Path, place: Path) -> Case:
-    """The case of a command's example, its figures sketched."""
+    """The case of a command's example, measured, with sketched figures."""
     example = EXAMPLES[path]
-    return Case(" ".join(path), command(*example.line(path), drawn=False), start, place, example.timed)
+    case = Case(" ".join(path), command(*example.line(path), drawn=False), start, place, example.timed)
+    case.measure()
+    return case
 
 
 def cuts(operations: int, seed: str) -> list[tuple[int, Loss]]:
-    """Where to cut work of this name, with one loss at each place; in `make test-all` all places (of more than 40: 20, and 20 others).
-
-    `make test` cuts work that has ways of its own at three places and all other work at one: a writer that is shared and careless
-    is then still cut dozens of times, and one that a single command calls in the wrong order once.
-    """
+    """Operations to cut at: three, with losses by turns; in `make test-all`, up to 40 with every loss."""
     chance = random.Random(seed)
     if not ALL:
-        chosen = sorted(chance.sample(range(1, operations + 1), min(3 if seed in OWN_WAYS else 1, operations)))
-        return [(cut, LOSSES[(cut + place) % 3]) for place, cut in enumerate(chosen)]
+        chosen = sorted(chance.sample(range(1, operations + 1), min(3, operations)))
+        return [(cut, LOSSES[number % 2]) for number, cut in enumerate(chosen)]
     places = list(range(1, operations + 1))
     if operations > FIRST + MORE:
         places = [*places[:FIRST], *sorted(chance.sample(places[FIRST:], MORE))]

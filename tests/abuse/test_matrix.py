@@ -1,32 +1,25 @@
-"""The matrix of abuse: every command against bad input, bad outputs, a full disk and a second run.
+"""Commands against bad and strange input, a full disk and a second run at the same time.
 
-Allowed is the right answer, or exit code 2 with one sentence and nothing changed. Kills and power cuts are in test_power.py, outputs
-that are inputs in tests/cli/test_every_command.py.
+Allowed is the right answer, or exit code 2 with one sentence and nothing changed. Power cuts are in test_power.py.
 """
 
 from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.abuse.examples import ALIKE, EXAMPLES, WRITERS
+from tests.abuse.examples import EXAMPLES, READERS, WRITERS
 from tests.abuse.forking import command, run, start, wait
-from tests.abuse.recovery import Case, case_of
-from tests.abuse.refusals import Wrong, faults, require_a_sentence, snapshot
-from tests.proofs import ALL
+from tests.abuse.recovery import case_of
+from tests.in_process import run_program
 
 Command = tuple[str, ...]
 Rows = list[dict[str, Any]]
 
-SLOW = set() if ALL else {*ALIKE, ("recommend",)}
-"""Commands of which `make test` tries only what they refuse."""
-READERS = [path for path, example in EXAMPLES.items() if example.source and example.column]
 STRANGE = [
     "[bold]x[/bold] [/] [INST] {text} [link=file:///]y[/link]",
     "<script>alert(1)</script> <img src=x onerror=alert(1)> &amp; ]]>",
@@ -48,14 +41,12 @@ def write(file: Path, rows: Rows) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def as_text(row: dict[str, Any], column: str, text: str) -> dict[str, Any]:
-    """A row that says another text; a list of words stays a list."""
-    return {**row, column: [text, *row[column][1:]] if isinstance(row[column], list) else text}
-
-
 def strange_texts(file: Path, column: str) -> None:
     rows = read(file)
-    write(file, [as_text(row, column, STRANGE[n % len(STRANGE)]) for n, row in enumerate(rows)])
+    for number, row in enumerate(rows):
+        text = STRANGE[number % len(STRANGE)]
+        row[column] = [text, *row[column][1:]] if isinstance(row[column], list) else text
+    write(file, rows)
 
 
 def not_utf8(file: Path, column: str) -> None:
@@ -72,33 +63,39 @@ def wrong_type(file: Path, column: str) -> None:
     write(file, [*rows[:-1], {**rows[-1], column: {"a": [1]}}])
 
 
-def gone(file: Path, _: str) -> None:
-    file.unlink()
+def snapshot(here: Path) -> dict[str, bytes]:
+    """Every file without locks."""
+    files = sorted(path for path in here.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
+    return {str(path.relative_to(here)): path.read_bytes() for path in files}
 
 
-REFUSED: list[Callable[[Path, str], None]] = [not_utf8, no_column, wrong_type, gone]
+def require_a_sentence(code: int, error: str) -> None:
+    """Exit code 2, and one sentence at the end of standard error."""
+    last = (error.strip().splitlines() or [""])[-1]
+    assert code == 2 and "Traceback" not in error, (code, error[-1500:])
+    assert last.startswith("unmask: ") and len(last) < 1000, last
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("path", READERS, ids=" ".join)
-def test_bad_input_is_refused_in_a_sentence(path: Command, here: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoil", [not_utf8, no_column, wrong_type, Path.unlink], ids=lambda spoil: spoil.__name__)
+def test_bad_input_is_refused_in_a_sentence(
+    spoil: Any, path: Command, here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     example = EXAMPLES[path]
-    source, words = here / str(example.source), example.line(path)
-    content = source.read_bytes()
-
-    def mend() -> None:
-        source.write_bytes(content)
-
-    calls = [Wrong(abuse.__name__, words, partial(abuse, source, str(example.column)), mend) for abuse in REFUSED]
-    found = faults(calls, here, tmp_path / "notes")
-    assert not found, "\n".join(found)
+    spoil(here / example.source, *([] if spoil is Path.unlink else [example.column]))
+    before = snapshot(here)
+    monkeypatch.chdir(here)
+    code, _, error = run_program(example.line(path), monkeypatch, capfd)
+    require_a_sentence(code, error)
+    assert snapshot(here) == before, "something was written"
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("path", [path for path in READERS if path not in SLOW], ids=" ".join)
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("path", READERS, ids=" ".join)
 def test_strange_input_is_taken_or_refused(path: Command, here: Path, tmp_path: Path) -> None:
     example = EXAMPLES[path]
-    strange_texts(here / str(example.source), str(example.column))
+    strange_texts(here / example.source, example.column)
     before = snapshot(here)
     done = run(command(*example.line(path)), here, tmp_path / "notes")
     assert "Traceback" not in done.err, done.err[-1500:]
@@ -106,21 +103,14 @@ def test_strange_input_is_taken_or_refused(path: Command, here: Path, tmp_path: 
     if done.code == 0:
         assert done.out.strip() or example.output
         return
-    require_a_sentence(done)
+    require_a_sentence(done.code, done.err)
     assert snapshot(here) == before, "something was written"
 
 
-def measured_case(path: Command, furnished: Path, tmp_path: Path) -> Case:
-    """A command that ran undisturbed."""
-    case = case_of(path, furnished, tmp_path)
-    case.measure()
-    return case
-
-
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("path", [path for path in WRITERS if path not in SLOW], ids=" ".join)
-def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnished: Path, tmp_path: Path) -> None:
-    case = measured_case(path, furnished, tmp_path)
+@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+def test_a_full_disk_is_reported_and_the_same_command_continues(path: Command, furnished: Path, tmp_path: Path) -> None:
+    case = case_of(path, furnished, tmp_path)
     work = case.work
 
     def cramped() -> None:
@@ -141,15 +131,15 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnish
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("path", [path for path in WRITERS if path not in SLOW], ids=" ".join)
+@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
 def test_two_at_once_do_not_disturb_each_other(path: Command, furnished: Path, tmp_path: Path) -> None:
-    case = measured_case(path, furnished, tmp_path)
+    case = case_of(path, furnished, tmp_path)
     case.begin()
-    notes = [tmp_path / f"notes-{number}" for number in range(2)]
-    copies = [start(case.work, case.here, place) for place in notes]
-    ended = [wait(copy, place) for copy, place in zip(copies, notes, strict=True)]
-    assert 0 in [one.code for one in ended], [one.err[-500:] for one in ended]
-    for one in ended:
-        if one.code != 0:
-            require_a_sentence(one)
+    folders = [tmp_path / f"notes-{number}" for number in range(2)]
+    processes = [start(case.work, case.here, notes) for notes in folders]
+    results = [wait(process, notes) for process, notes in zip(processes, folders, strict=True)]
+    assert 0 in [result.code for result in results], [result.err[-500:] for result in results]
+    for result in results:
+        if result.code != 0:
+            require_a_sentence(result.code, result.err)
     assert case.difference("two at once") is None

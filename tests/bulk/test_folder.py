@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import tracemalloc
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from tests.bulk.corpora import BAD, PICO, ROWS, content, job_of, letters_of, rows_of, run
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk import embed_shard, team
-from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
-from unmask.bulk.embed_shard import ShardPaths
-from unmask.bulk.folder import check_folder, count_repeated_ids
+from unmask.bulk.documents import DeadLetter, read_documents
+from unmask.bulk.folder import check_folder
 from unmask.bulk.loading import EmbedderArguments, key_of
-from unmask.bulk.shards import SourceFile, read_sources
 from unmask.bulk.team import Member
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Encoder
@@ -104,17 +97,6 @@ def test_the_manifest_and_the_records_add_up(here: Path) -> None:
     assert manifest.description["design"] == "causal/plain/mean" and manifest.padded >= manifest.tokens > manifest.texts
 
 
-def test_the_bits_do_not_depend_on_the_number_of_cores(here: Path) -> None:
-    run(job_of(here))
-    (here / "out").rename("one-core")
-    torch.set_num_threads(2)
-    try:
-        run(job_of(here))
-    finally:
-        torch.set_num_threads(1)
-    assert content(here / "out") == content(Path("one-core"))
-
-
 # --- resuming --------------------------------------------------------------------------------------------------------
 
 
@@ -127,27 +109,6 @@ def test_the_same_command_computes_nothing_again(here: Path, computed: list[str]
     os.utime(here / "corpus" / "a.jsonl", ns=(1, 1))
     run(job, EmbedderArguments("pico", "mean", {**PICO.options, "batch_tokens": 99}))
     assert computed == first, "neither a touched file nor what changes rounding only is a reason"
-
-
-@pytest.mark.parametrize("stop", [0, 4])
-def test_a_run_that_was_stopped_ends_as_an_undisturbed_one(stop: int, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(job_of(here))
-    (here / "out").rename("undisturbed")
-    embed, calls = embed_shard.embed_shard, []
-
-    def stopped(*arguments: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) > stop:
-            raise KeyboardInterrupt
-        return embed(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(team, "embed_shard", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            run(job_of(here))
-    assert not manifest_in(here / "out")["complete"]
-    run(job_of(here))
-    assert content(here / "out") == content(Path("undisturbed"))
 
 
 def test_damage_is_noticed_and_computed_again(here: Path) -> None:
@@ -188,33 +149,8 @@ def test_a_file_that_is_no_longer_given_is_refused_or_pruned(here: Path, monkeyp
     with pytest.raises(UnmaskError, match=r"holds vectors of 1 file not given, such as 'corpus/a\.jsonl'.* --prune"):
         run(job_of(here))
     assert content(here / "out") == before
-
-    def remove_and_die(path: Path) -> None:
-        if path.exists():
-            path.unlink()
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(embed_shard, "remove", remove_and_die)
-        run(job_of(here), prune=True)
-    manifest = manifest_in(here / "out")
-    assert not manifest["complete"] and len(manifest["shards"]) == 6, "a kill leaves no manifest that calls it complete"
     assert run(job_of(here), prune=True).complete and len(rows_of(here / "out")) == 2 * ROWS
     assert not [name for name in content(here / "out") if "a.jsonl" in name]
-
-
-def test_files_of_a_shard_without_a_record_do_not_outlive_its_texts(here: Path) -> None:
-    """A run is killed before the record of its last shard is written, and then the texts of the shard are removed."""
-    run(job_of(here))
-    for file in (here / "out" / "records").glob("a.jsonl-*"):
-        file.unlink()
-    (here / "corpus" / "a.jsonl").unlink()
-    notes = [here / "out" / part / "mine.parquet" for part in ("vectors", "dead-letters")]
-    for note in notes:
-        note.touch()
-    run(job_of(here))
-    assert not [name for name in content(here / "out") if "a.jsonl" in name]
-    assert all(note.is_file() for note in notes)
 
 
 def test_another_model_design_or_option_is_refused_by_name(here: Path) -> None:
@@ -229,18 +165,6 @@ def test_another_model_design_or_option_is_refused_by_name(here: Path) -> None:
         with pytest.raises(UnmaskError, match=rf"'out' holds a run with other settings: .*{message} now.*another folder"):
             run(job_of(here, **options), arguments)
         assert content(here / "out") == before
-
-
-def test_a_member_with_another_embedder_writes_nothing(here: Path) -> None:
-    job = job_of(here)
-    described = Member(job, PICO)
-    other = Member(job, EmbedderArguments("pico", "causal/plain/mean", {"device": "cpu", "dtype": "bfloat16"}))
-    (*_, sources) = read_sources(job.files(), job, None)
-    shard = sources.shards[0]
-    with pytest.raises(UnmaskError, match=r"another embedder than the one that the run described.* bfloat16 on cpu"):
-        other.embed(shard, key_of(described.description), lambda _: None)
-    assert not (here / "out").exists()
-    assert described.embed(shard, key_of(described.description), lambda _: None).vectors
 
 
 def test_a_fit_is_made_once_and_every_later_run_reads_it(
@@ -263,31 +187,13 @@ def test_a_fit_is_made_once_and_every_later_run_reads_it(
     write_rows(here / "fit.jsonl", [{"text": f"{text} {number}"} for number, text in enumerate(TEXTS * 30)])
     with pytest.raises(UnmaskError, match=r'other settings: fit was ".*" and is'):
         run(job_of(here), EmbedderArguments("pico", FITTED.design, PICO.options, here / "fit.jsonl"))
-    with pytest.raises(UnmaskError, match="dim must be"):
-        run(job_of(here, dim=9999), FITTED)
-    assert content(here / "out") == before, "a refused run leaves no fit behind"
-
-
-def test_a_saved_embedder_keeps_its_fit(here: Path) -> None:
-    embedder = Embedder.from_pretrained("pico", FITTED.design, device="cpu", dtype="float32")
-    embedder.fit([f"{text} {number}" for number, text in enumerate(TEXTS * 30)])
-    embedder.save_pretrained(here / "saved")
-    only(here, "a.txt", "a man\n")
-    manifest = run(job_of(here), EmbedderArguments("saved", None, PICO.options))
-    assert manifest.description["fit_file"] is None
-    np.testing.assert_allclose(rows_of(here / "out")[0]["vector"], embedder.encode(["a man"])[0], atol=1e-4)
-
-
-def test_names_of_shards_do_not_collide() -> None:
-    files = [f"part-{number}/data.jsonl" for number in (107498, 125815)]  # eight digits of their SHA-256 are equal
-    names = [SourceFile(file=file, size=1, changed=1, sha256="", rows=1, starts=[(0, 0, 0)]).shards()[0].name for file in files]
-    assert len(set(names)) == len(files)
+    assert content(here / "out") == before
 
 
 def test_a_folder_of_somebody_else_or_of_another_run_is_refused(here: Path) -> None:
     with only_run_in(here / "out"), pytest.raises(UnmaskError, match="Another run is writing to"):
         run(job_of(here))
-    for name, text in (("mine.txt", "mine"), ("manifest.json", '{"name": "my app", "icons": []}'), ("sources.json", "")):
+    for name, text in (("mine.txt", "mine"), ("manifest.json", '{"name": "my app", "icons": []}')):
         file = here / f"of-{Path(name).stem}" / name
         file.parent.mkdir()
         file.write_text(text)
@@ -334,8 +240,6 @@ def test_a_text_without_a_vector_is_a_dead_letter(here: Path, monkeypatch: pytes
     assert "not finite (NaN or infinity). The model computes in float32" in reasons[1] and "float16" in reasons[2]
     [row] = rows_of(here / "out")
     np.testing.assert_allclose(row["vector"], expected, atol=1e-2)
-    run(job_of(here, precision="float16", normalize=True, output=here / "unit"))
-    assert [letter["line"] for letter in letters_of(here / "unit")] == [1, 2]
 
 
 def test_equal_ids_are_dead_letters_in_one_file_and_counted_over_all(here: Path) -> None:
@@ -348,20 +252,6 @@ def test_equal_ids_are_dead_letters_in_one_file_and_counted_over_all(here: Path)
     assert second["reason"] == "line 3, column 'key': the id '1' comes twice."
     assert (manifest.repeated_ids, manifest.flawless) == (1, False)
     assert "Ids that are in another shard, too: 1." in manifest.summary(here / "out")
-
-
-def test_counting_ids_takes_hardly_more_than_eight_bytes_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.bulk.folder._BATCH", 1000)
-    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    for first, file in enumerate(files):
-        pq.write_table(pa.table({"id": [str(number) for number in range(first * 99_000, first * 99_000 + 100_000)]}), file)
-    count_repeated_ids(files, chunked=False)
-    tracemalloc.start()
-    try:
-        assert count_repeated_ids(files, chunked=False) == 1000
-        assert tracemalloc.get_traced_memory()[1] < 11 * 200_000
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_text_beyond_the_limit_is_a_dead_letter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,31 +267,6 @@ def test_a_text_beyond_the_limit_is_a_dead_letter(here: Path, monkeypatch: pytes
         "line 2: the text has 1001 characters; 1000 are allowed.",
     ]
     assert all(len(letter["text"]) <= 200 for letter in letters) and len(rows_of(here / "out")) == 4
-
-
-def test_a_file_whose_end_is_damaged_is_embedded_up_to_there(here: Path) -> None:
-    only(here, "a.txt", "a\n")
-    packed = gzip.compress(b"".join(b"%d\n" % number for number in range(5_000)))
-    (here / "corpus" / "b.txt.gz").write_bytes(packed[: len(packed) // 2])
-    manifest = run(job_of(here, shard_rows=5_000))
-    [letter] = letters_of(here / "out")
-    assert "cannot be unpacked after line" in letter["reason"]
-    assert manifest.complete and manifest.texts == letter["line"]
-
-
-@pytest.mark.parametrize(
-    ("text", "rows", "dead"),
-    [
-        ("a\n" + "x" * 10_000_000 + "\nb\n", 2, 1),
-        ("nul\0byte\n\u202eabc\u2066\nbell\x07\x1b[31m\n\ufefffirst\r\nsecond\r\n\r\n", 6, 0),
-        ("\n" * 100_000, 100_000, 0),
-    ],
-    ids=["long", "control", "empty"],
-)
-def test_hostile_documents_are_embedded_or_dead_letters(text: str, rows: int, dead: int, here: Path) -> None:
-    only(here, "a.txt", text)
-    manifest = run(job_of(here, shard_rows=50_000))
-    assert (manifest.texts, manifest.dead_letters) == (rows, dead)
 
 
 def test_the_same_text_is_computed_once_in_a_window(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,18 +285,10 @@ def test_the_same_text_is_computed_once_in_a_window(here: Path, monkeypatch: pyt
     np.testing.assert_allclose([rows[index]["vector"] for index in (0, 1, 2999, 3000)], expected[[0, 0, 0, 1]], atol=1e-5)
 
 
-def test_a_window_counts_the_values_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.bulk.documents.WINDOW_CHARACTERS", 1000)
-    documents = [Document(row, row + 1, "id", "short", ("x" * 300, None)) for row in range(10)]
-    assert [len(window) for window in windows(documents)] == [3, 3, 3, 1]
-    longer = [replace(document, kept=(), id="i" * 495) for document in documents]
-    assert [len(window) for window in windows(longer)] == [2] * 5
-
-
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_with_nothing_to_embed_leaves_everything_as_it_was(here: Path) -> None:
+def test_a_refused_run_leaves_everything_as_it_was(here: Path) -> None:
     (here / "corpus" / "empty.txt").touch()
     assert run(job_of(here)).complete, "files without a row are skipped unless all are empty"
     before = content(here / "out")
@@ -441,6 +298,10 @@ def test_a_run_with_nothing_to_embed_leaves_everything_as_it_was(here: Path) -> 
     for output in ("new/deep", "empty", "out"):
         with pytest.raises(UnmaskError, match=r"corpus: no row in 2 files\.$"):
             run(job_of(here, output=Path(output)))
+    only(here, "a.txt", "a\n")
+    for output in ("new/deep", "empty"):
+        with pytest.raises(UnmaskError, match="dim must be"):
+            run(job_of(here, output=Path(output), dim=9999), FITTED)
     assert content(here / "out") == before and not (here / "new").exists() and not list((here / "empty").iterdir())
 
 
@@ -448,9 +309,6 @@ def test_a_run_with_nothing_to_embed_leaves_everything_as_it_was(here: Path) -> 
     ("options", "message"),
     [
         ({"column": "txet"}, r"corpus/a\.jsonl: none of its first rows has a column 'txet'; there is text, name, year"),
-        ({"id_column": "nmae"}, "has a column 'nmae'"),
-        ({"keep": ("yaer",)}, "has a column 'yaer'"),
-        ({"keep": ("chunk",), "chunk": 16}, "--keep chunk: the output has a column 'chunk' of its own"),
         ({"inputs": (Path("corpus/*.tsv"),)}, r"No file matches 'corpus/\*\.tsv'"),
         ({"output": Path("corpus")}, "'corpus' is an input"),
         ({"output": Path("corpus/a.jsonl/out")}, "is a file, not a folder"),
@@ -460,24 +318,6 @@ def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], me
     with pytest.raises(UnmaskError, match=message):
         check_folder(job_of(here, **options))
     assert not (here / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("model", "design", "options"),
-    [
-        ("pico", "causal/plain/mean", {"dim": 3, "precision": "binary"}),
-        ("pico", "causal/plain/mean", {"instruction": "hi"}),
-        ("pico", "causal/plain/mean/zscore", {"dim": 9999}),
-        ("./nosuchfolder", "causal/plain/mean", {}),
-    ],
-)
-def test_a_refused_run_leaves_everything_as_it_was(model: str, design: str, options: dict[str, Any], here: Path) -> None:
-    arguments = EmbedderArguments(model, design, PICO.options)
-    (here / "empty").mkdir()
-    for output in ("new/deep", "empty"):
-        with pytest.raises(UnmaskError):
-            run(job_of(here, output=Path(output), **options), arguments)
-    assert sorted(here.iterdir()) == [here / "corpus", here / "empty"] and not list((here / "empty").iterdir())
 
 
 def test_a_file_that_changes_meanwhile_ends_the_run_and_the_next_one_resumes(
@@ -495,11 +335,3 @@ def test_a_file_that_changes_meanwhile_ends_the_run_and_the_next_one_resumes(
         with pytest.raises(UnmaskError, match=r"corpus/c\.parquet changed while it was embedded. Run the command again"):
             run(job_of(here))
     assert run(job_of(here)).complete and rows_of(here / "out")[-1]["id"] == "corpus/c.parquet:0"
-
-
-def test_a_shard_with_fewer_rows_than_were_counted_ends_the_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only(here, "a.txt", "one\ntwo\nthree\n")
-    monkeypatch.setattr(embed_shard, "read_documents", lambda *arguments: islice(read_documents(*arguments), 2))
-    with pytest.raises(UnmaskError, match=r"a\.txt: 3 rows from row 0 on were counted, but only 2 could be read"):
-        run(job_of(here))
-    assert not ShardPaths(here / "out").shards

@@ -36,21 +36,8 @@ def line_of(folder: Path, size: int) -> str:
     with file.open("w") as lines:
         for number in range(size // 2000):
             lines.write(f"{number} {'many words follow and are cut off ' * 58}"[:1999] + "\n")
-    words = [
-        "embed",
-        file,
-        "-m",
-        "pico",
-        "-d",
-        "mean",
-        "--max-length",
-        "8",
-        "-o",
-        folder / f"out-{size}",
-        "--shard-rows",
-        "5000",
-    ]
-    return "\n".join(map(str, words))
+    options = ["-m", "pico", "-d", "mean", "--max-length", "8", "--shard-rows", "5000"]
+    return "\n".join(map(str, ["embed", file, "-o", folder / f"out-{size}", *options]))
 
 
 @pytest.mark.sample(0)

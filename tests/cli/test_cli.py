@@ -84,15 +84,9 @@ def test_ctrl_c_is_told_in_one_line(
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unmask.bulk.job.EmbedderArguments.check", stopped)
+    monkeypatch.setattr("unmask.bulk.loading.EmbedderArguments.check", stopped)
     found = run("embed", texts, "-m", model, "-d", "mean", "-o", output)
     assert (found.code, found.out, found.err.splitlines()[-1]) == (130, "", f"unmask: {said}")
-
-
-def test_no_command_at_all_shows_the_help(run: Run) -> None:
-    found = run()
-    assert found.code == 2
-    assert "Usage:" in found.out + found.err
 
 
 # --- listings --------------------------------------------------------------------------------------------------------
@@ -111,39 +105,8 @@ def test_a_listing_mentions_everything_of_its_family(command: str, names: list[s
     assert (found.code, found.err) == (0, "")
     words = found.out.replace("│", " ").split()
     assert [name for name in names if name not in words and f"{name}:" not in words] == []
-
-
-def listed(run: Run, command: str) -> dict[str, Any]:
-    found = run(command, "--json")
-    assert (found.code, found.err) == (0, "")
-    return dict(json.loads(found.out))
-
-
-def test_designs_as_json(run: Run) -> None:
-    found = listed(run, "designs")
-    assert {row["preset"]: row["design"] for row in found["designs"]} == {
-        name: preset.design for name, preset in PRESETS.items()
-    }
-    assert {row["prompt"]: row["template"] for row in found["prompts"]} == {
-        name: prompt.template for name, prompt in PROMPTS.items()
-    }
-    assert all(row["meaning"] for rows in found.values() for row in rows)
-
-
-def test_models_as_json(run: Run) -> None:
-    found = listed(run, "models")["models"]
-    assert [row["name"] for row in found] == list(BUNDLED)
-    for row in found:
-        assert (row["path"] is not None) == BUNDLED[row["name"]].installed
-        assert row["install"].startswith("pip install --no-deps ")
-
-
-def test_tasks_as_json(run: Run) -> None:
-    found = listed(run, "tasks")
-    assert [row["kind"] for row in found["kinds"]] == list(KINDS)
-    assert all(row["files and columns"] and row["main score"] for row in found["kinds"])
-    assert [row["task"] for row in found["starter"]] == [f"starter-{folder.name}" for folder in starter_folders()]
-    assert all(row["items"] > 10 for row in found["starter"])
+    rows = [row for part in json.loads(run(command, "--json").out).values() for row in part]
+    assert set(names) <= {value for row in rows for value in row.values() if isinstance(value, str)}
 
 
 # --- compare ---------------------------------------------------------------------------------------------------------
@@ -154,8 +117,11 @@ def task(tmp_path: Path) -> Path:
     return write_task(tmp_path / "sts", "sts")
 
 
+CPU = ("--device", "cpu", "--dtype", "float32")
+
+
 def compared(run: Run, model: Path, *arguments: str | Path) -> Ran:
-    return run("compare", "-m", model, "--dtype", "float32", "--device", "cpu", *arguments)
+    return run("compare", "-m", model, *CPU, *arguments)
 
 
 def test_compare_as_json_prints_one_object_and_nothing_else(run: Run, model: Path, task: Path, tmp_path: Path) -> None:
@@ -164,6 +130,7 @@ def test_compare_as_json_prints_one_object_and_nothing_else(run: Run, model: Pat
     assert found.code == 0
     content = json.loads(found.out)
     assert set(content) == {"results", "comparisons", "failures"} and content["failures"] == []
+    assert content == json.loads(Path("out/comparison.json").read_text())
     assert [(row["label"], row["task"]) for row in content["results"]] == [
         (label, name) for label in ("mean", "prompteol", "prompteol-z") for name in ("sts", "clusters")
     ]
@@ -178,12 +145,6 @@ def test_compare_as_json_prints_one_object_and_nothing_else(run: Run, model: Pat
         assert {"a", "b", "test", "n", "unit", "difference", "p", "p_holm", "effect", "interval", "tasks"} <= set(test)
 
 
-def test_compare_saves_what_it_prints(run: Run, model: Path, task: Path) -> None:
-    found = compared(run, model, "-d", "mean", "-d", "last", "-t", task, "-o", "out", "--json")
-    assert json.loads(Path("out/comparison.json").read_text()) == json.loads(found.out)
-    assert len(Path("out/results.jsonl").read_text().splitlines()) == 2
-
-
 def test_compare_with_a_baseline_tests_each_against_it_alone(run: Run, model: Path, task: Path) -> None:
     found = compared(run, model, "-d", "mean,last,max", "-t", task, "-o", "out", "--baseline", "last", "--json")
     tests = json.loads(found.out)["comparisons"]
@@ -191,37 +152,14 @@ def test_compare_with_a_baseline_tests_each_against_it_alone(run: Run, model: Pa
     assert sorted(test["a"]["design"] for test in tests) == ["causal/plain/max", "causal/plain/mean"]
     table = compared(run, model, "-d", "mean,last,max", "-t", task, "-o", "out", "--baseline", "last")
     assert table.code == 0 and "2 comparisons with last" in " ".join(table.out.split())
-    wrong = compared(run, model, "-d", "mean,last", "-t", task, "-o", "out", "--baseline", "lats")
-    assert wrong.code == 2 and "Did you mean 'last'?" in wrong.mistake
 
 
-def test_recommend_tells_the_rounds_and_what_to_use(run: Run, model: Path, task: Path) -> None:
-    given = (
-        "recommend",
-        "-m",
-        model,
-        "--device",
-        "cpu",
-        "--dtype",
-        "float32",
-        "-t",
-        task,
-        "-d",
-        "mean,last,prompteol",
-        "-o",
-        "out",
-    )
+def test_recommend_prints_the_rounds_and_the_design(run: Run, model: Path, task: Path) -> None:
+    given = ("recommend", "-m", model, *CPU, "-t", task, "-d", "mean,last,prompteol", "-o", "out")
     found = run(*given)
     assert found.code == 0
-    for part in (
-        "Round 1: 24 items",
-        "Use ",
-        "tokens per text",
-        "on 24 items",
-        "All 24 items chose it from 6 candidates",
-    ):
+    for part in ("Round 1: 24 items", "Use ", "All 24 items chose it from 6 candidates"):
         assert part in " ".join(found.out.split())
-    assert max(map(len, found.out.splitlines())) <= 100
     content = json.loads(run(*given, "--json").out)
     assert content == json.loads(Path("out/recommendation.json").read_text())
     assert content["label"] in {design["label"] for design in content["rounds"][-1]["ranking"]}
@@ -240,27 +178,15 @@ def test_compare_prints_a_table_a_test_and_an_advice(run: Run, model: Path, task
     assert "Traceback" not in found.err
 
 
-def test_a_limit_reaches_the_tasks(run: Run, model: Path, task: Path) -> None:
-    found = compared(run, model, "-d", "mean", "-t", f"{task}#10", "-o", "out", "--json")
-    [row] = json.loads(found.out)["results"]
-    assert (row["task"], row["n"]) == ("sts#10", 10)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"-m": "no/such-model"}, "no/such-model"),
-        ({"-m": "/nowhere"}, "Folder '/nowhere' does not exist"),
         ({"-d": "prompteoll"}, "Unknown design 'prompteoll'. Did you mean 'prompteol'?"),
-        ({"-d": "causal/eoll/last"}, "Unknown prompt 'eoll'. Did you mean 'eol'?"),
-        ({"-d": "causal/eol/lost"}, "Unknown pooling 'lost'. Did you mean 'last'?"),
-        ({"-d": ","}, "No design was given"),
         ({"-d": "mean,routing"}, "has no router"),
-        ({"-t": "STSBenchmrk"}, "Unknown task 'STSBenchmrk'. Did you mean 'STSBenchmark', "),
         ({"-t": "./nowhere"}, "There is no task folder './nowhere'"),
         ({"--fit-on": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
         ({"--dtype": "float31"}, "'float31' is not a dtype: auto, float32"),
-        ({"--device": "abacus"}, "'abacus' is not a device"),
         ({"--adapter": "/nowhere"}, "Folder '/nowhere' does not exist"),
         ({"-r": "no/such-reference"}, "no/such-reference"),
         ({"-o": "occupied"}, "'occupied' is a file, and the output is a folder"),
@@ -275,23 +201,6 @@ def test_a_mistake_in_compare_is_told_in_one_line(
     assert message in found.mistake
 
 
-def test_a_damaged_folder_is_told_computed_again_and_the_same(run: Run, model: Path, task: Path) -> None:
-    given = ("-d", "mean,last", "-t", task, "-o", "out", "--json")
-    whole = compared(run, model, *given)
-    items = sorted(Path("out/items").iterdir())
-    for damage in (items[0], items[1], Path("out/results.jsonl"), Path("out/comparison.json")):
-        damage.write_bytes(b"")  # as a power cut leaves a file
-        if damage in items:
-            reported = run("report", "out")
-            assert reported.code == 0 and "counts as missing, and `unmask compare` computes it again" in reported.err
-        again = compared(run, model, *given)
-        assert (again.code, json.loads(again.out)["results"]) == (0, json.loads(whole.out)["results"])
-        assert "Aborted" not in again.err
-    for file in items:
-        file.write_bytes(b"")
-    assert "holds no result with its items" in run("report", "out").mistake.splitlines()[-1]
-
-
 def test_an_early_end_of_a_file_is_no_user_who_gave_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import unmask.reporting.report_folder
 
@@ -302,27 +211,21 @@ def test_an_early_end_of_a_file_is_no_user_who_gave_up(run: Run, monkeypatch: py
     assert run("report", "out").mistake == "unmask: A file ended too early, so it is damaged: No data left in file."
 
 
-@pytest.mark.parametrize("chosen", [None, "7"])
-def test_every_command_bounds_the_code_that_torch_keeps(chosen: str | None, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    given = dict.fromkeys(names, chosen) if chosen else {}
-    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in names} | given)
+def test_the_code_that_torch_compiles_for_batch_shapes_is_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in names})
     run("--version")
-    assert {os.environ[name] for name in names} == {chosen or "256"}
+    assert {os.environ[name] for name in names} == {"256"}
 
 
 def test_compare_leaves_what_others_made_alone(run: Run, model: Path, task: Path) -> None:
-    mine = {"vectors/mine.npy": "a", "items/mine.npz": "b", "report/notes.txt": "c", "notes": "d"}
+    mine = {"vectors/mine.npy": "a", "items/mine.npz": "b", "notes": "d"}
     for name, content in mine.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
     assert compared(run, model, "-d", "mean", "-t", task, "-o", ".").code == 0
     assert {name: Path(name).read_text() for name in mine} == mine
     assert not Path(".unmask-vectors").exists()
-    Path("other").mkdir()
-    Path("other/comparison.json").write_text('{"mine": 1}')
-    assert "'other/comparison.json' was not written by unmask" in compared(run, model, "-t", task, "-o", "other").mistake
-    assert Path("other/comparison.json").read_text() == '{"mine": 1}'
 
 
 def test_a_wrong_baseline_is_told_before_anything_is_loaded(
@@ -346,22 +249,12 @@ def test_brackets_in_a_design_are_shown_as_they_stand(run: Run, model: Path, tas
     assert run("report", "[bold]").code == 0
 
 
-def test_another_run_in_the_same_folder_is_told_in_one_line(run: Run, model: Path, task: Path) -> None:
-    from unmask.io.files import only_run_in
-
-    with only_run_in(Path("out")):
-        assert "Another run is writing to 'out'" in compared(run, model, "-d", "mean", "-t", task, "-o", "out").mistake
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["compare", "-m", "m", "-t", "t", "--max-length", "0"], "--max-length"),
-        (["compare", "-t", "t"], "--model"),
         (["compare", "-m", "m"], "--task"),
         (["embed", "texts.txt", "-m", "m", "-o", "v.npy", "--precision", "int4"], "--precision"),
-        (["embed", "texts.txt", "-m", "m", "-o", "v.npy", "--dim", "0"], "--dim"),
-        (["designs", "--yaml"], "--yaml"),
         (["compere"], "compere"),
     ],
 )
@@ -376,7 +269,7 @@ def test_a_mistake_in_the_usage_is_told_and_exits_with_two(arguments: list[str],
 
 
 def embedded(run: Run, model: Path, texts: Path, *arguments: str | Path) -> Ran:
-    return run("embed", texts, "-m", model, "--dtype", "float32", "--device", "cpu", *arguments)
+    return run("embed", texts, "-m", model, *CPU, *arguments)
 
 
 def test_embed_writes_the_vectors_of_the_library(run: Run, model: Path, texts: Path) -> None:
@@ -396,18 +289,15 @@ def test_every_option_of_embed_reaches_the_manifest(run: Run, model: Path, texts
     found = embedded(run, model, texts, *options.split())
     assert found.code == 0
     manifest = json.loads(Path("v.jsonl.manifest.json").read_text())
-    assert manifest["options"] == {
+    expected = {
         "column": "text",
         "id_column": "name",
         "instruction": "Find",
         "dim": 8,
         "normalize": True,
         "precision": "float16",
-        "keep": [],
-        "chunk": None,
-        "overlap": 0,
-        "late": False,
     }
+    assert manifest["options"] == expected | {"keep": [], "chunk": None, "overlap": 0, "late": False}
     assert (manifest["max_length"], manifest["batch_tokens"], manifest["dtype"]) == (24, 64, "float32")
     assert "note: " in found.err and "cut to 24 tokens: text " in found.err and "--max-length" in found.err
 
@@ -435,16 +325,12 @@ def test_embed_fits_on_the_texts_that_it_is_given(run: Run, model: Path, texts: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"-m": "/nowhere"}, "Folder '/nowhere' does not exist"),
         ({"-d": "mena"}, "Unknown design 'mena'. Did you mean 'mean'?"),
         ({"-o": "vectors.csv"}, "vectors are written to .parquet, .npy, .jsonl, not '.csv'"),
-        ({"--id-column": "name"}, "no room for ids"),
+        ({"--id-column": "name"}, "A .npy file holds vectors only"),
         ({"--workers": "2"}, "--workers applies to a folder of vectors: give -o a name without suffix"),
-        ({"--ray": "local"}, "--ray applies to a folder of vectors"),
-        ({"--shard-rows": "2"}, "--shard-rows applies to a folder of vectors"),
         ({"--column": "body"}, "line 1: column 'body' (str) is missing; there is name, text"),
         ({"--instruction": "Find"}, "has no {instruction}, so an instruction would change nothing"),
-        ({"--fit-on": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
         ({"--dim": "65"}, "dim must be between 1 and 64, not 65"),
         ({"-o": "occupied/vectors.npy"}, "occupied"),
     ],
@@ -474,8 +360,8 @@ def test_embed_into_a_folder_goes_on_and_tells_dead_letters_by_its_exit_code(run
 # --- options that would change nothing ---------------------------------------------------------------------------------
 
 UNUSED = [
-    *(("probe routing", words, "does not apply to a finished record") for words in ("--label topic", "--max-length 9", "--device cpu")),
-    *(("evaluate-lm -m pico --texts a={texts}", words, "applies to public tests") for words in ("--limit 5", "--run-code", "--seed 1")),
+    *(("probe routing", words, "does not apply to a finished record") for words in ("--label topic", "--device cpu")),
+    *(("evaluate-lm -m pico --texts a={texts}", words, "applies to public tests") for words in ("--limit 5", "--run-code")),
     ("evaluate-lm -m pico --ability piqa={texts}", "--max-length 9", "applies to lessons and texts"),
     ("mix {texts} --lessons a={texts} -o out", "--r 8", "applies to new experts"),
     ("mix {texts} --lessons a={texts} -o out --steps 0", "--balance 0.1", "applies to training"),
@@ -500,11 +386,10 @@ def test_an_option_that_would_change_nothing_is_refused(
 HEAVY = {"torch", "transformers", "mteb", "sentence_transformers", "datasets", "sklearn", "scipy", "pandas", "pyarrow"}
 
 
-@pytest.mark.parametrize("arguments", [None, ["--help"], ["mix", "--help"], ["tasks"], ["embed", "x", "-m", "m"]])
-def test_what_computes_nothing_loads_no_heavy_library(arguments: list[str] | None) -> None:
-    call = "" if arguments is None else f"sys.argv = {['unmask', *arguments]!r}; from unmask.cli import main\ntry: main()\n"
-    code = f"import sys, unmask\n{call}" + ("except SystemExit: pass\n" if call else "")
-    code += f"print({HEAVY!r} & set(sys.modules), file=sys.stderr)"
+@pytest.mark.parametrize("arguments", [["mix", "--help"], ["tasks"], ["embed", "x", "-m", "m"]])
+def test_what_computes_nothing_loads_no_heavy_library(arguments: list[str]) -> None:
+    call = f"sys.argv = {['unmask', *arguments]!r}; from unmask.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = f"import sys\n{call}print({HEAVY!r} & set(sys.modules), file=sys.stderr)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stderr.splitlines()[-1] == "set()"
 

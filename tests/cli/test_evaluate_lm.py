@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.moe.experts.conftest import DOMAINS
-from tests.moe.experts.test_training import expert
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.lessons.lessons import tokenize_lessons, write_lessons
-from unmask.moe.experts.likelihood import response_likelihood, text_likelihood
+from unmask.moe.experts.likelihood import text_likelihood
 from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
 
 
@@ -33,19 +31,6 @@ def test_differences_are_paired() -> None:
     assert low < value < high and high - low > 0.2
 
 
-def test_models_that_are_right_on_the_same_items_may_differ_on_others() -> None:
-    right = {"a": np.array([100.0] * 30 + [0.0] * 18), "b": np.array([0.0, 100.0] * 20)}
-    base, same = compare_by_domain({"base": right, "same": {name: values.copy() for name, values in right.items()}}, "base")
-    assert base.differences == {"a": (0, 0, 0), "b": (0, 0, 0)} and base.difference == (0, 0, 0)
-    value, low, high = same.differences["a"]
-    share = 1.96**2 / (48 + 1.96**2)  # of other items, on which 48 items say nothing
-    assert value == 0 and (low, high) == pytest.approx((-100 * share, 100 * share), rel=1e-3)
-    assert same.difference[1] < -2 and same.difference[2] > 2
-    other = {"a": right["a"], "b": right["b"][::-1]}
-    _, differ = compare_by_domain({"base": right, "other": other}, "base")
-    assert differ.differences["a"][1] < 0 < differ.differences["a"][2]
-
-
 def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> None:
     texts = {"snow": ["Snow fell on the hill.", "Rain fell on the snow."], "pairs": ["Is it cold?", "It is very cold."]}
     (tmp_path / "snow.txt").write_text("\n".join(texts["snow"]))
@@ -59,37 +44,25 @@ def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> Non
         by_hand = text_likelihood(model, tokenizer, tokenizer(some)["input_ids"])
         assert said["models"][0]["domains"][name] == pytest.approx(by_hand.mean())
     assert "Nats per token of text" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
-    for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names 'snow' twice")):
-        with pytest.raises(UnmaskError, match=why):
-            CliRunner().invoke(app, [*given, "--texts", wrong], catch_exceptions=False)
+    with pytest.raises(UnmaskError, match="--texts names 'snow' twice"):
+        CliRunner().invoke(app, [*given, "--texts", files[1]], catch_exceptions=False)
 
 
-def test_what_is_cut_is_said_once_before_a_model_is_measured(base: Path, tmp_path: Path) -> None:
+def test_truncated_texts_and_lessons_are_counted(base: Path, tmp_path: Path) -> None:
     _, tokenizer = load_language_model(Source(str(base), dtype="float32"))
     texts = ["It is cold.", "Snow fell on the hill, and rain fell on the snow."]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     write_lessons(DOMAINS["sums"], tmp_path / "sums.jsonl")
-    given = ["evaluate-lm", "-m", str(base), "--dtype", "float32", "--json", "--texts", f"cold={tmp_path / 'texts.txt'}"]
-    both = [*given, "--lessons", f"sums={tmp_path / 'sums.jsonl'}"]
-
-    def run(*options: str) -> tuple[Any, str]:
-        done = CliRunner().invoke(app, options, catch_exceptions=False)
-        return json.loads(done.stdout), " ".join(done.stderr.split())
-
-    found, said = run(*both)
-    assert found["likelihood"]["cut"] == {"sums": 0} and found["text_likelihood"]["cut"] == {"cold": 0}
-    assert "truncated" not in said and "done" in said
-    longest = max(len(tokens.ids) for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
-    number = sum(len(tokens.ids) == longest for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512))
-    found, said = run(*both, "--max-length", str(longest - 1))
-    assert found["likelihood"]["cut"] == {"sums": number}
-    assert f"sums: {number} of 12 lessons are truncated to {longest - 1} tokens (--max-length)" in said
     short = len(tokenizer(texts[0])["input_ids"])
-    shutil.copytree(base, tmp_path / "other")
-    found, said = run(*given, "-m", str(tmp_path / "other"), "--max-length", str(short))
-    assert found["text_likelihood"]["cut"] == {"cold": 1}, "a text of just that length is whole"
-    message = f"cold: 1 of 2 texts are truncated to {short} tokens (--max-length)"
-    assert said.count(message) == 1 and said.index(message) < said.index("done")
+    lengths = [len(tokens.ids) for tokens in tokenize_lessons(tokenizer, DOMAINS["sums"], 512)]
+    for option, limit, part, cut in (  # a text of just the allowed length is not truncated
+        (f"--texts=cold={tmp_path / 'texts.txt'}", short, "text_likelihood", {"cold": 1}),
+        (f"--lessons=sums={tmp_path / 'sums.jsonl'}", max(lengths) - 1, "likelihood", {"sums": lengths.count(max(lengths))}),
+    ):
+        given = ["evaluate-lm", "-m", str(base), "--json", option, "--max-length", str(limit)]
+        done = CliRunner().invoke(app, given, catch_exceptions=False)
+        assert json.loads(done.stdout)[part]["cut"] == cut
+        assert f"truncated to {limit} tokens (--max-length)" in " ".join(done.stderr.split())
 
 
 def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
@@ -104,39 +77,6 @@ def test_texts_that_do_not_count_are_told(base: Path, tmp_path: Path) -> None:
     assert found["left_out"]["all"] == {"shorter than two tokens": 0}
     assert "some: 4 of 6 texts are skipped (2 empty, 1 repeated, 1 shorter than two tokens)" in said
     assert "all: " not in said
-
-
-@pytest.mark.sample(0)
-def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
-    expert(base, tmp_path / "sums", DOMAINS["sums"], steps=30)
-    given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "sums"), "--dtype", "float32"]
-    for name, lessons in DOMAINS.items():
-        write_lessons(lessons, tmp_path / f"{name}.jsonl")
-        given += ["--lessons", f"{name}={tmp_path / f'{name}.jsonl'}"]
-    said: Any = json.loads(CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False).stdout)["likelihood"]
-    first, second = said["models"]
-    assert said["items"] == {"sums": 12, "colours": 12}
-    assert second["differences"]["sums"][2] < 0, "the expert is better at its own domain, beyond chance"
-    model, tokenizer = load_language_model(Source(str(base), dtype="float32"))
-    assert first["domains"]["sums"] == pytest.approx(response_likelihood(model, tokenizer, DOMAINS["sums"]).mean())
-    printed = CliRunner().invoke(app, given, catch_exceptions=False).stdout
-    assert "average" in printed and f"{first['domains']['sums']:.3f}" in printed
-
-
-def test_many_domains_have_a_line_each_and_models_a_name_that_tells_them_apart(base: Path, tmp_path: Path) -> None:
-    for folder in ("one/model", "two/model"):
-        shutil.copytree(base, tmp_path / folder)
-    given = ["evaluate-lm", "-m", f"{tmp_path}/one/model/", "-m", f"{tmp_path}/two/model", "--dtype", "float32"]
-    (tmp_path / "texts.txt").write_text("Snow fell on the hill.\nIt is cold.\n")
-    for number in range(6):
-        given += ["--texts", f"domain{number}={tmp_path / 'texts.txt'}"]
-    printed = CliRunner().invoke(app, given, catch_exceptions=False, env={"COLUMNS": "80"}).stdout.splitlines()
-    [head] = [line for line in printed if "one" in line and "two" in line]
-    assert "model" not in head
-    for number in range(6):
-        [line] = [line for line in printed if f"domain{number} (2)" in line]
-        assert line.count(".") == 2, "a mean for each model, whole"
-    assert any("minus one" in line and "[" in line for line in printed)
 
 
 def test_a_model_that_is_not_there_is_told_before_another_is_measured(

@@ -18,7 +18,6 @@ from unmask.cli import app
 from unmask.cli.reproduce import _each
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
-from unmask.studies.plan import plan_tables
 
 GROUP: Any = typer.main.get_command(app)
 STUDIES = GROUP.commands["reproduce"].commands
@@ -53,12 +52,11 @@ def example_of(study: str) -> str:
     return str(example)
 
 
-@pytest.mark.parametrize("scale", plan_tables("routers")["scale"])
 @pytest.mark.parametrize("study", STUDIES)
-def test_the_setting_that_the_help_names_works_and_is_shown(study: str, scale: str, shown: Shown) -> None:
+def test_the_setting_that_the_help_names_works_and_is_shown(study: str, shown: Shown) -> None:
     example = example_of(study)
     [(key, value)] = tomllib.loads(example).items()
-    before, after = shown(study, scale), shown(study, scale, "--set", example)
+    before, after = shown(study, "paper"), shown(study, "paper", "--set", example)
     assert after == before | {key: value} and before[key] != value
 
 

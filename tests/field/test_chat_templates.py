@@ -27,7 +27,7 @@ def tokenizer_with(template: Any) -> Any:
 
 
 @pytest.mark.parametrize("template", [LIST_ONLY, REFUSES_STRINGS])
-@pytest.mark.parametrize("prompt", ["chat:plain", "chat:echo", 'chat:Say {{}} "{text}"'])
+@pytest.mark.parametrize("prompt", ["chat:echo", 'chat:Say {{}} "{text}"'])
 def test_a_template_that_reads_content_as_a_list_gives_the_prompt_that_reads_a_string(template: str, prompt: str) -> None:
     tokens = [
         next(PromptTokenizer(tokenizer_with(one), prompt, 512).tokenize(["Some text"]))
@@ -41,8 +41,6 @@ def test_a_template_that_reads_content_as_a_list_gives_the_prompt_that_reads_a_s
     [
         ("{{ raise_exception('A system message is required.') }}", "A system message is required"),
         ("{% if messages %}{{ messages[0]['content'] }}", "end of template"),
-        ("{{ messages[0]['content'] | shout }}", "shout"),
-        ("{{ 'Hello' + messages }}", "can only concatenate"),
         ("{{ messages[1]['content'] }}", "has no element 1"),
         ({"tool_use": "{{ messages }}", "rag": "{{ messages }}"}, "rag, tool_use"),
         ("You are helpful.", "leaves out the text"),

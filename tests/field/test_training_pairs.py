@@ -12,7 +12,7 @@ import pytest
 
 from tests.in_process import run_program
 from unmask.errors import UnmaskError
-from unmask.training.data import DataSet, DataSource, read_any, read_pairs
+from unmask.training.data import DataSet, DataSource
 from unmask.training.labels import read_related
 from unmask.training.recipe import load_recipe, scales, shipped
 from unmask.training.run import check_data
@@ -41,13 +41,8 @@ def read(tmp_path: Path) -> Read:
     ("column", "values", "where"),
     [
         ("label", [1, 0, 1], 1),
-        ("label", ["1", "0", "1"], 1),  # as a csv has it
         ("gold_label", ["entailment", "contradiction", "entailment"], "entailment"),
-        ("relation", ["supports", "refutes", "supports"], "supports"),
-        ("isDuplicate", [1, 0, 1], 1),
-        ("score", [5.0, 0.1, 4.2], {"at_least": 4}),
         ("similarity_score", ["5.0", "0.1", "4.2"], {"at_least": 4}),
-        ("human-rating", [5, 1, 4], [4, 5]),
     ],
 )
 def test_a_column_that_says_whether_a_pair_matches_chooses_rows_or_is_refused(
@@ -72,23 +67,10 @@ def test_a_choice_by_one_verdict_settles_the_others(read: Read) -> None:
         read(more, where={"split": "train"})
 
 
-def test_columns_that_say_nothing_of_the_pair_are_named_and_not_refused(read: Read) -> None:
-    more = {
-        "id": [1, 2, 3],
-        "source": ["web", "web", "book"],
-        "answer": ["long free text " * 5, "another one", "yes, it does"],
-        "scores": [[0.5, 0.1], [0.2], []],
-        "quality": [None, None, None],
-    }
-    for reader in (read_related, read_pairs, read_any):
-        assert read(more, reader).unread == tuple(more)
-
-
 @pytest.mark.parametrize(
     ("columns", "named"),
     [
         ({"neg1": ["n"], "neg2": ["m"]}, {"negative_1": "neg1", "negative_2": "neg2"}),
-        ({"hard_negative": ["n"]}, {"negative": "hard_negative"}),
         ({"neg": [["n", "m"]], "neg_scores": [[0.3, 0.2]]}, {"negatives": "neg"}),
     ],
 )
@@ -105,13 +87,6 @@ def test_negatives_of_another_name_are_refused_unless_they_are_named(
     }
     without = read(columns, negatives=0)
     assert len(without.examples) == 3 and without.unread == tuple(columns)
-
-
-def test_conditions_on_numbers_name_the_line_of_another_value(read: Read) -> None:
-    with pytest.raises(UnmaskError, match=r"line 2, column 'score': expected a number, found 'high'"):
-        read({"score": [5, "high", 1]}, where={"score": {"at_least": 4}})
-    with pytest.raises(UnmaskError, match=r"no row is left with score >= 9"):
-        read({"score": [5, 4, 1]}, where={"score": {"at_least": 9}})
 
 
 def test_mine_chooses_rows_by_their_label(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -23,23 +22,15 @@ from unmask.io.paths import expanded
 from unmask.io.terminal import complain, output_mode, say
 
 _TYPE_NAMES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "path": "FILE"}
-_MODEL_ARGUMENT = "model_argument"
-_ModelArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="MODEL", help="The model; the same as -m.", show_default=False, autocompletion=complete_model),
-]
-_ModelArguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="MODEL", help="The models; the same as -m.", show_default=False, autocompletion=complete_model),
-]
+_MODEL_ARGUMENT = typer.Argument(metavar="MODEL", help="The same as -m.", show_default=False, autocompletion=complete_model)
 
 
 def _every_command(
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no messages.")] = False,
 ) -> None: ...
-def _one_model(model_argument: _ModelArgument = None) -> None: ...
-def _several_models(model_argument: _ModelArguments = None) -> None: ...
+def _one_model(model_argument: Annotated[str | None, _MODEL_ARGUMENT] = None) -> None: ...
+def _several_models(model_argument: Annotated[list[str] | None, _MODEL_ARGUMENT] = None) -> None: ...
 
 
 @cache
@@ -80,10 +71,9 @@ class Command(TyperCommand):
             if option.param_type_name == "option" and not (option.multiple or option.is_flag) and order.count(option) > 1:
                 raise UnmaskError(f"{option.opts[0]} takes one value, but was given {order.count(option)} times.")
         rest = super().parse_args(ctx, args)
-        argument = ctx.params.pop(_MODEL_ARGUMENT, None)
+        argument = ctx.params.pop("model_argument", None)
         if argument and ctx.params["model"]:
-            quoted = ", ".join(f"'{name}'" for name in ([argument] if isinstance(argument, str) else argument))
-            ctx.fail(f"The model is given by -m and as an argument ({quoted}). Give the model once.")
+            ctx.fail("The model is given by -m and as an argument. Give the model once.")
         if argument:
             ctx.params["model"] = argument
         if self.requires_model and not ctx.params["model"] and not ctx.resilient_parsing:
@@ -130,22 +120,18 @@ class Command(TyperCommand):
                     if expanded(folder).is_dir() and expanded(folder).resolve() in target.parents:
                         raise UnmaskError(f"'{output}' is a file of the input '{folder}', which the output would overwrite.")
             refuse_inside_models(output, [path for key, kind in self.inputs.items() if kind.is_model for path in inputs[key]])
-            for second in (value for key, value in outputs.items() if key != name):
-                if os.path.realpath(output) == os.path.realpath(second) or (
-                    output.exists() and second.exists() and output.samefile(second)
-                ):
-                    raise UnmaskError(f"'{output}' is given for two outputs: give two files.")
+        if len({output.resolve() for output in outputs.values()}) < len(outputs):
+            raise UnmaskError(f"'{output}' is given for two outputs: give two files.")
 
     def _check_numbers(self, ctx: Any) -> None:
         """click accepts nan for any range, and integers of any size."""
-        parameters: list[Any] = self.params
-        for parameter in parameters:
+        for parameter in self.params:
             value = ctx.params.get(parameter.name)
             for number in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(number, float) and not math.isfinite(number):
-                    raise typer.BadParameter(f"{number} is not a finite number.", ctx, parameter)
-                if isinstance(number, int) and abs(number) >= 2**63:
-                    raise typer.BadParameter(f"{number} is too large.", ctx, parameter)
+                if (isinstance(number, float) and not math.isfinite(number)) or (
+                    isinstance(number, int) and abs(number) >= 2**63
+                ):
+                    raise typer.BadParameter(f"{number} is not a finite number, or too large.", ctx, parameter)  # type: ignore[arg-type]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage line. typer writes {FOLDER} for a required value, as if it were a choice."""
@@ -199,25 +185,14 @@ def models_named(*names: str) -> list[Path]:
 
 
 def refuse_inside_models(output: Path, models: Iterable[Path]) -> None:
-    """Raise UnmaskError for an output inside the folder of a model or its base, where all files count as the model's."""
+    """Raise UnmaskError for an output inside the folder of a model, where all files count as the model's."""
     target = expanded(output).resolve()
-    for folder in chain.from_iterable(_with_base(model) for model in models):
+    for folder in models:
         if expanded(folder).is_dir() and expanded(folder).resolve() in target.parents:
             raise UnmaskError(
                 f"'{output}' lies inside the model folder '{folder}', and new files there would change the model: "
                 "give an output outside this folder."
             )
-
-
-def _with_base(model: Path) -> Iterator[Path]:
-    """The folder of a model, and the folder of the base that an adapter or a mixture there names."""
-    from unmask.models.source import Source, below
-
-    yield model
-    with suppress(UnmaskError):  # loading reports what is wrong with the base
-        base = below(expanded(model), Source(""))
-        if base is not None and Path(base.model).is_absolute() and Path(base.model) != model:
-            yield from _with_base(Path(base.model))
 
 
 def _paths(value: Any, kind: Reads) -> Iterator[Path]:

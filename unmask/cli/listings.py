@@ -14,7 +14,6 @@ from unmask.io.terminal import tell_json, tell_wrapped
 if TYPE_CHECKING:
     from unmask.designs.presets import Preset
     from unmask.designs.prompts import Prompt
-    from unmask.models.bundled import Bundled
     from unmask.tasks.task import Task
 
 
@@ -54,7 +53,6 @@ def designs(as_json: AsJson = False) -> None:
 
 
 def _print_grammar() -> None:
-    """How a design is written, and the words for each of its parts."""
     from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
 
     print(
@@ -68,7 +66,7 @@ def _print_grammar() -> None:
         "  attention/prompt/pooling[@layer][/features[:alpha][~routing]]\n"
         "                                  [/zscore | /whiten[:N] | /idf]"
     )
-    parts = {
+    for part, values in {
         "attention": ", ".join(ATTENTIONS),
         "pooling": ", ".join(pooling for pooling in POOLINGS if pooling not in HEADS),
         "head": f"{', '.join(HEADS)} (a pooling that `unmask train` makes)",
@@ -79,8 +77,7 @@ def _print_grammar() -> None:
         "zscore": "every dimension standardised by reference texts",
         "whiten": "decorrelated as well; whiten:64 keeps the 64 directions of most variance",
         "idf": "for lexical: words weigh more the rarer they are in reference texts",
-    }
-    for part, values in parts.items():
+    }.items():
         tell_wrapped(values, f"  {part:10} ")
 
 
@@ -95,7 +92,7 @@ def models(as_json: AsJson = False) -> None:
             "kind": model.kind,
             "licence": model.licence,
             "MB": model.megabytes,
-            "ready": _readiness(model),
+            "ready": "ready" if model.ready else "converted on first use" if model.installed else "not installed",
             "path": str(model.path) if model.installed else None,
             "install": model.install_command,
         }
@@ -107,8 +104,12 @@ def models(as_json: AsJson = False) -> None:
     _entries(
         "Bundled models (any hub id or folder works too)",
         [
-            (model.name, f"{_readiness(model)}, {model.megabytes} MB, {model.licence}", _where(model))
-            for model in BUNDLED.values()
+            (
+                str(row["name"]),
+                f"{row['ready']}, {row['MB']} MB, {row['licence']}",
+                f"{row['what']}; {row['path'] or row['install']}",
+            )
+            for row in rows
         ],
     )
 
@@ -212,14 +213,6 @@ def _row(task: Task) -> dict[str, Any]:
 
 def _counted(kinds: Mapping[str, int]) -> str:
     return f"{sum(kinds.values())} tasks: {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
-
-
-def _readiness(model: Bundled) -> str:
-    return "ready" if model.ready else "converted on first use" if model.installed else "not installed"
-
-
-def _where(model: Bundled) -> str:
-    return f"{model.meaning}; {model.path if model.installed else model.install_command}"
 
 
 def _describe(entry: Preset | Prompt) -> str:

@@ -17,6 +17,7 @@ from unmask.errors import UnmaskError
 from unmask.moe import names
 
 if TYPE_CHECKING:
+    from unmask.encoding.encoder import Encoder
     from unmask.models.loading import Source
     from unmask.training.lora import LoraOptions
 
@@ -231,6 +232,13 @@ class ModelOptions:
             attn_implementation=self.attn_implementation,
             trust_remote_code=self.trust_remote_code,
         )
+
+    def encoder(self, model: str, attention: Attention | None, *, predicts: bool = False) -> Encoder:
+        """Load the model, without a design."""
+        from unmask.saving.load_model import load_encoder
+
+        limits = {"max_length": self.max_length, "batch_tokens": self.batch_tokens}
+        return load_encoder(self.source(model), attention, **limits, predicts=predicts)
 
 
 LOADING = ("revision", "dtype", "device", "device_map", "quantize", "attn_implementation", "trust_remote_code")

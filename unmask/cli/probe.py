@@ -34,7 +34,6 @@ from unmask.cli.options import (
     refuse_options,
     with_settings,
 )
-from unmask.designs.design import Attention
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
@@ -86,12 +85,12 @@ def words(
     """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
     from unmask.probing.word_probe import probe_words
     from unmask.reporting.probe_tables import words_table
-    from unmask.saving.load_model import load_encoder
     from unmask.tasks.tagged import read_sentences, sample
 
     train_sentences, test_sentences = (sample(read_sentences(file, tags, tokens), limit, seed) for file in (train, test))
-    loaded = load_encoder(options.source(model), attention, batch_tokens=options.batch_tokens)
-    result = probe_words(loaded, train_sentences, test_sentences, shift=shift, layer=layer, seed=seed)
+    result = probe_words(
+        options.encoder(model, attention), train_sentences, test_sentences, shift=shift, layer=layer, seed=seed
+    )
     _show(result, words_table(result), as_json)
 
 
@@ -114,13 +113,12 @@ def prefix(
     """
     from unmask.probing.prefixes import TRIPLES, attention_in, compare_stages, probe_prefixes, read_triples
     from unmask.reporting.probe_tables import check_probe_folder, prefix_table
-    from unmask.saving.load_model import load_encoder
 
     if output:
         check_probe_folder(output, "prefix")
     rows = read_triples(triples or TRIPLES)
     gaps = [
-        probe_prefixes(load_encoder(options.source(name), stage_attention or attention), rows, layer=layer)
+        probe_prefixes(options.encoder(name, stage_attention or attention), rows, layer=layer)
         for name, stage_attention in map(attention_in, model)
     ]
     result = compare_stages(model, gaps)
@@ -168,11 +166,9 @@ def masked(
     from unmask.probing.inputs import read_texts
     from unmask.probing.masked import probe_masked
     from unmask.reporting.probe_tables import masked_table
-    from unmask.saving.load_model import load_encoder
 
     rows = read_texts(texts, column, limit, seed)
-    loaded = load_encoder(options.source(model), attention, **_encoding(options), predicts=True)
-    result = probe_masked(loaded, rows, rate=rate, mask_token=mask_token, seed=seed)
+    result = probe_masked(options.encoder(model, attention, predicts=True), rows, rate=rate, mask_token=mask_token, seed=seed)
     _show(result, masked_table(result), as_json)
 
 
@@ -229,8 +225,7 @@ def clusters(
     check_probe_folder(output, "clusters")
     rows, gold = read_texts(texts, column, label, limit)
     labels, pair = labelled_pair(designs)
-    loaded = _load(model, pair[0].attention, options)
-    result = probe_clusters(loaded, pair, rows, gold, clusters=number, seeds=seeds)
+    result = probe_clusters(options.encoder(model, pair[0].attention), pair, rows, gold, clusters=number, seeds=seeds)
     _show(result, clusters_table(result, labels, label), as_json, output, "clusters", labels)
 
 
@@ -250,8 +245,7 @@ def prompts(
 
     check_probe_folder(output, "prompts")
     rows = read_pairs(pairs, limit)
-    loaded = _load(model, designs_of(NINE, False)[0].attention, options)
-    result = probe_prompts(loaded, rows)
+    result = probe_prompts(options.encoder(model, designs_of(NINE, False)[0].attention), rows)
     _show(result, prompts_table(result), as_json, output, "prompts")
 
 
@@ -275,14 +269,15 @@ def pairs(
     check_probe_folder(output, "pairs")
     rows = read_pairs(pairs, limit)
     labels, pair = labelled_pair(designs)
-    loaded = _load(model, pair[0].attention, options)
-    result = probe_winners(loaded, pair, rows, limit=most)
+    result = probe_winners(options.encoder(model, pair[0].attention), pair, rows, limit=most)
     _show(result, pairs_table(result, labels), as_json, output, "pairs", labels)
 
 
 def layers(
     model: Model,
-    design: Design = "prompteol",
+    design: Annotated[
+        str, typer.Option("--design", "-d", help="A design without @layer (see `unmask designs`).")
+    ] = "prompteol",
     output: ResultFolder = Path("layers"),
     task: Tasks = [],  # noqa: B006 (typer copies it)
     texts: TextsOption = None,
@@ -300,11 +295,9 @@ def layers(
     from unmask.tasks.find import resolve_tasks
 
     check_probe_folder(output, "layers")
-    design = design or "prompteol"
     parsed, rows = ParsedDesign.parse(design), read_texts(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
-    loaded = _load(model, parsed.attention, options)
-    result = probe_layers(loaded, parsed, rows, tasks)
+    result = probe_layers(options.encoder(model, parsed.attention), parsed, rows, tasks)
     _show(result, layers_table(result, design), as_json, output, "layers", {parsed.name: design})
 
 
@@ -325,7 +318,7 @@ def states(
 
     check_probe_folder(output, "states")
     rows = read_texts(texts, column, limit)
-    result = probe_states(_load(model, "causal", options), rows)
+    result = probe_states(options.encoder(model, "causal"), rows)
     _show(result, states_table(result), as_json, output, "states")
 
 
@@ -373,7 +366,7 @@ def routing(
     else:
         rows = read_labelled(texts or [], label or [], column or ["text"], seed)
         check_folder(output)
-        record = record_routing(_load(model, attention or "causal", options), rows, output, sample=sample, seed=seed)
+        record = record_routing(options.encoder(model, attention or "causal"), rows, output, sample=sample, seed=seed)
     if baseline is not None:
         agreement = compare_records(record, baseline, Draws(seed=seed))
         _show(agreement, agreement_table(agreement), as_json)
@@ -408,23 +401,12 @@ def experts(
     from unmask.moe.routing.labelled_texts import read_labelled
     from unmask.moe.routing.recording import check_folder
     from unmask.moe.routing.tables import experts_table
-    from unmask.saving.load_model import load_encoder
 
     rows = read_labelled(texts or [], label or [], column or ["text"], seed)
     check_folder(output)
-    loaded = load_encoder(options.source(model), "causal", **_encoding(options), predicts=True)
+    loaded = options.encoder(model, "causal", predicts=True)
     result = measure_experts(loaded, rows, output, all_points=together, seed=seed, batch_tokens=options.batch_tokens)
     _show(result, experts_table(result, output), as_json)
-
-
-def _encoding(options: ModelOptions) -> dict[str, Any]:
-    return {"max_length": options.max_length, "batch_tokens": options.batch_tokens}
-
-
-def _load(model: str, attention: Attention, options: ModelOptions) -> Any:
-    from unmask.saving.load_model import load_encoder
-
-    return load_encoder(options.source(model), attention, **_encoding(options))
 
 
 def _show(

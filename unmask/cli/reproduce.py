@@ -127,18 +127,11 @@ def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[An
 
 def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
     """The command of a run as a page shows it, without local paths."""
-    words = ["unmask", "reproduce", study, "--scale", scale, "-m", _shown(model)]
+    words = ["unmask", "reproduce", study, "--scale", scale, "-m", _called(model) if Path(model).exists() else model]
     words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
     words += [] if dtype == "auto" else ["--dtype", dtype]
     words += [word for setting in settings or [] for word in ("--set", setting)]
     return shlex.join([*words, "-o", study])
-
-
-def _shown(model: str) -> str:
-    """A model as a command on a page: only the name of a folder that is not below the current one."""
-    path = Path(model)
-    is_elsewhere = path.is_absolute() or ".." in path.parts or path == Path()
-    return _called(model) if is_elsewhere and path.exists() else model
 
 
 def _called(model: str) -> str:

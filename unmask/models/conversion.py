@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError, cause_of
-from unmask.io.files import atomic_folder, make_folder, remove
+from unmask.io.files import atomic_folder, make_folder, remove_with_scratch
 from unmask.io.paths import cache_folder
 from unmask.io.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
 from unmask.models.digests import digest_of_file
@@ -83,10 +83,9 @@ def prepared(folder: Path, write: Callable[[Path], None]) -> Path:
     _require_writable(folder.parent)
     with FileLock(f"{folder}.lock"):
         if not is_whole(folder):  # another process may have made it while this one waited
-            for abandoned in folder.parent.glob(f".{folder.name}[-.]*"):  # by a process that was killed
+            for abandoned in folder.parent.glob(f".{folder.name}-*"):  # by a process that was killed
                 shutil.rmtree(abandoned, ignore_errors=True)
-            if folder.exists():
-                remove(folder)
+            remove_with_scratch(folder)
             scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
             try:
                 write(scratch)
