@@ -17,9 +17,11 @@ CPU = torch.device("cpu")
     ("machine", "avx512_bf16", "amx", "onednn", "native"),
     [
         ("x86_64", True, False, True, True),
+        ("x86_64", False, True, True, True),
         ("x86_64", False, False, True, False),  # AVX-512 without bf16 instructions: oneDNN emulates it
         ("x86_64", True, True, False, False),  # limited by ONEDNN_MAX_CPU_ISA
         ("aarch64", False, False, True, True),
+        ("aarch64", False, False, False, False),
     ],
 )
 def test_bf16_is_native_where_the_processor_and_onednn_compute_it(
@@ -36,7 +38,7 @@ def test_bf16_is_native_where_the_processor_and_onednn_compute_it(
 def test_an_emulated_precision_is_computed_with_a_warning_that_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unmask.models.devices.is_native", lambda dtype, device: dtype == torch.float32)
     warn_if_emulated.cache_clear()
-    with pytest.warns(UserWarning, match=r"emulates bfloat16, .*slower than float32.* Use --dtype auto"):
+    with pytest.warns(UserWarning, match=r"emulates bfloat16: .* \d+ times as long as in float32.* Use --dtype auto"):
         assert pick_dtype("bfloat16", CPU) == torch.bfloat16
     with warnings.catch_warnings(action="error"):
         pick_dtype("bfloat16", CPU)  # once is enough

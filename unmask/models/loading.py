@@ -528,7 +528,11 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
 
 
 def require_repeatable(config: Any, adapter: str) -> None:
-    """Raise UnmaskError for an adapter that is initialised at random on each load."""
+    """Raise UnmaskError for an adapter that has no effect here, or that is initialised at random on each load."""
+    if getattr(config, "alora_invocation_tokens", None):
+        raise UnmaskError(
+            f"The adapter '{adapter}' is an aLoRA: it acts only after certain tokens in a chat, so it would change no vector."
+        )
     if str(getattr(config, "init_lora_weights", "")).lower().startswith("pissa_niter"):
         raise UnmaskError(
             f"The adapter '{adapter}' changes the base by a random SVD at each load (init_lora_weights = \"{config.init_lora_weights}\"), "
