@@ -58,7 +58,7 @@ setup: .venv/.ready ## make .venv with pinned versions, all extras and the bundl
 demo: .venv/.usable ## compare smollm2 in eight ways on the starter tasks
 	@$(BIN)/unmask compare -m smollm2 -t starter -r minilm -o demo-report
 
-test: setup ## lint, types and tests, side by side (20 minutes on two cores)
+test: setup ## lint, types and tests, side by side (12 minutes on two cores)
 	@$(MAKE) -s -j 2 lint suite
 
 suite: setup

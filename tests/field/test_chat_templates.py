@@ -42,7 +42,7 @@ def test_a_template_that_reads_content_as_a_list_gives_the_prompt_that_reads_a_s
         ("{{ raise_exception('A system message is required.') }}", "A system message is required"),
         ("{% if messages %}{{ messages[0]['content'] }}", "end of template"),
         ("{{ messages[1]['content'] }}", "has no element 1"),
-        ({"tool_use": "{{ messages }}", "rag": "{{ messages }}"}, "rag, tool_use"),
+        ({"tool_use": "{{ messages }}", "rag": "{{ messages }}"}, "['rag', 'tool_use']"),
         ("You are helpful.", "leaves out the text"),
     ],
     ids=lambda value: str(value)[:20],

@@ -202,9 +202,9 @@ def test_another_embedder_is_refused_by_name(embedder: Embedder, pico: Callable[
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     for other, difference in (
         (pico("causal/plain/last"), "the design: 'causal/plain/mean' then, 'causal/plain/last' now"),
-        (pico(max_length=16), "the most tokens of a text: 512 then, 16 now"),
+        (pico(max_length=16), "the maximum length: 512 then, 16 now"),
         (pico(family="olmoe"), "the weights of the model"),
-        (Embedder(replace(embedder.encoder, tokenizer=tokenizer, _tokenizers={}), embedder.design), "the tokens of a text"),
+        (Embedder(replace(embedder.encoder, tokenizer=tokenizer, _tokenizers={}), embedder.design), "the tokenization"),
     ):
         for use in (lambda: indexed(other, tmp_path, CHANGED), lambda: opened(other, tmp_path).search("x")):  # noqa: B023
             with pytest.raises(UnmaskError, match=difference):
