@@ -62,7 +62,15 @@ class SourceFile(BaseModel):
         """The shards of the file, in their order."""
         ends = [*(start[0] for start in self.starts), self.rows][1:]
         return [
-            Shard(_name(self.file, number), self.file, self.size, self.changed, self.sha256, Start(*start), end - start[0])
+            Shard(
+                _name(self.file, number),
+                file=self.file,
+                size=self.size,
+                changed=self.changed,
+                sha256=self.sha256,
+                start=Start(*start),
+                rows=end - start[0],
+            )
             for number, (start, end) in enumerate(zip(self.starts, ends, strict=True))
         ]
 

@@ -89,7 +89,15 @@ def _add(study: str, summary: str, setting: str) -> None:
         def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
             part = load_plan(study, scale, settings or [], _called(name))
             words = _command(study, scale, name, settings, data, options.dtype)
-            study_run = StudyRun(study, scale, options.source(name), data_root(data), folder, words, callbacks)
+            study_run = StudyRun(
+                study=study,
+                scale=scale,
+                source=options.source(name),
+                root=data_root(data),
+                folder=folder,
+                command=words,
+                callbacks=callbacks,
+            )
             return study_run.measure(part).terminal_tables()
 
         _each(model or plan.models, output, run)

@@ -34,7 +34,7 @@ from unmask.io.terminal import counted
 
 LIBRARY: Final = Path(__file__).with_name("prompt_library.toml")
 """Prompts that come with the package: the set `prompts`."""
-_Reading = Literal["last", "mean", "weighted-mean", "max"]
+_Reading = Literal["last", "first", "mean", "weighted-mean", "max"]
 _LABEL = re.compile(r"[\w-]+")
 
 

@@ -300,7 +300,16 @@ def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, 
             planned.attempt(
                 label,
                 task,
-                partial(_score, planned.plan, planned.cells[label, task.name], label, task, design, vectors, provenance),
+                partial(
+                    _score,
+                    planned.plan,
+                    planned.cells[label, task.name],
+                    label,
+                    task,
+                    design,
+                    vectors=vectors,
+                    provenance=provenance,
+                ),
             )
         conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference", "own_prompts"})
         for prompt, stored in by_prompt.items():

@@ -168,17 +168,17 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
         leaders.append(
             KindLeader(
                 kind,
-                ranking.leader,
-                order[0][1],
-                (
+                system=ranking.leader,
+                score=order[0][1],
+                reasons=(
                     *(sentence for is_higher, sentence in sentences if is_higher),
                     *reasons(ranking, of_kind, f" on {_title(kind)} tasks"),
                     *(sentence for is_higher, sentence in sentences if not is_higher),
                 ),
-                ranking.tied,
-                ranking.worse,
-                bool(ranking.worse) and not ranking.tied and not ranking.ahead,
-                compared,
+                tied=ranking.tied,
+                worse=ranking.worse,
+                is_clear=bool(ranking.worse) and not ranking.tied and not ranking.ahead,
+                references=compared,
             )
         )
     return leaders

@@ -136,7 +136,7 @@ def comparisons(
         if baseline:
             name = f"{counted(len(family), 'comparison')} with {display_name(baseline, results)}"
         for (a, b), test in zip(family, with_holm([tests[pair] for pair in family], level), strict=True):
-            compared[a, b] = Comparison(a, b, tuple(tasks), test, name, left_out, level)
+            compared[a, b] = Comparison(a, b=b, tasks=tuple(tasks), outcome=test, family=name, left_out=left_out, level=level)
     return [compared[pair] for pair in pairs if compared]
 
 

@@ -180,12 +180,12 @@ class Index:
         return [
             Hit(
                 rank,
-                row["_score"] if "_score" in row else 1 - row["_distance"],
-                row[ID],
-                row[TITLE],
-                row[TEXT],
-                snippet(joined(row[TITLE], row[TEXT]), query, _SNIPPET),
-                {name: row[name] for name in self.record.columns},
+                score=row["_score"] if "_score" in row else 1 - row["_distance"],
+                id=row[ID],
+                title=row[TITLE],
+                text=row[TEXT],
+                snippet=snippet(joined(row[TITLE], row[TEXT]), query, _SNIPPET),
+                columns={name: row[name] for name in self.record.columns},
             )
             for rank, row in enumerate(rows, start=1)
         ]

@@ -86,7 +86,7 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
         p = counted_p(samples)
     if p >= SIGNIFICANT:
         low, high = min(low, 0.0), max(high, 0.0)
-    return Difference(metric, first.value, second.value, observed, (low, high), p, n)
+    return Difference(metric, first=first.value, second=second.value, difference=observed, interval=(low, high), p=p, n=n)
 
 
 def _resampled(score: Ratio, seed: int) -> NDArray[np.float64]:

@@ -194,7 +194,15 @@ class SourceTable:
         if limit is not None and limit < len(examples):
             sample = random.Random(self.seed).sample(range(len(examples)), limit)
             examples = [examples[index] for index in sorted(sample)]
-        return DataSet(self.name, columns, examples, self.source, dict(skipped), positives or {}, self.unread(used))
+        return DataSet(
+            self.name,
+            columns=columns,
+            examples=examples,
+            source=self.source,
+            skipped=dict(skipped),
+            positives=positives or {},
+            unread=self.unread(used),
+        )
 
 
 def columns_of_pairs(negatives: int) -> tuple[str, ...]:
