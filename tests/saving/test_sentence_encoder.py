@@ -15,6 +15,8 @@ from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.bundled import BUNDLED, resolve
+from unmask.models.source import Source
+from unmask.saving.load_model import load_encoder
 
 TEXTS = ["A man plays a guitar.", "", " ", "one\ntwo", "many words " * 60, "ü 🎉 日本"]
 PROMPTS = {"query": "Instruct: find it\nQuery:", "document": ""}
@@ -90,6 +92,8 @@ def test_it_gives_the_vectors_of_sentence_transformers(kind: str, pooling: str, 
     trained = saved(tmp_path / "trained", kind, pooling, models.Normalize(), prompts=PROMPTS, subfolder=pooling == "cls")
     embedder = Embedder.from_pretrained(tmp_path / "trained")
     assert embedder.max_length == 48
+    loaded = load_encoder(Source(str(tmp_path / "trained")))  # as probes and comparisons load it
+    assert (loaded.backbone.attention, loaded.max_length) == (embedder.design.attention, 48)
     np.testing.assert_allclose(embedder.encode(TEXTS, normalize=True), trained.encode(TEXTS), atol=1e-5)
     np.testing.assert_allclose(embedder.encode_query(TEXTS, normalize=True), trained.encode_query(TEXTS), atol=1e-5)
     np.testing.assert_allclose(embedder.encode_document(TEXTS, normalize=True), trained.encode_document(TEXTS), atol=1e-5)

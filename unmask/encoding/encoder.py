@@ -74,7 +74,7 @@ class Tally:
 
 
 def warn_of_truncation(indices: Sequence[int], texts: int, limit: int) -> None:
-    """Warn the caller of our caller which texts were truncated, if any, and say what to do."""
+    """Warn, at the user's call site, which texts were truncated, if any, and say what to do."""
     if not indices:
         return
     listed = ", ".join(map(str, indices[:_MAX_NAMED])) + (
@@ -92,7 +92,7 @@ def warn_of_truncation(indices: Sequence[int], texts: int, limit: int) -> None:
 class Encoder:
     """A loaded decoder and its tokenizer. Encodes texts by any number of designs, computing each distinct token sequence once.
 
-    Embeddings do not depend on the rest of the batch, nor on the number of threads (exactly in fp32 up to 1e-5; bf16 rounding applies).
+    Embeddings do not depend on the rest of the batch, nor on the number of threads (up to 1e-5 in fp32; in bf16, up to its rounding).
     """
 
     backbone: Backbone

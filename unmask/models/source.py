@@ -83,7 +83,9 @@ def place_of(source: Source) -> str:
     """The local folder of a model, or its hub id. An adapter on the hub is downloaded. Raises UnmaskError."""
     path = resolve(source.model)
     if Path(path).is_dir():
-        return path
+        inner = Path(path) / "0_Transformer"  # where older versions of sentence-transformers put the model
+        is_inner = not (Path(path) / "config.json").is_file() and (inner / "config.json").is_file()
+        return str(inner) if is_inner else path
     return str(hub_folder(path, _ADAPTER, source.revision, _ADAPTER_FILES) or path)
 
 

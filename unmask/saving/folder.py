@@ -126,8 +126,6 @@ class EmbedderSettings(BaseModel):
     quantize: str | None = None
     versions: dict[str, str] = {}
     _folder: Path = Path()
-    _model: str | None = None
-    """Folder of the model itself, if it is another."""
 
     @property
     def fit(self) -> Fit:
@@ -167,7 +165,7 @@ class EmbedderSettings(BaseModel):
         saved = Design.parse(self.design)
         parsed = as_design(design) if design else saved
         source = self.completed(source)
-        decoder, tokenizer = load_decoder(source if self._model is None else replace(source, model=self._model, revision=None))
+        decoder, tokenizer = load_decoder(source)
         return EmbedderParts(
             decoder,
             tokenizer,
@@ -220,14 +218,14 @@ def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings
         revision=revision,
         attention=encoder.design.attention,
     )
-    settings._folder, settings._model = folder, str(folder / encoder.subfolder) if encoder.subfolder else None
+    settings._folder = folder
     return settings
 
 
 def read_saved(
     model: str, revision: str | None, adapter: str | Path | Sequence[str | Path] | None, *, names_design: bool = True
 ) -> EmbedderSettings | None:
-    """The settings of the saved embedder that an adapter is, or else the model below it. None if neither is. Raises UnmaskError.
+    """The settings of the embedder saved with the topmost adapter, else of the one saved with the model. None if neither is one.
 
     The uppermost adapter was trained last, and its design goes with it. A model that sentence-transformers saved says how it is read, too.
     names_design: whether the user names a design. If not, a model of sentence-transformers that no design expresses is refused.

@@ -28,9 +28,8 @@ POOLINGS: dict[str, Pooling] = {
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """How sentence-transformers reads a model: subfolder of the transformer, design, limit of tokens, and prompts by name."""
+    """How sentence-transformers reads a model: design, limit of tokens, and prompts by name."""
 
-    subfolder: str
     design: Design
     max_length: int
     prompts: dict[str, str]
@@ -71,7 +70,7 @@ def read_sentence_encoder(folder: Path) -> SentenceEncoder:
     limit = next((int(limit) for limit in limits if isinstance(limit, int | float) and limit < 10**6), MAX_LENGTH)
     prompt = "full-instruction" if prompts else "full"
     design = Design(_attention(_json(transformer / "config.json")), prompt, POOLINGS[mode])
-    return SentenceEncoder(subfolder, design, limit, prompts)
+    return SentenceEncoder(design, limit, prompts)
 
 
 def _has_chat_template(folder: Path) -> bool:
