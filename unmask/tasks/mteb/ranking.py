@@ -37,7 +37,8 @@ def per_query(metric: str, results: Mapping[str, Scores], relevant: Mapping[str,
 
 def ndcg(scores: Scores, relevant: Relevant, depth: int) -> float:
     """nDCG at a depth of one query, with linear gains."""
-    values = per_query(f"ndcg_at_{depth}", {"query": scores}, {"query": relevant})
+    plain = {name: float(score) for name, score in scores.items()}  # trec_eval takes no numbers of NumPy
+    values = per_query(f"ndcg_at_{depth}", {"query": plain}, {"query": relevant})
     assert values is not None
     return float(values[0])
 
