@@ -166,7 +166,7 @@ class Embedder:
 
         Args:
             design: a preset, a readable name or a Design. Default: the design of a saved embedder (model or adapter), else `prompteol`.
-                The design of a model that sentence-transformers saved must be given.
+                A model that sentence-transformers saved has a design, too, unless its modules compute what no design expresses.
             adapter: one PEFT adapter, or several that were trained on top of each other, the lowest first; several are merged into the
                 weights in this order.
             device_map: in place of a device, spread the model over GPUs, main memory and disk: "auto", "balanced", or a table of modules

@@ -37,7 +37,7 @@ from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
-from unmask.saving.sentence_encoder import MODULES, ST_CONFIG, read_sentence_encoder
+from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, read_sentence_encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -61,7 +61,7 @@ _OWN_NAMES = (
 )
 """The names that saving gives to files."""
 # our pooling -> the name that sentence-transformers gives it
-_PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max", "first": "cls"}
+_PLAIN_POOLINGS = {ours: theirs for theirs, ours in POOLINGS.items()}
 _PROBES = ("a", "", " ", " two words\n", "ü 🎉")
 
 

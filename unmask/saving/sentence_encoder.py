@@ -15,15 +15,11 @@ MODULES, ST_CONFIG = "modules.json", "config_sentence_transformers.json"
 POOLINGS: dict[str, Pooling] = {
     "cls": "first",
     "mean": "mean",
-    "mean_tokens": "mean",
     "max": "max",
-    "max_tokens": "max",
     "lasttoken": "last",
     "weightedmean": "weighted-mean",
-    "weightedmean_tokens": "weighted-mean",
-    "cls_token": "first",
 }
-"""Poolings of sentence-transformers, in its newer (`pooling_mode`) and older (`pooling_mode_*`) spelling."""
+"""Poolings of sentence-transformers that it computes as we do, by its names. The older spelling is `pooling_mode_mean_tokens`."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +47,15 @@ def read_sentence_encoder(folder: Path) -> SentenceEncoder:
         raise _unlike(folder, "sentence_bert_config.json changes texts before they are tokenized")
     if "message" in (settings.get("modality_config") or {}) and _has_chat_template(folder / subfolder):
         raise _unlike(folder, "it makes a chat of each text")
-    modes = (
-        [pooling["pooling_mode"]]
-        if "pooling_mode" in pooling
-        else [name.removeprefix("pooling_mode_") for name, used in pooling.items() if name.startswith("pooling_mode_") and used]
-    )
+    flags = [name.removeprefix("pooling_mode_") for name, used in pooling.items() if name.startswith("pooling_mode_") and used]
+    older = [name.removesuffix("_tokens").removesuffix("_token") for name in flags]
+    modes = [pooling["pooling_mode"]] if "pooling_mode" in pooling else older
     mode = modes[0] if len(modes) == 1 and isinstance(modes[0], str) else ""
     if mode not in POOLINGS:
         raise _unlike(folder, f"it pools by {' and '.join(map(str, modes)) or 'nothing'}")
     stored = _json(folder / ST_CONFIG)
     prompts = {str(name): str(prompt) for name, prompt in (stored.get("prompts") or {}).items() if prompt}
-    if prompts and not pooling.get("include_prompt", True) and mode not in ("lasttoken", "cls", "cls_token"):
+    if prompts and not pooling.get("include_prompt", True) and mode not in ("lasttoken", "cls"):
         raise _unlike(folder, "its pooling leaves out the prompt")
     if prompts.get(stored.get("default_prompt_name") or ""):
         raise _unlike(folder, f"it puts the prompt '{stored['default_prompt_name']}' before every text")
