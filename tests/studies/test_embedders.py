@@ -27,7 +27,7 @@ from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Agreement
-from unmask.studies.embedders.comparison import Scored, agreement_test, agreements, compare_embedders
+from unmask.studies.embedders.analysis import Scored, agreement_test, agreements, compare_embedders
 from unmask.studies.engine import PACKAGES, load_plan
 from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results

@@ -139,7 +139,7 @@ def test_the_result_is_compared_with_its_untrained_base(
     assert f"| trained | {' | '.join(gain.table[1][1:])} |" in card and "They chose no checkpoint." in card
     leaks = runs.read_result(tmp_path / "run", TrainingResult).data["contrastive"]["pairs"].leaks  # type: ignore[union-attr]
     assert set(leaks) == {"starter-classification", "starter-retrieval"}, "rows of these tasks are left out"
-    monkeypatch.setattr(training_gain, "compare", lambda *_: pytest.fail("scored twice"))
+    monkeypatch.setattr(training_gain, "score_designs", lambda *_: pytest.fail("scored twice"))
     code, _, said = cli("train", file, "-o", "run", *COMPARED)
     assert code == 0 and "done before" in said and gain.sentence in said
 

@@ -93,7 +93,7 @@ def mean_over_seeds(results: Sequence[Result], *, saved: bool = False) -> list[R
         if result.system not in joined:
             means.append(result)
         elif runs and all(runs):
-            means.append(_mean([run for run in runs if run]))
+            means.append(_seed_mean([run for run in runs if run]))
     return means
 
 
@@ -133,7 +133,7 @@ def _groups(results: Sequence[Result]) -> list[list[tuple[int, System]]]:
     return [sorted((seed, system) for system, seed in group.items()) for group in groups.values()]
 
 
-def _mean(runs: Sequence[Result]) -> SeedMean:
+def _seed_mean(runs: Sequence[Result]) -> SeedMean:
     first = runs[0]
     scores = [run.main_score for run in runs]
     shared = [name for name in first.scores if all(name in run.scores for run in runs)]
@@ -141,7 +141,7 @@ def _mean(runs: Sequence[Result]) -> SeedMean:
     return SeedMean(
         **fields
         | {
-            "model": (name := _name([Path(run.model).parent for run in runs])),
+            "model": (name := _common_name([Path(run.model).parent for run in runs])),
             "conditions": first.conditions.model_copy(update={"model": name}),
             "main_score": float(np.mean(scores)),
             "interval": None,
@@ -157,7 +157,7 @@ def _mean(runs: Sequence[Result]) -> SeedMean:
     )
 
 
-def _name(folders: Sequence[Path]) -> str:
+def _common_name(folders: Sequence[Path]) -> str:
     """The name of several runs: their common folder without `.seedN`, or all of their folders."""
     names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
     first, *rest = names

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unmask.errors import UnmaskError, require_package
-from unmask.evaluation.embedder_scores import scorable, score
+from unmask.evaluation.embedder_scores import require_scorable, score
 from unmask.evaluation.training_gain import revisions_of, training_gain
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
@@ -50,7 +50,8 @@ def run_recipe(
     for sentence in without_effect(recipe):
         say(sentence)
     evaluation = recipe.evaluation
-    tasks, compared = (scorable(_tasks(names, root)) for names in (evaluation.tasks, evaluation.compared))
+    tasks, compared = _tasks(evaluation.tasks, root), _tasks(evaluation.compared, root)
+    require_scorable([*tasks, *compared])
     # Local tasks by their files, since another sample is the same data; tasks of mteb, which may be part of a benchmark, by their names
     choosing = {item_file(spec) for spec in specs_below(root, evaluation.tasks)} | _mteb_names(tasks)
     for name in evaluation.compared:

@@ -13,14 +13,14 @@ from unmask.evaluation.results import ResultStore
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Claim, Finding, findings, with_here
 from unmask.studies.claims.tables import claims_sheet, short_sheet, summary
-from unmask.studies.embedders.comparison import Scored, TaskAgreement, agreement_test, agreements, compare_embedders
+from unmask.studies.embedders.analysis import Scored, TaskAgreement, agreement_test, agreements, compare_embedders
 from unmask.studies.embedders.plan import EmbeddersPlan
 from unmask.studies.sheet import Sheet
 
 
 @dataclass(frozen=True)
 class EmbeddersFindings:
-    """Each embedder with its scores, then the reference row if there is one, and the verdict on each claim."""
+    """Each embedder with its scores, then the reference model if there is one, and the verdict on each claim."""
 
     plan: EmbeddersPlan
     model: str

@@ -11,9 +11,9 @@ from pathlib import Path
 from unmask.designs.design import Design
 from unmask.encoding.heads import DEFAULTS
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import reference_hash
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.scoring import texts_hash
 from unmask.io.files import inside
 from unmask.io.records import Record
 from unmask.io.terminal import say
@@ -111,7 +111,7 @@ class StudyModel:
         if self.removed is None:
             return None
         requested = (self.removed.revision, self.removed.dtype if dtype == "auto" else dtype, max_length)
-        references = (None, "as saved", reference_hash(reference_texts()))
+        references = (None, "as saved", texts_hash(reference_texts()))
         stored = {}
         for result in store.results:
             conditions = result.conditions

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from unmask.errors import UnmaskError, require_package
-from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.outcomes import why_not_scored
-from unmask.evaluation.reference_rows import compare_if_installed, unscored_reference
+from unmask.evaluation.reference_models import reference_failures, score_if_installed
 from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.scoring import ScoringPlan, forget_vectors, score_designs
 from unmask.io.terminal import say
 from unmask.models.loading import precision_of
 from unmask.runs import runs
 from unmask.starter import reference_texts
-from unmask.studies.embedders.comparison import Scored
+from unmask.studies.embedders.analysis import Scored
 from unmask.studies.embedders.findings import EmbeddersFindings
 from unmask.studies.embedders.models import ModelBuilder, StudyModel
 from unmask.studies.embedders.plan import EmbeddersPlan, Reading
@@ -102,17 +102,17 @@ def _score(
     stored = [model.stored_results(*group, plan.max_length, builder.run.source.dtype, store) for group in groups]
     complete = [results for results in stored if results is not None]
     if len(complete) < len(groups):
-        plans = (ComparisonPlan(model.source, *group, plan.max_length, reference_texts()) for group in groups)
-        complete = [compare(plan, store) for plan in plans]
+        plans = (ScoringPlan(model.source, *group, plan.max_length, reference_texts()) for group in groups)
+        complete = [score_designs(plan, store) for plan in plans]
     return [result for results in complete for result in results]
 
 
 def _score_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:
-    results = compare_if_installed(name, tasks, store) if name else None
+    results = score_if_installed(name, tasks, store) if name else None
     if not results:
         return {}
     # a mean is comparable only over the same tasks as for the embedders
-    if lacking := [failure.task for failure in unscored_reference(name, tasks, store) if failure.applies]:
+    if lacking := [failure.task for failure in reference_failures(name, tasks, store) if failure.applies]:
         say(
             f"The row of {name} is left out, since it has no score on {', '.join(lacking)}. Run the study again to try once more."
         )

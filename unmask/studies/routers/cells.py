@@ -17,8 +17,8 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
+from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.io.array_types import NDArray
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import inside, remove
@@ -180,8 +180,8 @@ class CellMeasurements:
         return values
 
     def _scores(self, encoder: Encoder, designs: Mapping[str, Design], folder: Path) -> dict[str, dict[str, float]]:
-        plan = ComparisonPlan(encoder.source, designs, self.tasks, self.embedded_length, reference_texts())
-        results = compare(plan, ResultStore(folder), load=lambda: encoder)
+        plan = ScoringPlan(encoder.source, designs, self.tasks, self.embedded_length, reference_texts())
+        results = score_designs(plan, ResultStore(folder), load=lambda: encoder)
         scores: dict[str, dict[str, float]] = {label: {} for label in designs}
         for result in results:
             scores[result.label][result.task] = result.main_score

@@ -160,9 +160,11 @@ def load_decoder_teacher(
 
 def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
     """A sentence-transformers model as a teacher. Raises UnmaskError if it cannot be loaded."""
-    from unmask.evaluation.reference_rows import load_reference
+    from unmask.evaluation.reference_models import load_sentence_transformer
 
-    model = load_reference(name, device)  # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
+    model = load_sentence_transformer(
+        name, device
+    )  # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
 
     def vectors(texts: list[str]) -> Tensor:
         readable = [without_surrogates(text) for text in texts]
