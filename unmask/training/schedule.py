@@ -76,7 +76,7 @@ class _Stream:
         neighbours = Neighbours([example.texts[0] for example in self.data.examples]) if similar > 1 else None
         while True:
             order = self.generator.sample(range(len(self.data.examples)), len(self.data.examples))
-            yield from _in_groups(order, similar, neighbours) if neighbours else order
+            yield from _group_neighbours(order, similar, neighbours) if neighbours else order
 
     def _texts_of(self, index: int) -> frozenset[int]:
         """An id for each text of an example."""
@@ -105,7 +105,7 @@ class _Stream:
         )
 
 
-def _in_groups(order: Sequence[int], size: int, neighbours: Neighbours) -> Iterator[int]:
+def _group_neighbours(order: Sequence[int], size: int, neighbours: Neighbours) -> Iterator[int]:
     """The same indices, regrouped: each that is still free is followed by its nearest free neighbours, as a group of this size."""
     free = np.ones(len(order), dtype=np.bool_)
     for first in order:

@@ -143,7 +143,7 @@ class ModelBuilder:
     plan: EmbeddersPlan
     run: StudyRun
     tasks: Sequence[Task]
-    """Held out: no training sees the texts of those that are folders."""
+    """No training sees the texts of those that are folders."""
 
     def models(self, name: str) -> list[StudyModel]:
         """A model by its name, once for each seed of its training. It is made when its source is requested."""
@@ -180,7 +180,7 @@ class ModelBuilder:
         def train() -> Source:
             say(f"{self.run.source.model}: {folder.parent.name}, seed {seed}, by the recipe {making.recipe}")
             listener = Listener(callbacks=self.run.callbacks)
-            [trained] = run_recipe(recipe(parent.source.model), folder, self.run.root, listener, held_out=self.tasks)
+            [trained] = run_recipe(recipe(parent.source.model), folder, self.run.root, listener, excluded_tasks=self.tasks)
             # named as the study's folder was, so that results do not depend on where it is
             return replace(self.run.source, model=str(folder / trained.result.relative_to(folder.resolve())))
 

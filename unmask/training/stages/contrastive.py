@@ -21,7 +21,7 @@ from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.labels import read_related
 from unmask.training.schedule import ScheduledExample, contrastive_schedule, require_full_batch
-from unmask.training.stages.stage import Options, Prepared, StageOptions, TrainableModel, TrainingStage
+from unmask.training.stages.stage import Options, PreparedStage, StageOptions, TrainableModel, TrainingStage
 
 if TYPE_CHECKING:
     from unmask.training.losses import ChunkedLoss
@@ -82,7 +82,7 @@ def prepare_pooling(
     labels: Callable[[dict[str, Any]], Any],
     teacher: Callable[[list[str]], Tensor] | None = None,
     views: bool = False,
-) -> Prepared:
+) -> PreparedStage:
     """A stage whose batches each come from one data set.
 
     loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, views: of PairCollator.
@@ -104,7 +104,7 @@ def prepare_pooling(
     collate = PairCollator(tokenizer, options.cache_tokens, views=views)
     for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
         collate([ScheduledExample(data, data.examples[0])])
-    return Prepared(module, rows, replace(collate, teacher=teacher), objective)
+    return PreparedStage(module, rows, replace(collate, teacher=teacher), objective)
 
 
 class ContrastiveOptions(PoolingOptions):
@@ -118,7 +118,7 @@ class ContrastiveOptions(PoolingOptions):
 
 def _prepare_pairs(
     options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int, views: bool = False
-) -> Prepared:
+) -> PreparedStage:
     from unmask.training.losses import RankingLoss
 
     if max(options.matryoshka, default=0) > model.embedder.dim:
@@ -146,7 +146,7 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
         """Pairs, triples, or texts with labels."""
         return read_related(name, source, root, seed)
 
-    def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Batches that each come from one data set."""
         return _prepare_pairs(options, model, sets, seed)
 
@@ -169,7 +169,7 @@ class Simcse(PoolingStage[SimcseOptions]):
     options = SimcseOptions
     views = 2
 
-    def prepare(self, options: SimcseOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: SimcseOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Two views of each sentence, with dropout around training. Training raises UnmaskError if dropout does not act."""
         pairs = _prepare_pairs(options, model, sets, seed, views=True)
         rows = two_views(pairs.rows, options.repeat, seed)
@@ -188,21 +188,21 @@ class Simcse(PoolingStage[SimcseOptions]):
 
 
 def two_views(rows: Sequence[ScheduledExample], repeat: float, seed: int) -> list[ScheduledExample]:
-    """Each sentence of a schedule as a pair: itself, and itself with some words repeated (`with_repeated_words`).
+    """Each sentence of a schedule as a pair: itself, and itself with some words repeated (`repeat_words`).
 
     The choice of words depends only on the seed and the position in the schedule, so a resumed run sees what an unbroken one sees.
     """
     return [
         replace(
             row,
-            example=Example(row.example.row, (text, with_repeated_words(text, repeat, random.Random(f"{seed}:{position}")))),
+            example=Example(row.example.row, (text, repeat_words(text, repeat, random.Random(f"{seed}:{position}")))),
         )
         for position, row in enumerate(rows)
         for text in row.example.texts
     ]
 
 
-def with_repeated_words(text: str, share: float, generator: random.Random) -> str:
+def repeat_words(text: str, share: float, generator: random.Random) -> str:
     """A text in which n of its N words are repeated, n uniform from 0 to max(2, share N); share 0 changes nothing.
 
     A text of one word, as in a language without spaces, repeats characters. Source: ESimCSE (arXiv 2109.04380), section 3.1, which

@@ -22,9 +22,9 @@ from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError
 from unmask.io.unicode import without_surrogates
 from unmask.models.source import is_trusted
-from unmask.training.data import DataSet, DataSource, read_any
+from unmask.training.data import DataSet, DataSource, read_texts_or_pairs
 from unmask.training.stages.contrastive import PoolingOptions, PoolingStage, prepare_pooling
-from unmask.training.stages.stage import Prepared, TeacherName, TrainableModel
+from unmask.training.stages.stage import PreparedStage, TeacherName, TrainableModel
 
 SELF = "self"
 FIT_TEXTS = 1000
@@ -88,9 +88,9 @@ class Distill(PoolingStage[DistillOptions]):
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """Pairs or triples, or single texts where there is a text column."""
-        return read_any(name, source, root, seed)
+        return read_texts_or_pairs(name, source, root, seed)
 
-    def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Batches that each come from one data set, with the vectors of the teacher, which are computed batch by batch.
 
         The teacher is loaded when training begins, so a stage that is done does not need it. Loading it may raise UnmaskError.
@@ -105,8 +105,8 @@ class Distill(PoolingStage[DistillOptions]):
         @cache
         def teacher() -> Teacher:
             if options.teacher_design:
-                return load_decoder_teacher(options, sets, seed, dtype=dtype, device=device)
-            return load_sentence_transformer(options.teacher, device)
+                return decoder_teacher(options, sets, seed, dtype=dtype, device=device)
+            return sentence_transformer_teacher(options.teacher, device)
 
         @contextmanager
         def with_teacher() -> Iterator[None]:
@@ -125,7 +125,7 @@ class Distill(PoolingStage[DistillOptions]):
         return replace(prepared, around=with_teacher)
 
 
-def load_decoder_teacher(
+def decoder_teacher(
     options: DistillOptions, sets: Sequence[DataSet], seed: int, *, dtype: str, device: torch.device
 ) -> Teacher:
     """A decoder as a teacher. A design that needs a fit is fitted on texts of the training data, sampled by the seed.
@@ -158,13 +158,12 @@ def load_decoder_teacher(
     return vectors
 
 
-def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
+def sentence_transformer_teacher(name: str, device: torch.device) -> Teacher:
     """A sentence-transformers model as a teacher. Raises UnmaskError if it cannot be loaded."""
     from unmask.evaluation.reference_models import load_sentence_transformer
 
-    model = load_sentence_transformer(
-        name, device
-    )  # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
+    # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
+    model = load_sentence_transformer(name, device)
 
     def vectors(texts: list[str]) -> Tensor:
         readable = [without_surrogates(text) for text in texts]
