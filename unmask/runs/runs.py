@@ -366,7 +366,7 @@ def _merge_settings(folder: Path, record: RunRecord, now: dict[str, Any], may_gr
     merged = {**now}
     for name in may_grow:
         merged[name] = {**before.get(name, {}), **now[name]}
-    if changes := describe_differences(before, merged, may_grow):
+    if changes := differences(before, merged, may_grow):
         and_others = f" (and {len(changes) - 3} others)" if len(changes) > 3 else ""
         raise UnmaskError(
             f"'{folder}' holds a run with other settings: {'; '.join(changes[:3])}{and_others}. Choose another folder, or delete this one."
@@ -374,7 +374,7 @@ def _merge_settings(folder: Path, record: RunRecord, now: dict[str, Any], may_gr
     return merged
 
 
-def describe_differences(before: Mapping[str, Any], now: Mapping[str, Any], may_grow: Sequence[str] = ()) -> list[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], may_grow: Sequence[str] = ()) -> list[str]:
     """What differs between settings (see `open`), in words and by dotted names."""
     old, new = dict(_flatten(before)), dict(_flatten(now))
     grown = {name for name in new if name not in old and name.split(".")[0] in may_grow}

@@ -236,7 +236,7 @@ def read_texts_or_pairs(name: str, source: DataSource, root: Path, seed: int) ->
 
 
 def read_all_rows(name: str, source: DataSource, root: Path) -> DataSet:
-    """All texts of a source, to be searched: as `read_texts_or_pairs`, but every row with all of its negatives. Nothing is sampled or left out."""
+    """All texts of a source, to be searched: every row, with all of its negatives. Nothing is sampled or left out."""
     table = read_table(name, source, root, 0)
     if _text_columns(table) == ("text",):
         return _read_sentences(table)
