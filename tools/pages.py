@@ -293,7 +293,7 @@ def overview(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     here = [finding.here.verdict for finding in every if finding.verdict == "undecided" and finding.here]
     yield (
         f"{len(here)} undecided claims were tested on tasks in general. On the measured tasks alone, {here.count('confirmed')} of "
-        f'them are confirmed and {here.count("refuted")} refuted: see the column "on these tasks".\n'
+        f'them are confirmed and {here.count("refuted")} refuted: see the column "on the measured tasks".\n'
     )
 
 

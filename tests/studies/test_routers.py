@@ -36,7 +36,7 @@ from unmask.studies.routers.analysis import (
     verdicts,
 )
 from unmask.studies.routers.cells import Anchor, Cell, CellRecord
-from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, baseline_of
 from unmask.studies.routers.findings import _MEASURES, MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import RoutersPlan, draw
 
@@ -59,7 +59,7 @@ def test_every_scale_has_a_plan_and_every_configuration_a_reference() -> None:
         plan = load_plan(scale)
         assert STANDARD in plan.configurations
     assert set(load_plan("small").configurations) == set(CONFIGURATIONS), "the small scale measures all of them"
-    assert all(reference_of(name) in CONFIGURATIONS for name in CONFIGURATIONS)
+    assert all(baseline_of(name) in CONFIGURATIONS for name in CONFIGURATIONS)
 
 
 @pytest.mark.parametrize(

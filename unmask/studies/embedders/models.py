@@ -22,8 +22,8 @@ from unmask.models.loading import Source, load_base_language_model, load_decoder
 from unmask.models.routers import proven_routers
 from unmask.moe.upcycling import UpcycleOptions, save_upcycled, upcycle
 from unmask.starter import reference_texts
-from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, Making
-from unmask.studies.engine import StudyRun
+from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, ModelSpec
+from unmask.studies.engine import Study
 from unmask.studies.plan import digest_of
 from unmask.tasks.task import Task
 from unmask.training.recipe import Recipe, read_sets
@@ -138,20 +138,20 @@ def _note_file(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class ModelBuilder:
-    """Makes the models of a plan below the folder of a run. Existing models are reused, and a stopped training continues."""
+    """Makes the models of a plan below the folder of a study. Existing models are reused, and a stopped training continues."""
 
     plan: EmbeddersPlan
-    run: StudyRun
+    study: Study
     tasks: Sequence[Task]
     """No training sees the texts of those that are folders."""
 
     def models(self, name: str) -> list[StudyModel]:
         """A model by its name, once for each seed of its training. It is made when its source is requested."""
         if name == BASE:
-            return [StudyModel(lambda: self.run.source)]
+            return [StudyModel(lambda: self.study.source)]
         making = self.plan.made[name]
         parent = self.models(making.of)[0]
-        folder = inside(self.run.folder / "models", name)
+        folder = inside(self.study.folder / "models", name)
         if making.experts is not None:
             upcycled = folder.with_name(f"{name}-upcycled")
             if not upcycled.exists() and proven_routers(load_decoder(parent.source)[0]):
@@ -160,34 +160,34 @@ class ModelBuilder:
 
             def make() -> Source:
                 if not upcycled.exists():
-                    say(f"{self.run.source.model}: upcycling")
+                    say(f"{self.study.source.model}: upcycling")
                     dense, tokenizer = load_base_language_model(dense_parent.source)
                     save_upcycled(upcycle(dense, options), tokenizer, upcycled, dense_parent.source.model, options)
-                return replace(self.run.source, model=str(upcycled))
+                return replace(self.study.source, model=str(upcycled))
 
             parent = StudyModel(make, None, lambda: options, dense_parent)
         if making.recipe is None:
             return [parent]
         # each seed has its own folder, so that seeds can be added later
-        return [self._trained(making, parent, folder / f"seed{seed}", seed) for seed in making.seeds or self.plan.seeds]
+        return [self._trained_model(making, parent, folder / f"seed{seed}", seed) for seed in making.seeds or self.plan.seeds]
 
-    def _trained(self, making: Making, parent: StudyModel, folder: Path, seed: int) -> StudyModel:
+    def _trained_model(self, making: ModelSpec, parent: StudyModel, folder: Path, seed: int) -> StudyModel:
         def recipe(base: str) -> Recipe:
-            recipe = making.recipe_at(self.run.scale, f"model={json.dumps(base)}", f"seeds=[{seed}]")
+            recipe = making.recipe_at(self.study.scale, f"model={json.dumps(base)}", f"seeds=[{seed}]")
             assert recipe is not None
             return recipe
 
         def train() -> Source:
-            say(f"{self.run.source.model}: {folder.parent.name}, seed {seed}, by the recipe {making.recipe}")
-            listener = Listener(callbacks=self.run.callbacks)
-            [trained] = run_recipe(recipe(parent.source.model), folder, self.run.root, listener, excluded_tasks=self.tasks)
+            say(f"{self.study.source.model}: {folder.parent.name}, seed {seed}, by the recipe {making.recipe}")
+            listener = Listener(callbacks=self.study.callbacks)
+            [trained] = run_recipe(recipe(parent.source.model), folder, self.study.root, listener, excluded_tasks=self.tasks)
             # named as the study's folder was, so that results do not depend on where it is
-            return replace(self.run.source, model=str(folder / trained.result.relative_to(folder.resolve())))
+            return replace(self.study.source, model=str(folder / trained.result.relative_to(folder.resolve())))
 
         def settings() -> object:
             planned = recipe("")
             rows = {
-                stage: {rows.name: rows.revision for rows in read_sets(planned, stage, self.run.root, seed)}
+                stage: {rows.name: rows.revision for rows in read_sets(planned, stage, self.study.root, seed)}
                 for stage in planned.stages
             }
             # until November 2026 each layer matrix was centred, and no setting said so

@@ -15,38 +15,38 @@ from unmask.io.terminal import say
 from unmask.models.loading import precision_of
 from unmask.runs import runs
 from unmask.starter import reference_texts
-from unmask.studies.embedders.analysis import Scored
+from unmask.studies.embedders.analysis import ScoredEmbedder
 from unmask.studies.embedders.findings import EmbeddersFindings
 from unmask.studies.embedders.models import ModelBuilder, StudyModel
-from unmask.studies.embedders.plan import EmbeddersPlan, Reading
-from unmask.studies.engine import StudyRun
+from unmask.studies.embedders.plan import EmbedderSpec, EmbeddersPlan
+from unmask.studies.engine import Study
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
 from unmask.training.run import hash_of_texts
 
 
-def study(plan: EmbeddersPlan, run: StudyRun) -> EmbeddersFindings:
+def run_study(plan: EmbeddersPlan, study: Study) -> EmbeddersFindings:
     """Run a plan on one base model. A stopped study continues. Raises UnmaskError."""
     require_package("mteb")
-    tasks = resolve_tasks(specs_below(run.root, plan.tasks))
+    tasks = resolve_tasks(specs_below(study.root, plan.tasks))
     # one precision for all: what was trained was saved in the precision of its machine
-    source = replace(run.source, dtype=precision_of(run.source))
-    run = replace(run, source=source)
+    source = replace(study.source, dtype=precision_of(study.source))
+    study = replace(study, source=source)
     model_recipes = {name: making.model_dump(mode="json") for name, making in plan.made.items()}
     # seeds may be added later: each has its own model
     without_seeds = {name: {**making, "seeds": None} for name, making in model_recipes.items()}
-    with run.open(plan={"scale": run.scale}, made=without_seeds) as opened:
-        settings = {"study": plan.study, "scale": run.scale, "dtype": source.dtype, "made": model_recipes}
+    with study.open(plan={"scale": study.scale}, made=without_seeds) as run:
+        settings = {"study": plan.study, "scale": study.scale, "dtype": source.dtype, "made": model_recipes}
         data = {task.name: task.revision for task in tasks}
-        run.begin(opened, settings, paper=plan.paper, data=data, rests_on=plan.rests_on(run.scale))
-        _require_held_out(tasks, run.folder)
-        builder = ModelBuilder(plan, run, tasks)
-        store = ResultStore(run.folder / "scores")
+        study.start(run, settings, paper=plan.paper, data=data, rests_on=plan.rests_on(study.scale))
+        _require_held_out(tasks, study.folder)
+        builder = ModelBuilder(plan, study, tasks)
+        store = ResultStore(study.folder / "scores")
         scored = _score_all(plan, builder, store) | _score_reference(plan.reference, tasks, store)
         forget_vectors(store)
         findings = EmbeddersFindings.of(plan, source.model, scored, store)
         provenance = [result.provenance for embedder in scored.values() for runs in embedder.runs for result in runs.values()]
-        run.publish(findings, provenance=provenance)
+        study.publish(findings, provenance=provenance)
         return findings
 
 
@@ -65,7 +65,7 @@ def _require_held_out(tasks: Sequence[Task], folder: Path) -> None:
             )
 
 
-def _score_all(plan: EmbeddersPlan, builder: ModelBuilder, store: ResultStore) -> dict[str, Scored]:
+def _score_all(plan: EmbeddersPlan, builder: ModelBuilder, store: ResultStore) -> dict[str, ScoredEmbedder]:
     """Every embedder with its results, in the order of the plan. Models are made in the order in which embedders need them."""
     runs: dict[str, list[dict[str, Result]]] = {}
     for model in dict.fromkeys(reading.model for reading in plan.measured.values()):
@@ -84,11 +84,11 @@ def _score_all(plan: EmbeddersPlan, builder: ModelBuilder, store: ResultStore) -
                     )
                 runs.setdefault(name, []).append(of_run)
             study_model.note(results)
-    return {name: Scored(tuple(runs[name])) for name in plan.measured}
+    return {name: ScoredEmbedder(tuple(runs[name])) for name in plan.measured}
 
 
 def _score(
-    model: StudyModel, plan: EmbeddersPlan, readings: dict[str, Reading], builder: ModelBuilder, store: ResultStore
+    model: StudyModel, plan: EmbeddersPlan, readings: dict[str, EmbedderSpec], builder: ModelBuilder, store: ResultStore
 ) -> list[Result]:
     """The results of one model. If one result of a removed model is missing, the model is made again, and so are all of its results.
 
@@ -99,7 +99,7 @@ def _score(
         designs = {name: reading.parsed for name, reading in readings.items() if reading.kinds == kinds}
         if tasks := [task for task in builder.tasks if not kinds or task.kind in kinds]:
             groups.append((designs, tasks))
-    stored = [model.stored_results(*group, plan.max_length, builder.run.source.dtype, store) for group in groups]
+    stored = [model.stored_results(*group, plan.max_length, builder.study.source.dtype, store) for group in groups]
     complete = [results for results in stored if results is not None]
     if len(complete) < len(groups):
         plans = (ScoringPlan(model.source, *group, plan.max_length, reference_texts()) for group in groups)
@@ -107,7 +107,7 @@ def _score(
     return [result for results in complete for result in results]
 
 
-def _score_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:
+def _score_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str, ScoredEmbedder]:
     results = score_if_installed(name, tasks, store) if name else None
     if not results:
         return {}
@@ -117,4 +117,4 @@ def _score_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> di
             f"The row of {name} is left out, since it has no score on {', '.join(lacking)}. Run the study again to try once more."
         )
         return {}
-    return {name: Scored(({result.task: result for result in results},))}
+    return {name: ScoredEmbedder(({result.task: result for result in results},))}

@@ -99,14 +99,14 @@ CONFIGURATIONS: Final[dict[str, Configuration]] = {
 """Every configuration by its name, in the order of the tables."""
 
 
-_OTHER_REFERENCES: Final = {
+_OTHER_BASELINES: Final = {
     "oracle": "renormalised", "soft": "renormalised", "joint top-1": "trained top-1", "joint top-2": "top-2",
 }  # fmt: skip
-OTHERS_ROUTER: Final = frozenset({"soft"})
+SAME_ROUTER: Final = frozenset({"soft"})
 """Configurations that train the same router as the standard one, with the same result. They only use it in another way."""
 
 
-def reference_of(name: str) -> str:
+def baseline_of(name: str) -> str:
     """The configuration that another one is compared with, or the name itself if it is not compared.
 
     Numbers of experts are compared with 4 experts for the same domains. What acts at full strength is compared with the router's choice at
@@ -114,7 +114,7 @@ def reference_of(name: str) -> str:
     """
     if CONFIGURATIONS[name].experts:
         return "4 experts"
-    return _OTHER_REFERENCES.get(name, STANDARD)
+    return _OTHER_BASELINES.get(name, STANDARD)
 
 
 def digest(name: str) -> str:

@@ -23,7 +23,7 @@ from unmask.studies.routers.analysis import (
     verdicts,
 )
 from unmask.studies.routers.cells import Anchor, Cell
-from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, baseline_of
 from unmask.studies.routers.plan import PAPER, RoutersPlan
 from unmask.studies.sheet import Sheet
 
@@ -105,17 +105,17 @@ class RoutersFindings:
     def conclusion(self) -> list[str]:
         """Points in Markdown, from the numbers alone.
 
-        For each aim, what is better and worse than its reference; whether distinct routing makes better embeddings; our own structure; what
+        For each aim, what is better and worse than its baseline; whether distinct routing makes better embeddings; our own structure; what
         contradicts papers; what was not measured.
         """
-        aims = {aim: " ".join(_aim(yardstick, self.rows)) for yardstick, aim in _AIMS.items()}
+        aims = {aim: " ".join(_aim_sentences(yardstick, self.rows)) for yardstick, aim in _AIMS.items()}
         papers = [finding for finding in self.claims if not finding.claim.is_own]
         undecided = sum(finding.verdict == "undecided" for finding in papers)
         missing = [name for name in CONFIGURATIONS if name not in self.rows]
         return [
             *(f"**{aim}.** {sentences}" for aim, sentences in aims.items() if sentences),
             *_embeddings_sentences(self.correlations),
-            *_own_structure(self.measured.replication),
+            *_own_structure_sentences(self.measured.replication),
             *(
                 f"**Refuted here:** \u201c{finding.claim.says}\u201d ({finding.claim.where})."
                 for finding in papers
@@ -129,12 +129,12 @@ class RoutersFindings:
 
     def tables(self) -> list[Sheet]:
         """The tables without the one of claims."""
-        tables = [_routing_and_prediction(self.rows)]
+        tables = [_routing_sheet(self.rows)]
         if any(row.scores for row in self.rows.values()):
-            tables.append(_embeddings(self.rows, self.measured.base_score))
+            tables.append(_embeddings_sheet(self.rows, self.measured.base_score))
         if self.correlations:
-            tables.append(_correlations(self.correlations))
-        return [*tables, _measures(self.rows)]
+            tables.append(_correlations_sheet(self.correlations))
+        return [*tables, _measures_sheet(self.rows)]
 
     def terminal_tables(self) -> list[Sheet]:
         """Every table that has findings."""
@@ -156,7 +156,7 @@ class RoutersFindings:
             f"({100 * anchor.accuracies[anchor.layer - 1]:.0f} % of lessons; the best layer: {100 * max(anchor.accuracies):.0f} %).\n"
         )
         legend = [
-            f"- **{name}**: {configuration.about}." + f" Compared with {reference_of(name)}." * (reference_of(name) != name)
+            f"- **{name}**: {configuration.about}." + f" Compared with {baseline_of(name)}." * (baseline_of(name) != name)
             for name, configuration in CONFIGURATIONS.items()
         ]
         conclusion = ["## Conclusion", *(f"- {sentence}" for sentence in self.conclusion)]
@@ -164,13 +164,13 @@ class RoutersFindings:
         return "\n".join([head, *conclusion, "", *tables, "\n".join(["## What the configurations are", *legend]) + "\n"])
 
 
-def _aim(yardstick: Yardstick, rows: Mapping[str, Row]) -> Iterator[str]:
+def _aim_sentences(yardstick: Yardstick, rows: Mapping[str, Row]) -> Iterator[str]:
     tests = {row.name: test for row in rows.values() if (test := row.tests.get(yardstick)) is not None}
     better = [name for name, test in tests.items() if test.winner == "a"]
     worse = [name for name, test in tests.items() if test.winner == "b"]
     for names, word in ((better, "better"), (worse, "worse")):
         if names:
-            listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {reference_of(name)})" for name in names)
+            listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {baseline_of(name)})" for name in names)
             yield f"{word.capitalize()}: {listed}."
     means = {
         row.name: value
@@ -217,7 +217,7 @@ def _embeddings_sentences(correlations: Mapping[str, RankCorrelation]) -> Iterat
             yield f"More distinct routing goes with {'more' if with_measure.rho > 0 else 'less'} of this: {name} {numbers(with_measure)}."
 
 
-def _own_structure(replication: Replication | None) -> Iterator[str]:
+def _own_structure_sentences(replication: Replication | None) -> Iterator[str]:
     """Our own structure against the configuration that was best before, on fresh seeds."""
     if replication is None:
         return
@@ -235,7 +235,7 @@ def _own_structure(replication: Replication | None) -> Iterator[str]:
     )
 
 
-def _routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
+def _routing_sheet(rows: Mapping[str, Row]) -> Sheet:
     """How distinct routing is, and how well held-out responses are predicted: one line for each configuration."""
     lines = tuple(
         (
@@ -259,7 +259,7 @@ def _routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
     return Sheet("Distinct routing, and prediction", columns, lines, note)
 
 
-def _measures(rows: Mapping[str, Row]) -> Sheet:
+def _measures_sheet(rows: Mapping[str, Row]) -> Sheet:
     """What routing is like by all measures: one line for each configuration with its own router."""
     lines = tuple(
         (name, *(f"{row.measures[measure]:.2f}" if measure in row.measures else "" for measure in _MEASURES))
@@ -276,7 +276,7 @@ def _measures(rows: Mapping[str, Row]) -> Sheet:
     return Sheet("All measures of routing", ("", *_MEASURES.values()), lines, note)
 
 
-def _embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
+def _embeddings_sheet(rows: Mapping[str, Row], base: float) -> Sheet:
     """How good the embeddings are: one line for each configuration with embeddings. base: the score of the base model."""
     lines = tuple(
         (
@@ -295,7 +295,7 @@ def _embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
     return Sheet("Embeddings", columns, lines, note)
 
 
-def _correlations(correlations: Mapping[str, RankCorrelation]) -> Sheet:
+def _correlations_sheet(correlations: Mapping[str, RankCorrelation]) -> Sheet:
     lines = tuple(
         (
             name, f"{value.rho:+.2f}", f"{value.interval[0]:+.2f} .. {value.interval[1]:+.2f}", f"{value.p:.3f}", f"{value.n}",

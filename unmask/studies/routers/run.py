@@ -15,8 +15,8 @@ from unmask.models.routers import find_routers
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
-from unmask.studies.engine import StudyRun
-from unmask.studies.mixtures import MixtureBuilder, as_record
+from unmask.studies.engine import Study
+from unmask.studies.mixtures import MixtureBuilder, lessons_record
 from unmask.studies.routers.analysis import Replication, most_distinct, noise_of, replicate, rows_of
 from unmask.studies.routers.cells import TOGETHER, Cell, CellMeasurements, SameExperts, find_anchor
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, rests_on
@@ -74,18 +74,18 @@ class RoutersBuilder(MixtureBuilder):
         return self.train_expert(self.plan, folder, lessons, seed=0)
 
 
-def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
+def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
     """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError.
 
     The report is written again after each cell.
     """
     require_package("mteb")
-    tasks = resolve_tasks(specs_below(run.root, plan.tasks))
-    source = replace(run.source, attn_implementation=plan.attn_implementation)
-    run = replace(run, source=source)
+    tasks = resolve_tasks(specs_below(study.root, plan.tasks))
+    source = replace(study.source, attn_implementation=plan.attn_implementation)
+    study = replace(study, source=source)
     settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
     settled |= {"tasks": [f"{task.name} {task.revision}" for task in tasks]}
-    with run.open(plan=settled) as opened:
+    with study.open(plan=settled) as run:
         model, tokenizer = load_base_language_model(source)
         if find_routers(model):
             raise UnmaskError(
@@ -95,28 +95,34 @@ def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
         def tokens(lesson: Lesson) -> int:
             return len(tokenize_lessons(tokenizer, [lesson], 2**30)[0].ids)
 
-        sets = draw(plan, run.root, run.folder / "lessons", tokens)
+        sets = draw(plan, study.root, study.folder / "lessons", tokens)
         for name, lesson_set in sets.items():
             for part, by_domain in (("learned", lesson_set.learned), ("held out", lesson_set.held_out)):
-                opened.check(
+                run.check(
                     {f"{name}, {domain} {part}": LessonsRecord.of(drawn_set).words for domain, drawn_set in by_domain.items()}
                 )
         # a study that grows may need more sets; the sets of earlier runs may not change
-        recorded = {name: words for name, words in opened.inputs.items() if name != "base model"}
+        recorded = {name: words for name, words in run.inputs.items() if name != "base model"}
         settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source), "lessons": {}}
         for name, words in recorded.items():
             set_name, _, part = name.partition(", ")
-            settings["lessons"].setdefault(set_name, {})[part] = as_record(words)
+            settings["lessons"].setdefault(set_name, {})[part] = lessons_record(words)
         data = recorded | {task.name: task.revision for task in tasks}
-        run.begin(opened, settings, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
+        study.start(run, settings, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
         layers = len(find_layers(body_of(model)))
         anchor = find_anchor(model, tokenizer, sets[CONFIGURATIONS[STANDARD].domains].learned, plan.max_length)
         del model
         builder = RoutersBuilder(
-            plan=plan, source=source, sets=sets, folder=run.folder, anchor=anchor.layer, layers=layers, callbacks=run.callbacks
+            plan=plan,
+            source=source,
+            sets=sets,
+            folder=study.folder,
+            anchor=anchor.layer,
+            layers=layers,
+            callbacks=study.callbacks,
         )
         measuring = _Measuring(
-            plan, builder, CellMeasurements(source, run.folder / "cells", tasks, plan.max_length, plan.embedded_length)
+            plan, builder, CellMeasurements(source, study.folder / "cells", tasks, plan.max_length, plan.embedded_length)
         )
         measured = MeasuredCells(anchor)
         if any(measuring.without_mixture(name, seed) is None for name in plan.configurations for seed in plan.seeds):
@@ -131,11 +137,11 @@ def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
                 cell = measuring.cell(name, seed)
                 measured.cells.setdefault(name, {})[seed] = cell
                 # a finished report is not replaced by a part of it
-                if STANDARD in measured.cells and cell.fresh and not run.finished_before:
-                    run.publish(RoutersFindings.of(plan, source.model, measured), finished=False)
+                if STANDARD in measured.cells and cell.fresh and not study.finished_before:
+                    study.publish(RoutersFindings.of(plan, source.model, measured), finished=False)
         measured.replication = _replicate(plan, measured, measuring)
         findings = RoutersFindings.of(plan, source.model, measured)
-        run.publish(findings)
+        study.publish(findings)
         return findings
 
 

@@ -33,7 +33,7 @@ from unmask.moe.names import Method
 from unmask.studies.self_moe.data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
-Speaker = AbstractContextManager[tuple[Any, Any]]
+OpenModel = AbstractContextManager[tuple[Any, Any]]
 """Loads a language model and its tokenizer, for the time of a `with`."""
 
 
@@ -68,7 +68,7 @@ class Measurements:
     ) -> None:
         self.source, self.held_out, self.max_length, self.folder = source, held_out, max_length, folder
         self.ability_tests = ability_tests or AbilityTests({}, None, False)
-        self.tests = {name: _named(items, self.ability_tests.limit) for name, items in self.ability_tests.items.items()}
+        self.tests = {name: _items_digest(items, self.ability_tests.limit) for name, items in self.ability_tests.items.items()}
         self.rows: list[str] = []  # requested so far, in order
 
     def model(self, row: str, folder: Path | None) -> Values:
@@ -134,7 +134,7 @@ class Measurements:
         values = self._by_test(row, "answers", digests, self.loading(folder), measure)
         return {name: np.array(values[name]["nats"]) for name in tests}
 
-    def multiple_choice(self, row: str, speaker: Speaker) -> Choices:
+    def multiple_choice(self, row: str, speaker: OpenModel) -> Choices:
         """The multiple choice of a model, which is loaded only if something of the row is not measured yet."""
         tests = self.ability_tests.choices
         digests = {
@@ -153,7 +153,7 @@ class Measurements:
         row: str,
         quantity: str,
         digests: Mapping[str, str],
-        speaker: Speaker,
+        speaker: OpenModel,
         measure: Callable[[Any, Any, str], dict[str, list[float]]],
     ) -> dict[str, Any]:
         """The values of a row, by test. `measure` is called for a missing test, or one with other items (by their digests)."""
@@ -278,7 +278,7 @@ def _choice_nats(model: Any, tokenizer: Any, choices: Sequence[Choice], max_leng
     }
 
 
-def _named(items: TestItems, limit: int | None) -> str:
+def _items_digest(items: TestItems, limit: int | None) -> str:
     """A name for the items of a test: a hash of their content, or the number of items that the harness fetches."""
     if isinstance(items, HarnessItems):
         return f"by name, {'all' if limit is None else limit}"

@@ -115,7 +115,7 @@ class SelfMoEPlan(LearningPlan):
         return {name: file for name, file in self.multiple_choice.items() if file is not False}
 
 
-def allowed(_: SelfMoEPlan) -> dict[str, list[str]]:
+def allowed_values(_: SelfMoEPlan) -> dict[str, list[str]]:
     """What a setting may hold, by the key of the setting."""
     return {"ablations": list(ABLATIONS)}
 

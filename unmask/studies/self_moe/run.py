@@ -19,8 +19,8 @@ from unmask.moe.experts.lessons.lessons import Lesson
 from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
 from unmask.moe.names import Method
-from unmask.studies.engine import StudyRun
-from unmask.studies.mixtures import MixtureBuilder, as_record
+from unmask.studies.engine import Study
+from unmask.studies.mixtures import MixtureBuilder, lessons_record
 from unmask.studies.self_moe.data import Number, StudyData, ability_tests, check_tests, draw, number_of, write_lessons
 from unmask.studies.self_moe.findings import BASE, HUMAN, INSTANCE, ORACLE, SELF, SelfMoEFindings
 from unmask.studies.self_moe.measurements import Measurements, Values, measure_overhead
@@ -82,39 +82,39 @@ def size_suffix(number: Number, full: int) -> str:
     return "-".join(map(str, numbers if len(set(numbers)) > 1 else numbers[:1])) if min(numbers) < full else ""
 
 
-def study(plan: SelfMoEPlan, run: StudyRun) -> SelfMoEFindings:
+def run_study(plan: SelfMoEPlan, study: Study) -> SelfMoEFindings:
     """Run the plan on one base model. A stopped study continues. Raises UnmaskError."""
-    source = run.source
+    source = study.source
     # a model may write lessons for hours before it trains, so what the training refuses is found now
     plan.expert_learning(plan.number, plan.seed).require_first_gpu(source.device)
     if any(VARIANTS[name].options.joint for name in plan.ablations):
         share_of(plan.batch, plan.seeds)  # the batch of the plan, unchanged; other routers round theirs
     settled = plan.settled(*_EXTENDED)
-    with run.open(plan=settled) as opened:
-        check_tests(plan, run.root)
-        data = draw(plan, source, run.root, run.folder / "lessons")
+    with study.open(plan=settled) as run:
+        check_tests(plan, study.root)
+        data = draw(plan, source, study.root, study.folder / "lessons")
         _require_lessons(plan, data)
         settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source)}
         lessons: dict[str, str] = {}
         for part, key, by_domain in (("learned", "learned", data.learned), ("held out", "held_out", data.held_out)):
             words = {domain: LessonsRecord.of(of_domain).words for domain, of_domain in by_domain.items()}
             lessons |= {f"{domain}, {part}": of_domain for domain, of_domain in words.items()}
-            settings[key] = {domain: as_record(of_domain) for domain, of_domain in words.items()}
-        opened.check(lessons)
-        run.begin(opened, settings, paper=PAPER, data=lessons, rests_on=rests_on((MIXSE, *plan.ablations)))
+            settings[key] = {domain: lessons_record(of_domain) for domain, of_domain in words.items()}
+        run.check(lessons)
+        study.start(run, settings, paper=PAPER, data=lessons, rests_on=rests_on((MIXSE, *plan.ablations)))
         # this reads the files of the tests, so a mistake in them is found before hours of writing
-        tests = ability_tests(plan, run.root, data)
-        measurements = Measurements(source, data.held_out, plan.max_length, run.folder / "values", tests)
+        tests = ability_tests(plan, study.root, data)
+        measurements = Measurements(source, data.held_out, plan.max_length, study.folder / "values", tests)
         # before the training: a model that cannot write says so at once
-        generated = _write_lessons(plan, run, data) if plan.written else None
-        builder = SelfMoEBuilder(plan=plan, source=source, data=data, folder=run.folder, callbacks=run.callbacks)
+        generated = _write_lessons(plan, study, data) if plan.written else None
+        builder = SelfMoEBuilder(plan=plan, source=source, data=data, folder=study.folder, callbacks=study.callbacks)
         yields, writer = (generated.data.yields, generated.writer) if generated else (data.yields, SELF)
         findings = SelfMoEFindings(plan, source.model, yields=yields, writer=writer)
-        for _ in _tables(plan, builder, measurements, findings, generated):
-            if run.finished_before and not findings.is_complete:
+        for _ in _fill_tables(plan, builder, measurements, findings, generated):
+            if study.finished_before and not findings.is_complete:
                 continue  # a finished report is not replaced by a part of it
             findings.abilities = measurements.abilities()
-            run.publish(findings, finished=findings.is_complete)
+            study.publish(findings, finished=findings.is_complete)
         return findings
 
 
@@ -144,22 +144,22 @@ class _WrittenLessons:
         return {domain: len(lessons) for domain, lessons in self.data.learned.items()}
 
 
-def _write_lessons(plan: SelfMoEPlan, run: StudyRun, data: StudyData) -> _WrittenLessons:
-    writer = replace(run.source, model=plan.writer, revision=None) if plan.writer else run.source
+def _write_lessons(plan: SelfMoEPlan, study: Study, data: StudyData) -> _WrittenLessons:
+    writer = replace(study.source, model=plan.writer, revision=None) if plan.writer else study.source
     name = Path(lasting_name(writer.model)).name
-    is_base = lasting_name(writer.model) == lasting_name(run.source.model)
-    folder = inside(run.folder / "written", f"{name}-{plan.written}")
+    is_base = lasting_name(writer.model) == lasting_name(study.source.model)
+    folder = inside(study.folder / "written", f"{name}-{plan.written}")
     lessons = write_lessons(writer, data, folder / "lessons", plan.written, seed=plan.seed)
     generated = _WrittenLessons(lessons, SELF if is_base else f"written by {name}", folder)
     if all(generated.number.values()):
         counts = ", ".join(f"{domain} {count}" for domain, count in generated.number.items())
-        say(f"{run.source.model}: experts and MiXSE will learn lessons that {name} wrote ({counts}), in {folder}")
+        say(f"{study.source.model}: experts and MiXSE will learn lessons that {name} wrote ({counts}), in {folder}")
     else:
         say(f"{name} wrote no lesson of a domain that passes the filters, so no expert learns from written lessons.")
     return generated
 
 
-def _tables(
+def _fill_tables(
     plan: SelfMoEPlan,
     builder: SelfMoEBuilder,
     measurements: Measurements,
@@ -175,7 +175,7 @@ def _tables(
     instance = builder.instance(plan.number)
     findings.main[INSTANCE] = measurements.model(INSTANCE, instance)
     folders = list(experts.values())
-    findings.main |= {row: measurements.merged(row, folders, method, density) for row, method, density in _merges(plan)}
+    findings.main |= {row: measurements.merged(row, folders, method, density) for row, method, density in _merge_methods(plan)}
     yield
     mixture = builder.mixture(MIXSE, plan.number)
     findings.main[MIXSE] = measurements.model(MIXSE, mixture)
@@ -214,7 +214,7 @@ def _tables(
         findings.usage[name] = measurements.usage(name)
         yield
     if plan.fewer_experts:
-        for row, values in _growing(builder, measurements, plan, findings):
+        for row, values in _measure_growing_mixtures(builder, measurements, plan, findings):
             findings.growing[row] = values
             yield
     for size in sorted(plan.sizes):
@@ -227,8 +227,8 @@ def _tables(
         of_written = Measurements(builder.source, generated.data.held_out, plan.max_length, generated.folder / "values")
         learner = replace(builder, data=generated.data, folder=generated.folder)
         arms = {
-            generated.writer: _arm(learner, of_written, generated.number, f", {generated.writer}"),
-            HUMAN: _arm(builder, measurements, generated.number),
+            generated.writer: _measure_learners(learner, of_written, generated.number, f", {generated.writer}"),
+            HUMAN: _measure_learners(builder, measurements, generated.number),
         }
         findings.written = {f"{row}, {lessons}": values for lessons, rows in arms.items() for row, values in rows.items()}
         yield
@@ -236,7 +236,9 @@ def _tables(
     yield
 
 
-def _arm(builder: SelfMoEBuilder, measurements: Measurements, number: Mapping[str, int], end: str = "") -> dict[str, Values]:
+def _measure_learners(
+    builder: SelfMoEBuilder, measurements: Measurements, number: Mapping[str, int], end: str = ""
+) -> dict[str, Values]:
     """What learns a number of lessons by domain: the experts, each domain with its own expert, instance merging, merges, and MiXSE.
 
     end: of the names of their files. Without it, they end with the number of lessons if that is below the plan's.
@@ -252,17 +254,17 @@ def _arm(builder: SelfMoEBuilder, measurements: Measurements, number: Mapping[st
     }
     rows = {**{f"expert {name}": values for name, values in of_experts.items()}, ORACLE: measurements.oracle(of_experts)}
     rows[INSTANCE] = measurements.model(row_name(INSTANCE, number), builder.instance(number))
-    for row, method, density in _merges(builder.plan):
+    for row, method, density in _merge_methods(builder.plan):
         rows[row] = measurements.merged(row_name(row, number), list(experts.values()), method, density)
     return rows | {MIXSE: measurements.model(row_name(MIXSE, number), builder.mixture(MIXSE, number))}
 
 
-def _merges(plan: SelfMoEPlan) -> Sequence[tuple[str, Method, float | None]]:
+def _merge_methods(plan: SelfMoEPlan) -> Sequence[tuple[str, Method, float | None]]:
     """How the weights of experts are merged: the row, the method and its density."""
     return ("TIES", "ties", plan.ties_density), ("DARE", "dare", plan.dare_density), ("linear", "linear", None)
 
 
-def _growing(
+def _measure_growing_mixtures(
     builder: SelfMoEBuilder, measurements: Measurements, plan: SelfMoEPlan, findings: SelfMoEFindings
 ) -> Iterator[tuple[str, Values]]:
     """Mixtures of the first 0, 1, 2, .. experts. Each router is trained on the lessons of its experts."""
