@@ -191,5 +191,5 @@ def test_the_claims_of_a_plan_name_what_the_plan_has(study: str) -> None:
             if claim.agreement:
                 assert sides <= set(plan.other_prompts.of) and len({plan.embedders[name].model for name in sides}) == 1
         for name in plan.other_prompts.of if getattr(plan, "other_prompts", None) else ():
-            prompts = [plan.embedders[name].parsed.prompt, *plan.other_prompts.prompts]
+            prompts = [plan.embedders[name].parsed_design.prompt, *plan.other_prompts.prompts]
             assert len(set(prompts)) == len(prompts), "no embedder is read twice under one prompt"

@@ -56,9 +56,9 @@ def test_what_a_plan_trains_is_read_as_it_was_trained(study: str) -> None:
 
 def test_a_base_model_may_have_a_part_of_the_plan() -> None:
     whole, part = (load_plan("pooling-and-attention", "small", model=model) for model in ("smollm2", "gemma3-270m"))
-    assert set(whole.measured) == set(whole.embedders) and len(whole.seeds) == 5
-    assert set(part.measured) < set(part.embedders) and len(part.seeds) == 3
-    assert {"design 1", "design 5"} <= set(part.measured)
+    assert set(whole.measured_embedders) == set(whole.embedders) and len(whole.seeds) == 5
+    assert set(part.measured_embedders) < set(part.embedders) and len(part.seeds) == 3
+    assert {"design 1", "design 5"} <= set(part.measured_embedders)
     chosen = load_plan("pooling-and-attention", "small", ["seeds=[7]", 'only=["design 2"]'], "gemma3-270m")
     assert (chosen.seeds, chosen.only) == ((7,), ("design 2",)), "what a user sets stands over it"
 
@@ -213,7 +213,7 @@ def command(study: str, folder: Path, *more: str) -> list[str]:
 
 def measured(study: str) -> list[str]:
     """The embedders of a run, in the order of the plan."""
-    return list(load_plan(study, "smoke", [chosen(study)]).measured)
+    return list(load_plan(study, "smoke", [chosen(study)]).measured_embedders)
 
 
 def chosen(study: str) -> str:

@@ -297,7 +297,7 @@ def test_the_record_of_a_kept_study_has_the_settings_of_now(study: str, tmp_path
     assert record is not None and record.settings["study"] == study
     plan = load_any_plan(study, "small")
     if study == "routers":
-        now = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+        now = plan.fixed_settings("configurations", "seeds", "fresh_seeds", "domains", "tasks")
         assert now.items() <= record.settings["plan"].items()
     else:
         made = {name: making.model_dump(mode="json") | {"seeds": None} for name, making in plan.made.items()}

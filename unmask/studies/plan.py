@@ -28,7 +28,7 @@ class StudyPlan(PlanTable):
     models: tuple[str, ...] = Field(min_length=1)
     """Base models."""
 
-    def settled(self, *extended: str) -> dict[str, Any]:
+    def fixed_settings(self, *extended: str) -> dict[str, Any]:
         """The settings that may not change while a study on one base model goes on.
 
         Left out are words, and `extended`: what may change when a finished study is extended.

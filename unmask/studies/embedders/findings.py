@@ -95,7 +95,7 @@ class EmbeddersFindings:
     def report(self, _: Path) -> str:
         """The claims first, then the scores."""
         legend = "\n".join(
-            f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in self.plan.measured.items()
+            f"- **{name}**: `{spec.design}` of {spec.model}" for name, spec in self.plan.measured_embedders.items()
         )
         if self.plan.reference in self.scored:
             legend += f"\n- **{self.plan.reference}**: a sentence-transformers model, as a yardstick"

@@ -72,15 +72,15 @@ class StudyModel:
         return self.make()
 
     @cached_property
-    def removed(self) -> ModelNote | None:
+    def removed_note(self) -> ModelNote | None:
         """The note of a trained model that was removed. None if it exists, or if its recipe, rows or base have changed."""
         if self.folder is None or self.folder.exists():
             return None
         note = ModelNote.read(_note_file(self.folder))
-        return note if note is not None and note.made_by == self._made_by else None
+        return note if note is not None and note.made_by == self._settings_digest else None
 
     @cached_property
-    def _made_by(self) -> str:
+    def _settings_digest(self) -> str:
         assert self.settings is not None and self.parent is not None
         return digest_of([self.settings(), self.parent.revision])
 
@@ -88,19 +88,19 @@ class StudyModel:
     def revision(self) -> str:
         """The hash of its weights, or of its definition if it is not trained."""
         if self.folder is None and self.settings is not None:
-            return self._made_by
-        return self.removed.revision if self.removed else identity_of(self.source).revision
+            return self._settings_digest
+        return self.removed_note.revision if self.removed_note else identity_of(self.source).revision
 
-    def note(self, results: Sequence[Result] = ()) -> None:
+    def write_note(self, results: Sequence[Result] = ()) -> None:
         """Note a trained model with its results, and those that it was made of."""
         if self.parent is not None:
-            self.parent.note()
+            self.parent.write_note()
         if self.folder is None or not self.folder.exists():
             return
         before, revision = ModelNote.read(_note_file(self.folder)), identity_of(self.source).revision
         dtype = results[0].conditions.dtype if results else None
         if before is None or before.revision != revision:
-            ModelNote(made_by=self._made_by, revision=revision, dtype=dtype).write(_note_file(self.folder))
+            ModelNote(made_by=self._settings_digest, revision=revision, dtype=dtype).write(_note_file(self.folder))
         elif dtype not in (None, before.dtype):  # its rows may have changed since it was made
             before.model_copy(update={"dtype": dtype}).write(_note_file(self.folder))
 
@@ -108,9 +108,9 @@ class StudyModel:
         self, designs: Mapping[str, Design], tasks: Sequence[Task], max_length: int, dtype: str, store: ResultStore
     ) -> list[Result] | None:
         """The results of a model that was removed. None if it exists, or if one of them is missing. dtype: as requested."""
-        if self.removed is None:
+        if self.removed_note is None:
             return None
-        requested = (self.removed.revision, self.removed.dtype if dtype == "auto" else dtype, max_length)
+        requested = (self.removed_note.revision, self.removed_note.dtype if dtype == "auto" else dtype, max_length)
         references = (None, "as saved", texts_hash(reference_texts()))
         stored = {}
         for result in store.results:
@@ -149,14 +149,14 @@ class ModelBuilder:
         """A model by its name, once for each seed of its training. It is made when its source is requested."""
         if name == BASE:
             return [StudyModel(lambda: self.study.source)]
-        making = self.plan.made[name]
-        parent = self.models(making.of)[0]
+        spec = self.plan.made[name]
+        parent = self.models(spec.of)[0]
         folder = inside(self.study.folder / "models", name)
-        if making.experts is not None:
+        if spec.experts is not None:
             upcycled = folder.with_name(f"{name}-upcycled")
             if not upcycled.exists() and proven_routers(load_decoder(parent.source)[0]):
                 return [parent]  # it is a mixture of experts already
-            options, dense_parent = UpcycleOptions(making.experts), parent
+            options, dense_parent = UpcycleOptions(spec.experts), parent
 
             def make() -> Source:
                 if not upcycled.exists():
@@ -166,19 +166,19 @@ class ModelBuilder:
                 return replace(self.study.source, model=str(upcycled))
 
             parent = StudyModel(make, None, lambda: options, dense_parent)
-        if making.recipe is None:
+        if spec.recipe is None:
             return [parent]
         # each seed has its own folder, so that seeds can be added later
-        return [self._trained_model(making, parent, folder / f"seed{seed}", seed) for seed in making.seeds or self.plan.seeds]
+        return [self._trained_model(spec, parent, folder / f"seed{seed}", seed) for seed in spec.seeds or self.plan.seeds]
 
-    def _trained_model(self, making: ModelSpec, parent: StudyModel, folder: Path, seed: int) -> StudyModel:
+    def _trained_model(self, spec: ModelSpec, parent: StudyModel, folder: Path, seed: int) -> StudyModel:
         def recipe(base: str) -> Recipe:
-            recipe = making.recipe_at(self.study.scale, f"model={json.dumps(base)}", f"seeds=[{seed}]")
+            recipe = spec.recipe_at(self.study.scale, f"model={json.dumps(base)}", f"seeds=[{seed}]")
             assert recipe is not None
             return recipe
 
         def train() -> Source:
-            say(f"{self.study.source.model}: {folder.parent.name}, seed {seed}, by the recipe {making.recipe}")
+            say(f"{self.study.source.model}: {folder.parent.name}, seed {seed}, by the recipe {spec.recipe}")
             listener = Listener(callbacks=self.study.callbacks)
             [trained] = run_recipe(recipe(parent.source.model), folder, self.study.root, listener, excluded_tasks=self.tasks)
             # named as the study's folder was, so that results do not depend on where it is

@@ -58,7 +58,7 @@ class EmbedderSpec(PlanTable):
     """Kinds of task that it is scored on; none means all."""
 
     @property
-    def parsed(self) -> Design:
+    def parsed_design(self) -> Design:
         """The design."""
         [design] = parse_designs(self.design).values()
         return design
@@ -110,13 +110,13 @@ class EmbeddersPlan(StudyPlan):
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     @property
-    def measured(self) -> dict[str, EmbedderSpec]:
+    def measured_embedders(self) -> dict[str, EmbedderSpec]:
         """The embedders that are measured, by name. One that is read under another prompt is `NAME, PROMPT`."""
-        measured = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
+        measured = {name: spec for name, spec in self.embedders.items() if not self.only or name in self.only}
         if (other_models := self.other_prompts) is not None:
             for name in [name for name in measured if name in other_models.of]:
                 for prompt, new_name in zip(other_models.prompts, self.under_all_prompts(name)[1:], strict=True):
-                    design = replace(measured[name].parsed, prompt=prompt).name
+                    design = replace(measured[name].parsed_design, prompt=prompt).name
                     measured[new_name] = measured[name].model_copy(update={"design": design, "kinds": other_models.kinds})
         return measured
 
@@ -131,10 +131,10 @@ class EmbeddersPlan(StudyPlan):
     def rests_on(self, scale: str) -> dict[str, str]:
         """Digests of the designs and recipes of the embedders that are measured, by name."""
         digests = {}
-        for name, reading in self.measured.items():
-            templates = [find_prompt(prompt).template for prompt in reading.parsed.prompts]
-            digests[f"embedder {name}"] = digest_of([reading.parsed, templates])
-            model = reading.model
+        for name, spec in self.measured_embedders.items():
+            templates = [find_prompt(prompt).template for prompt in spec.parsed_design.prompts]
+            digests[f"embedder {name}"] = digest_of([spec.parsed_design, templates])
+            model = spec.model
             while model != BASE:
                 recipe = self.made[model].recipe_at(scale)
                 if recipe is not None:
@@ -156,8 +156,8 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     for name in plan.only:
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
-    for reading in plan.measured.values():
-        _ = reading.parsed  # a wrong design is reported before anything is trained
+    for spec in plan.measured_embedders.values():
+        _ = spec.parsed_design  # a wrong design is reported before anything is trained
     claims = (
         claim if claim.untestable else claim.model_copy(update={"how": " ".join(filter(None, (claim.how, plan.how)))})
         for claim in plan.claims

@@ -32,9 +32,9 @@ def run_study(plan: EmbeddersPlan, study: Study) -> EmbeddersFindings:
     # one precision for all: what was trained was saved in the precision of its machine
     source = replace(study.source, dtype=precision_of(study.source))
     study = replace(study, source=source)
-    model_recipes = {name: making.model_dump(mode="json") for name, making in plan.made.items()}
+    model_recipes = {name: spec.model_dump(mode="json") for name, spec in plan.made.items()}
     # seeds may be added later: each has its own model
-    without_seeds = {name: {**making, "seeds": None} for name, making in model_recipes.items()}
+    without_seeds = {name: {**spec, "seeds": None} for name, spec in model_recipes.items()}
     with study.open(plan={"scale": study.scale}, made=without_seeds) as run:
         settings = {"study": plan.study, "scale": study.scale, "dtype": source.dtype, "made": model_recipes}
         data = {task.name: task.revision for task in tasks}
@@ -68,35 +68,35 @@ def _require_held_out(tasks: Sequence[Task], folder: Path) -> None:
 def _score_all(plan: EmbeddersPlan, builder: ModelBuilder, store: ResultStore) -> dict[str, ScoredEmbedder]:
     """Every embedder with its results, in the order of the plan. Models are made in the order in which embedders need them."""
     runs: dict[str, list[dict[str, Result]]] = {}
-    for model in dict.fromkeys(reading.model for reading in plan.measured.values()):
-        readings = {name: reading for name, reading in plan.measured.items() if reading.model == model}
+    for model in dict.fromkeys(spec.model for spec in plan.measured_embedders.values()):
+        specs = {name: spec for name, spec in plan.measured_embedders.items() if spec.model == model}
         for study_model in builder.models(model):
-            results = _score(study_model, plan, readings, builder, store)
-            for name, reading in readings.items():
+            results = _score(study_model, plan, specs, builder, store)
+            for name, spec in specs.items():
                 of_run = {result.task: result for result in results if result.label == name}
-                tasks = [task for task in builder.tasks if not reading.kinds or task.kind in reading.kinds]
+                tasks = [task for task in builder.tasks if not spec.kinds or task.kind in spec.kinds]
                 # means of different tasks must not be compared
                 if missing := [
-                    task.name for task in tasks if task.name not in of_run and not why_not_scored(reading.parsed, task)
+                    task.name for task in tasks if task.name not in of_run and not why_not_scored(spec.parsed_design, task)
                 ]:
                     raise UnmaskError(
                         f"'{name}' has no score on {', '.join(missing)}: see the messages above. Run the study again."
                     )
                 runs.setdefault(name, []).append(of_run)
-            study_model.note(results)
-    return {name: ScoredEmbedder(tuple(runs[name])) for name in plan.measured}
+            study_model.write_note(results)
+    return {name: ScoredEmbedder(tuple(runs[name])) for name in plan.measured_embedders}
 
 
 def _score(
-    model: StudyModel, plan: EmbeddersPlan, readings: dict[str, EmbedderSpec], builder: ModelBuilder, store: ResultStore
+    model: StudyModel, plan: EmbeddersPlan, specs: dict[str, EmbedderSpec], builder: ModelBuilder, store: ResultStore
 ) -> list[Result]:
     """The results of one model. If one result of a removed model is missing, the model is made again, and so are all of its results.
 
     Made again, it may have other weights: results of both would be compared with each other.
     """
     groups = []  # designs that are scored on the same tasks
-    for kinds in dict.fromkeys(reading.kinds for reading in readings.values()):
-        designs = {name: reading.parsed for name, reading in readings.items() if reading.kinds == kinds}
+    for kinds in dict.fromkeys(spec.kinds for spec in specs.values()):
+        designs = {name: spec.parsed_design for name, spec in specs.items() if spec.kinds == kinds}
         if tasks := [task for task in builder.tasks if not kinds or task.kind in kinds]:
             groups.append((designs, tasks))
     stored = [model.stored_results(*group, plan.max_length, builder.study.source.dtype, store) for group in groups]

@@ -24,8 +24,8 @@ from unmask.studies.routers.cells import Cell
 from unmask.studies.routers.configurations import (
     CONFIGURATIONS,
     EMBEDDINGS,
-    SAME_ROUTER,
     OWN,
+    SAME_ROUTER,
     STANDARD,
     UNITS,
     Yardstick,

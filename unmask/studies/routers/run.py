@@ -83,9 +83,9 @@ def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
     tasks = resolve_tasks(specs_below(study.root, plan.tasks))
     source = replace(study.source, attn_implementation=plan.attn_implementation)
     study = replace(study, source=source)
-    settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
-    settled |= {"tasks": [f"{task.name} {task.revision}" for task in tasks]}
-    with study.open(plan=settled) as run:
+    fixed = plan.fixed_settings("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+    fixed |= {"tasks": [f"{task.name} {task.revision}" for task in tasks]}
+    with study.open(plan=fixed) as run:
         model, tokenizer = load_base_language_model(source)
         if find_routers(model):
             raise UnmaskError(
@@ -103,7 +103,7 @@ def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
                 )
         # a study that grows may need more sets; the sets of earlier runs may not change
         recorded = {name: words for name, words in run.inputs.items() if name != "base model"}
-        settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source), "lessons": {}}
+        settings: dict[str, Any] = {"plan": fixed, "dtype": precision_of(source), "lessons": {}}
         for name, words in recorded.items():
             set_name, _, part = name.partition(", ")
             settings["lessons"].setdefault(set_name, {})[part] = lessons_record(words)

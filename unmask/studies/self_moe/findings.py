@@ -72,7 +72,7 @@ class SelfMoEFindings:
         choices = {f"{row}, multiple choice": choice.behind for row, choice in self.multiple_choice.items()}
         return {**self.main, **self.ablations, **self.growing, **fewest, **answers, **choices, **self.written}
 
-    def chosen(self, part: str) -> dict[str, Values]:
+    def choice_values(self, part: str) -> dict[str, Values]:
         """One part of every row of multiple choice: `right`, `behind` or `nats`."""
         return {row: getattr(choice, part) for row, choice in self.multiple_choice.items()}
 
@@ -103,7 +103,7 @@ class SelfMoEFindings:
             "multiple choice": {
                 "chance": self.chance,
                 **{
-                    part: [asdict(row) for row in compare_by_domain(self.chosen(part), BASE)]
+                    part: [asdict(row) for row in compare_by_domain(self.choice_values(part), BASE)]
                     for part in CHOICE_PARTS
                     if self.multiple_choice
                 },
@@ -256,7 +256,7 @@ def _multiple_choice_sheets(findings: SelfMoEFindings) -> Iterator[Sheet]:
     base = findings.multiple_choice[BASE].nats
     numbers = ", ".join(f"{test} {len(items)}" for test, items in base.items())
     caption = f"In brackets: minus base, ± half of the 95 % interval (paired bootstrap over items). Items: {numbers}."
-    header, cells = _means_minus_base(findings.chosen("right"), 1)
+    header, cells = _means_minus_base(findings.choice_values("right"), 1)
     by_chance = ("chance", *(f"{findings.chance[test]:.1f}" for test in header[1:]))
     note = f"Percent of items whose right answer is likelier than all wrong answers of its form. {caption}"
     yield Sheet("Multiple choice", header, (by_chance, *cells), note)
@@ -265,10 +265,10 @@ def _multiple_choice_sheets(findings: SelfMoEFindings) -> Iterator[Sheet]:
         f"the likeliest). {caption}"
     )
     yield Sheet(
-        "Multiple choice: distance to the likeliest wrong answer", *_means_minus_base(findings.chosen("behind"), 3), note
+        "Multiple choice: distance to the likeliest wrong answer", *_means_minus_base(findings.choice_values("behind"), 3), note
     )
     note = f"Nats per token of the human answer to the question; lower is better. {caption}"
-    yield Sheet("Multiple choice: likelihood of the human answer", *_means_minus_base(findings.chosen("nats"), 3), note)
+    yield Sheet("Multiple choice: likelihood of the human answer", *_means_minus_base(findings.choice_values("nats"), 3), note)
 
 
 def _means_minus_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

@@ -89,12 +89,12 @@ def run_study(plan: SelfMoEPlan, study: Study) -> SelfMoEFindings:
     plan.expert_learning(plan.number, plan.seed).require_first_gpu(source.device)
     if any(VARIANTS[name].options.joint for name in plan.ablations):
         share_of(plan.batch, plan.seeds)  # the batch of the plan, unchanged; other routers round theirs
-    settled = plan.settled(*_EXTENDED)
-    with study.open(plan=settled) as run:
+    fixed = plan.fixed_settings(*_EXTENDED)
+    with study.open(plan=fixed) as run:
         check_tests(plan, study.root)
         data = draw(plan, source, study.root, study.folder / "lessons")
         _require_lessons(plan, data)
-        settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source)}
+        settings: dict[str, Any] = {"plan": fixed, "dtype": precision_of(source)}
         lessons: dict[str, str] = {}
         for part, key, by_domain in (("learned", "learned", data.learned), ("held out", "held_out", data.held_out)):
             words = {domain: LessonsRecord.of(of_domain).words for domain, of_domain in by_domain.items()}
@@ -168,18 +168,20 @@ def _fill_tables(
 ) -> Iterator[None]:
     """Fill the findings, table by table."""
     experts = builder.experts(plan.number)
-    findings.main[BASE] = measurements.model(BASE, None)
-    of_experts = {name: measurements.model(f"expert {name}", folder) for name, folder in experts.items()}
+    findings.main[BASE] = measurements.measure_model(BASE, None)
+    of_experts = {name: measurements.measure_model(f"expert {name}", folder) for name, folder in experts.items()}
     findings.main |= {f"expert {name}": values for name, values in of_experts.items()}
     findings.main[ORACLE] = measurements.oracle(of_experts)
     instance = builder.instance(plan.number)
-    findings.main[INSTANCE] = measurements.model(INSTANCE, instance)
+    findings.main[INSTANCE] = measurements.measure_model(INSTANCE, instance)
     folders = list(experts.values())
-    findings.main |= {row: measurements.merged(row, folders, method, density) for row, method, density in _merge_methods(plan)}
+    findings.main |= {
+        row: measurements.measure_merge(row, folders, method, density) for row, method, density in _merge_methods(plan)
+    }
     yield
     mixture = builder.mixture(MIXSE, plan.number)
-    findings.main[MIXSE] = measurements.model(MIXSE, mixture)
-    by_choice = measurements.choices(MIXSE, mixture, CHOICES, abilities=True)
+    findings.main[MIXSE] = measurements.measure_model(MIXSE, mixture)
+    by_choice = measurements.measure_choices(MIXSE, mixture, CHOICES, abilities=True)
     findings.main[f"{MIXSE}, {RENORMALISED}"] = by_choice.pop(RENORMALISED)
     findings.ablations |= {f"{MIXSE}, {choice}": values for choice, values in by_choice.items()}
     findings.usage[MIXSE] = measurements.usage(MIXSE)
@@ -191,25 +193,25 @@ def _fill_tables(
     yield
     if plan.requested_answers:
         compared = {BASE: None, INSTANCE: instance, MIXSE: mixture}
-        findings.answers = {row: measurements.answers(row, folder) for row, folder in compared.items()}
+        findings.answers = {row: measurements.measure_answers(row, folder) for row, folder in compared.items()}
         yield
     if plan.requested_choices:
         findings.chance = {name: chance(choices) for name, choices in measurements.ability_tests.choices.items()}
-        speakers = {
-            BASE: measurements.loading(None),
-            **{f"expert {name}": measurements.loading(folder) for name, folder in experts.items()},
-            INSTANCE: measurements.loading(instance),
-            "TIES": measurements.merging(folders, "ties", plan.ties_density),
-            MIXSE: measurements.loading(mixture),
-            f"{MIXSE}, {RENORMALISED}": measurements.loading(mixture, RENORMALISED),
+        models = {
+            BASE: measurements.open_model(None),
+            **{f"expert {name}": measurements.open_model(folder) for name, folder in experts.items()},
+            INSTANCE: measurements.open_model(instance),
+            "TIES": measurements.open_merge(folders, "ties", plan.ties_density),
+            MIXSE: measurements.open_model(mixture),
+            f"{MIXSE}, {RENORMALISED}": measurements.open_model(mixture, RENORMALISED),
         }
-        findings.multiple_choice = {row: measurements.multiple_choice(row, speaker) for row, speaker in speakers.items()}
+        findings.multiple_choice = {row: measurements.measure_multiple_choice(row, model) for row, model in models.items()}
         yield
     for name in plan.ablations:
         folder = builder.mixture(name, plan.number)
-        findings.ablations[name] = measurements.model(name, folder)
+        findings.ablations[name] = measurements.measure_model(name, folder)
         # renormalised, the expert gets weight 1: this compares the choice of experts alone, since some routers give larger weights
-        renormalised = measurements.choices(name, folder, [RENORMALISED])[RENORMALISED]
+        renormalised = measurements.measure_choices(name, folder, [RENORMALISED])[RENORMALISED]
         findings.ablations[f"{name}, {RENORMALISED}"] = renormalised
         findings.usage[name] = measurements.usage(name)
         yield
@@ -219,8 +221,8 @@ def _fill_tables(
             yield
     for size in sorted(plan.sizes):
         findings.sizes[size] = {
-            INSTANCE: measurements.model(f"{INSTANCE} {size}", builder.instance(size)),
-            MIXSE: measurements.model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
+            INSTANCE: measurements.measure_model(f"{INSTANCE} {size}", builder.instance(size)),
+            MIXSE: measurements.measure_model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
         }
         yield
     if generated and all(generated.number.values()):
@@ -250,13 +252,13 @@ def _measure_learners(
         return f"{model} {suffix}" if suffix else f"{model}{end}"
 
     of_experts = {
-        name: measurements.model(row_name(f"expert {name}", number[name]), folder) for name, folder in experts.items()
+        name: measurements.measure_model(row_name(f"expert {name}", number[name]), folder) for name, folder in experts.items()
     }
     rows = {**{f"expert {name}": values for name, values in of_experts.items()}, ORACLE: measurements.oracle(of_experts)}
-    rows[INSTANCE] = measurements.model(row_name(INSTANCE, number), builder.instance(number))
+    rows[INSTANCE] = measurements.measure_model(row_name(INSTANCE, number), builder.instance(number))
     for row, method, density in _merge_methods(builder.plan):
-        rows[row] = measurements.merged(row_name(row, number), list(experts.values()), method, density)
-    return rows | {MIXSE: measurements.model(row_name(MIXSE, number), builder.mixture(MIXSE, number))}
+        rows[row] = measurements.measure_merge(row_name(row, number), list(experts.values()), method, density)
+    return rows | {MIXSE: measurements.measure_model(row_name(MIXSE, number), builder.mixture(MIXSE, number))}
 
 
 def _merge_methods(plan: SelfMoEPlan) -> Sequence[tuple[str, Method, float | None]]:
@@ -273,5 +275,5 @@ def _measure_growing_mixtures(
     yield f"1: {domains[0]}", findings.main[f"expert {domains[0]}"]
     for number in range(2, len(domains)):
         mixture = builder.mixture(MIXSE, plan.number, domains[:number])
-        yield f"{number}: and {domains[number - 1]}", measurements.model(f"{MIXSE} of {number}", mixture)
+        yield f"{number}: and {domains[number - 1]}", measurements.measure_model(f"{MIXSE} of {number}", mixture)
     yield f"{len(domains)}: and {domains[-1]}", findings.main[MIXSE]
