@@ -307,11 +307,16 @@ def recommend(plan: ScoringPlan, store: ResultStore, *, layers: bool = True) -> 
         results = [result for result in race.results if result.label == label]
     race.cache.forget()
     candidates = len(plan.designs) + len(race.layer_designs)
+    level = 1 - SIGNIFICANT / (1 if halves else candidates)
+    item_sets = [store.items(result) for result in results]
+    intervals = [bounds for items in item_sets if items and items.n > 1 and (bounds := score_interval(items, level))]
     return Recommendation(
         design=race.designs[label],
         label=label,
         score=mean(result.main_score for result in results),
-        interval=_interval(results, store, 1 - SIGNIFICANT / (1 if halves else candidates)),
+        interval=mean_interval([result.main_score for result in results], intervals)
+        if len(intervals) == len(results)
+        else None,
         items=sum(result.n for result in results),
         held_out=halves is not None,
         chosen_on=race.rounds[-1].items,
@@ -332,10 +337,3 @@ def _halves(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]] | None:
     if len(halves) < len(tasks) or any(KINDS[part.kind].nothing_to_tell(part.data) for pair in halves for part in pair):
         return None
     return [first for first, _ in halves], [second for _, second in halves]
-
-
-def _interval(results: Sequence[Result], store: ResultStore, level: float) -> Bounds | None:
-    """The interval of the mean score at a level."""
-    item_sets = [store.items(result) for result in results]
-    intervals = [bounds for items in item_sets if items and items.n > 1 and (bounds := score_interval(items, level))]
-    return mean_interval([result.main_score for result in results], intervals) if len(intervals) == len(results) else None

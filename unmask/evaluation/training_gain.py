@@ -156,16 +156,49 @@ def training_gain(
     """Score a trained embedder, the best untrained design of its base model, and the reference model.
 
     folder: keeps the results, so that nothing is scored twice. max_length: most tokens of a text, for both models. A reference model that
-    is not installed is left out. Raises UnmaskError if no task has a score for both, the trained
-    embedder and its base.
+    is not installed is left out. Raises UnmaskError if no task has a score for both, the trained embedder and its base.
     """
     with only_run_in(folder):
         store = ResultStore(folder)
-        results = score_designs(ScoringPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
+        ours = score_designs(ScoringPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
         untrained = _score_untrained(base, tasks, max_length, store)
-        ours = _require_scored(results, trained.model, store)
+        _require_scored(ours, trained.model, store)
         forget_vectors(store)
-        return _gain(tasks, ours, untrained, score_if_installed(REFERENCE, tasks, store), store)
+        reference = score_if_installed(REFERENCE, tasks, store)
+        systems = {(ours[0].model, ours[0].label): ours, (untrained[0].model, untrained[0].label): untrained}
+        if reference is not None:
+            systems[REFERENCE, REFERENCE] = reference
+        scores = {label: {result.task: result.main_score for result in results} for (_, label), results in systems.items()}
+        # the last reason why a system has no score on a task
+        failures = {(failure.model, failure.label, failure.task): failure for failure in store.failures}
+        missing = {
+            label: {task.name: failures.get((model, label, task.name)) for task in tasks if task.name not in scores[label]}
+            for model, label in systems
+        }
+        of_ours, of_untrained = missing[ours[0].label], missing[untrained[0].label]
+        shared = [result for result in ours if result.task not in of_untrained]
+        if not shared:
+            reasons = "; ".join(f"{task}: {failure.error}" for task, failure in (of_ours | of_untrained).items() if failure)
+            raise UnmaskError(f"No task to compare on was scored for both, the trained embedder and its base: {reasons}")
+        why = {
+            label: {
+                task: f"not scored for {label}" + (f", {failure.error}" if failure else "")
+                for task, failure in of_label.items()
+            }
+            for label, of_label in missing.items()
+        }
+        lacking = why[ours[0].label] | why[untrained[0].label]
+        tests = comparisons([*ours, *untrained], store)
+        kinds = {result.task: result.kind for result in shared}
+        return TrainingGain(
+            kinds=kinds,
+            untrained=untrained[0].label,
+            scores={label: {task: score for task, score in row.items() if task in kinds} for label, row in scores.items()},
+            test=GainTest.of(tests[0].outcome) if tests else None,
+            left_out=(tests[0].left_out if tests else {}) | lacking,
+            blank={task: reason for task, reason in why.get(REFERENCE, {}).items() if task not in lacking},
+            complete=not any(failure and failure.applies for row in missing.values() for failure in row.values()),
+        )
 
 
 def _score_untrained(base: Source, tasks: Sequence[Task], max_length: int, store: ResultStore) -> list[Result]:
@@ -178,59 +211,16 @@ def _score_untrained(base: Source, tasks: Sequence[Task], max_length: int, store
             reason = error
             say(f"{base.model} cannot be read as {name}: {error}")
         else:
-            return _require_scored(results, base.model, store)
+            _require_scored(results, base.model, store)
+            return results
     raise reason
 
 
-def _require_scored(results: list[Result], model: str, store: ResultStore) -> list[Result]:
-    """The same results. Raises UnmaskError with a reason if there are none."""
+def _require_scored(results: list[Result], model: str, store: ResultStore) -> None:
+    """Raise UnmaskError with a reason if there are no results."""
     if not results:
         reason = next(failure.error for failure in reversed(store.failures) if failure.model == model)
         raise UnmaskError(f"'{model}' has no score on any task to compare on: {reason}")
-    return results
-
-
-def _gain(
-    tasks: Sequence[Task],
-    ours: Sequence[Result],
-    untrained: Sequence[Result],
-    reference: Sequence[Result] | None,
-    store: ResultStore,
-) -> TrainingGain:
-    """The gain from the results of each system, tested on the tasks that the first two were scored on. Raises UnmaskError without one."""
-    systems = {(ours[0].model, ours[0].label): ours, (untrained[0].model, untrained[0].label): untrained}
-    if reference is not None:
-        systems[REFERENCE, REFERENCE] = reference
-    scores = {label: {result.task: result.main_score for result in results} for (_, label), results in systems.items()}
-    # the last reason why a system has no score on a task
-    failures = {(failure.model, failure.label, failure.task): failure for failure in store.failures}
-    missing = {
-        label: {task.name: failures.get((model, label, task.name)) for task in tasks if task.name not in scores[label]}
-        for model, label in systems
-    }
-    of_ours, of_untrained = missing[ours[0].label], missing[untrained[0].label]
-    shared = [result for result in ours if result.task not in of_untrained]
-    if not shared:
-        reasons = "; ".join(f"{task}: {failure.error}" for task, failure in (of_ours | of_untrained).items() if failure)
-        raise UnmaskError(f"No task to compare on was scored for both, the trained embedder and its base: {reasons}")
-    why = {
-        label: {
-            task: f"not scored for {label}" + (f", {failure.error}" if failure else "") for task, failure in of_label.items()
-        }
-        for label, of_label in missing.items()
-    }
-    lacking = why[ours[0].label] | why[untrained[0].label]
-    tests = comparisons([*ours, *untrained], store)
-    kinds = {result.task: result.kind for result in shared}
-    return TrainingGain(
-        kinds=kinds,
-        untrained=untrained[0].label,
-        scores={label: {task: score for task, score in row.items() if task in kinds} for label, row in scores.items()},
-        test=GainTest.of(tests[0].outcome) if tests else None,
-        left_out=(tests[0].left_out if tests else {}) | lacking,
-        blank={task: reason for task, reason in why.get(REFERENCE, {}).items() if task not in lacking},
-        complete=not any(failure and failure.applies for row in missing.values() for failure in row.values()),
-    )
 
 
 def _as_sentence(reason: str) -> str:

@@ -17,7 +17,7 @@ from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
 from unmask.studies.engine import Study
 from unmask.studies.mixtures import MixtureBuilder, lessons_record
-from unmask.studies.routers.analysis import Replication, most_distinct, noise_of, replicate, rows_of
+from unmask.studies.routers.analysis import most_distinct, noise_of, replicate, rows_of
 from unmask.studies.routers.cells import TOGETHER, Cell, CellMeasurements, SameExperts, find_anchor
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, rests_on
 from unmask.studies.routers.findings import MeasuredCells, RoutersFindings
@@ -139,7 +139,11 @@ def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
                 # a finished report is not replaced by a part of it
                 if STANDARD in measured.cells and cell.fresh and not study.finished_before:
                     study.publish(RoutersFindings.of(plan, source.model, measured), finished=False)
-        measured.replication = _replicate(plan, measured, measuring)
+        if OWN in plan.configurations and plan.fresh_seeds:
+            rows = rows_of({name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}, measured.bases)
+            if (best := most_distinct(rows)) is not None:
+                fresh = {name: {seed: measuring.cell(name, seed) for seed in plan.fresh_seeds} for name in (OWN, best)}
+                measured.replication = replicate(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))
         findings = RoutersFindings.of(plan, source.model, measured)
         study.publish(findings)
         return findings
@@ -166,12 +170,3 @@ class _Measuring:
             cell = self.cells.cell(name, seed, self.builder.mixture(name, seed), held_out)
         self.experts.require(f"'{name}' with seed {seed}", cell.experts)
         return cell
-
-
-def _replicate(plan: RoutersPlan, measured: MeasuredCells, measuring: _Measuring) -> Replication | None:
-    rows = rows_of({name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}, measured.bases)
-    best = most_distinct(rows)
-    if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
-        return None
-    fresh = {name: {seed: measuring.cell(name, seed) for seed in plan.fresh_seeds} for name in (OWN, best)}
-    return replicate(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))
