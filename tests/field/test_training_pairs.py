@@ -15,7 +15,7 @@ from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource
 from unmask.training.labels import read_related
 from unmask.training.recipe import load_recipe, scales, shipped_recipes
-from unmask.training.run import check_data
+from unmask.training.train import check_data
 
 Read = Callable[..., DataSet]
 PAIRS = [("a man plays", "a person plays"), ("a dog runs", "a cat sleeps"), ("it rains", "it pours")]

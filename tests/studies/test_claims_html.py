@@ -20,7 +20,7 @@ from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.claims.page import Plot, plots, with_minus_signs, write_claims
-from unmask.studies.claims.tables import VERDICT_MEANINGS, comparison_text, counts, difference_text, sample_size
+from unmask.studies.claims.tables import VERDICT_MEANINGS, comparison_text, counts_sentence, difference_text, sample_size
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -60,7 +60,7 @@ def test_what_does_not_hold_comes_first_and_the_first_paragraph_counts(page: Par
     heads = [text for _, text in page.all("h2")]
     assert heads[:5] == ["Refuted", "Undecided", "Confirmed", "Not measured", "Not testable here"]
     lead = "7 claims: 3 confirmed, 1 refuted, 1 undecided, 1 not measured, 1 not testable here."
-    assert page.all("p")[1][1] == counts(made_findings()) == lead
+    assert page.all("p")[1][1] == counts_sentence(made_findings()) == lead
     assert list(articles(file)) == list(VERDICTS)
     assert [text for _, text in page.all("p", class_="intro")] == list(VERDICT_MEANINGS.values())
 

@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 from unmask.embedder import Embedder
 from unmask.training.recipe import Recipe
 from unmask.training.records import TrainingJob
-from unmask.training.run import Listener, Score, train
+from unmask.training.train import Listener, Score, train
 
 STEPS = 6
 STAGES: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from tests.training.running import At, die, killed, recipe, run, same, weights
 from unmask.io.seals import seal
 from unmask.runs.runs import RECORD
 from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, find_resumable_checkpoint
-from unmask.training.run import WEIGHTS_OF_STAGE
+from unmask.training.train import WEIGHTS_OF_STAGE
 
 
 def flip(file: Path) -> None:

@@ -147,9 +147,9 @@ def test_what_comes_out_is_a_data_set_with_its_cosines() -> None:
     found = result.dataset
     assert found.columns == ("anchor", "positive", "negative_1") and found.kind == "pairs"
     assert [example.row for example in found.examples] == [1, 2]
-    assert result.positive == pytest.approx((0.5 + 1) / 2, abs=1e-6)
-    assert result.negative == pytest.approx((0 + np.cos(np.radians(30))) / 2, abs=1e-6)
-    assert result.anything == pytest.approx((0.5 + 0 + np.cos(np.radians(30)) + 1) / 4, abs=1e-6)
+    assert result.positive_cosine == pytest.approx((0.5 + 1) / 2, abs=1e-6)
+    assert result.negative_cosine == pytest.approx((0 + np.cos(np.radians(30))) / 2, abs=1e-6)
+    assert result.any_cosine == pytest.approx((0.5 + 0 + np.cos(np.radians(30)) + 1) / 4, abs=1e-6)
 
 
 def test_a_ratio_among_vectors_that_all_point_one_way_is_warned_about() -> None:

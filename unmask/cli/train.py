@@ -51,7 +51,7 @@ def train(
     from unmask.io.files import check_output
     from unmask.training.recipe import load_recipe, scales
     from unmask.training.recipe_run import run_recipe
-    from unmask.training.run import Listener
+    from unmask.training.train import Listener
 
     if scale is None and (available := scales(recipe)):
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(available)}.")
@@ -164,7 +164,7 @@ def copy(
 def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Data = None) -> None:
     """Check a recipe and every row of its data, without loading a model."""
     from unmask.training.recipe import load_recipe
-    from unmask.training.run import check_data
+    from unmask.training.train import check_data
 
     plan = load_recipe(recipe, scale, settings or [])
     checked = check_data(plan, data_root(data))

@@ -32,13 +32,13 @@ class PairCollator:
     have several positives, `_known_positives` says which candidates they are.
 
     teacher: vectors of texts, shape (text, dim), for distillation; the batch then holds `teacher[k]` of the text in row k of the
-    chunks' outputs. views: the columns are views of one sentence, which an instruction must not tell apart.
+    chunks' outputs. are_views: the columns are views of one sentence, which an instruction must not tell apart.
     """
 
     tokenizer: PromptTokenizer
     budget: int
     teacher: Callable[[list[str]], Tensor] | None = None
-    views: bool = False
+    are_views: bool = False
 
     def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
         """Chunks, order and the ids of the rows of a batch from one data set."""
@@ -46,7 +46,7 @@ class PairCollator:
         columns = list(zip(*(row.example.texts for row in rows), strict=True))
         tokens = []
         for column, texts in enumerate(columns):
-            instruction = source.instruction if self.views or not column else source.document_instruction
+            instruction = source.instruction if self.are_views or not column else source.document_instruction
             tokens += list(self.tokenizer.tokenize(texts, instruction))
         batches = plan([len(text.ids) for text in tokens], self.budget)
         order = torch.empty(len(tokens), dtype=torch.long)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field
 from unmask.tasks import columns as task_columns
-from unmask.training.sources import open_source, refuse_split
+from unmask.training.sources import open_rows, refuse_split
 from unmask.training.text_keys import Positives, several_positives, text_key
 
 # an anchor's column -> the columns that may hold its positive, the likeliest first
@@ -80,7 +80,7 @@ class DataSource(BaseModel):
 
     @field_validator("columns")
     @classmethod
-    def _are_roles(cls, columns: dict[str, str]) -> dict[str, str]:
+    def _check_roles(cls, columns: dict[str, str]) -> dict[str, str]:
         for role in columns:
             if role not in _ROLES and not role.startswith("negative_"):
                 raise ValueError(f"'{role}' is none of {', '.join(_ROLES)}, negative_1, negative_2 and so on")
@@ -256,7 +256,7 @@ def read_table(name: str, source: DataSource, root: Path, seed: int) -> SourceTa
     """The rows that `where` selects, with columns under our names."""
     if "split" in source.model_fields_set:
         refuse_split(source.path, source.split, root)
-    file, rows = open_source(source.path, source.split, root)
+    file, rows = open_rows(source.path, source.split, root)
     selected = [(line, row) for line, row in rows if row]
     if not selected:
         raise UnmaskError(f"{file} holds no row.")

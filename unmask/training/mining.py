@@ -39,9 +39,9 @@ class MinedPairs:
     """Pairs with their negatives, and the mean cosine of an anchor with its positive, its negatives and any text of the pool."""
 
     dataset: DataSet
-    positive: float
-    negative: float
-    anything: float
+    positive_cosine: float
+    negative_cosine: float
+    any_cosine: float
 
 
 def read_corpus(path: str, pairs: DataSource) -> list[str]:
@@ -145,14 +145,14 @@ def mine(
     columns = ("anchor", "positive", *(f"negative_{number}" for number in range(1, negatives + 1)))
     mined = MinedPairs(
         replace(pairs, columns=columns, examples=examples, skipped=skipped),
-        positive=float(np.mean([queries[index] @ answers[index] for index in complete])),
-        negative=float(np.mean([documents[candidates[index]] @ queries[index] for index in complete])),
-        anything=float(queries.mean(axis=0) @ documents.mean(axis=0)),
+        positive_cosine=float(np.mean([queries[index] @ answers[index] for index in complete])),
+        negative_cosine=float(np.mean([documents[candidates[index]] @ queries[index] for index in complete])),
+        any_cosine=float(queries.mean(axis=0) @ documents.mean(axis=0)),
     )
-    if ratio is not None and (1 - ratio) * mined.positive > (mined.positive - mined.anything) / 2:
+    if ratio is not None and (1 - ratio) * mined.positive_cosine > (mined.positive_cosine - mined.any_cosine) / 2:
         # raw vectors of decoders lie in a narrow cone: of 113 passages, 0.95 of a positive's cosine was the cosine of the tenth
         warnings.warn(
-            f"Any text has a cosine of {mined.anything:.2f} with an anchor, and its positive {mined.positive:.2f}, so a ratio of "
+            f"Any text has a cosine of {mined.any_cosine:.2f} with an anchor, and its positive {mined.positive_cosine:.2f}, so a ratio of "
             f"{ratio} leaves out the hardest negatives: use a standardised design (prompteol-z) or a ratio nearer to 1.",
             stacklevel=2,
         )

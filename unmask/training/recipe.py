@@ -69,7 +69,7 @@ class Recipe(Table):
     distill: DistillOptions | None = None
 
     @model_validator(mode="after")
-    def _coherent(self) -> Recipe:
+    def _check_coherence(self) -> Recipe:
         designs = {Design.parse(design): design for design in self.designs}
         for field_name, values in (("designs", self.designs), ("seeds", self.seeds)):
             if len(set(values)) < len(values):

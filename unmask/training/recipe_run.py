@@ -22,7 +22,7 @@ from unmask.training.card import write_card
 from unmask.training.leakage import TaskTexts
 from unmask.training.recipe import Recipe, ineffective_settings
 from unmask.training.records import COMPARED, TrainingJob, TrainingResult
-from unmask.training.run import SILENT, Listener, train
+from unmask.training.train import SILENT, Listener, train
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder

@@ -19,7 +19,7 @@ Rows = Iterator[tuple[int, Row]]
 _SAME_MEANING = 4.0  # of the 0 to 5 of the starter pairs
 
 
-def open_source(path: str, split: str, root: Path) -> tuple[Path, Rows]:
+def open_rows(path: str, split: str, root: Path) -> tuple[Path, Rows]:
     """What errors call a source, and its rows with their lines. root: of relative paths. Raises UnmaskError if there is no such source."""
     if path.startswith("hub:"):
         return Path(path), _read_hub(path, split)

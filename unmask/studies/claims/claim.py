@@ -38,11 +38,11 @@ _OWN: Final = ("our question", "question of reviewers")
 """How `where` begins if no paper claims it."""
 
 
-class _Fixed(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Claim(_Fixed):
+class Claim(_FrozenModel):
     """A claim of a paper."""
 
     id: str
@@ -72,7 +72,7 @@ class Claim(_Fixed):
     """Why this study cannot carry the claim; then nothing is compared."""
 
     @model_validator(mode="after")
-    def _testable_or_not(self) -> Claim:
+    def _check_testable(self) -> Claim:
         if bool(self.untestable) == bool(self.better and self.than):
             raise ValueError(f"claim '{self.id}' needs `better` and `than`, or `untestable`")
         if self.agreement and (self.kinds or self.less_on):
@@ -96,7 +96,7 @@ class Claim(_Fixed):
         return self.within is not None or self.costs is not None
 
 
-class ClaimTest(_Fixed):
+class ClaimTest(_FrozenModel):
     """The test of a claim against one other thing."""
 
     than: str
@@ -134,14 +134,14 @@ class ClaimTest(_Fixed):
         )
 
 
-class ItemVerdict(_Fixed):
+class ItemVerdict(_FrozenModel):
     """The verdict on a claim for the measured tasks alone, and the test over their items that decided it."""
 
     test: ClaimTest
     verdict: Verdict
 
 
-class Finding(_Fixed):
+class Finding(_FrozenModel):
     """A claim with its tests, corrected for all tests that were measured (Holm), and its verdict."""
 
     claim: Claim

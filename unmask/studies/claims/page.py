@@ -19,7 +19,7 @@ from unmask.studies.claims.tables import (
     TABLE_NOTE,
     VERDICT_MEANINGS,
     comparison_text,
-    counts,
+    counts_sentence,
     difference_text,
     measured_tasks_cell,
     sample_size,
@@ -158,7 +158,7 @@ def render(results: StudyResults) -> str:
     }
     content = {
         "results": results,
-        "counts": counts(results.claims),
+        "counts": counts_sentence(results.claims),
         "note": TABLE_NOTE,
         "here": MEASURED_TASKS_NOTE if any(finding.here for finding in results.claims) else "",
         "groups": list(_groups(results.claims)),

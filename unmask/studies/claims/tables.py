@@ -60,10 +60,10 @@ def summary(findings: Sequence[Finding]) -> str:
         for finding in findings
         if finding.verdict == verdict
     ]
-    return "\n".join([counts(findings), *lines])
+    return "\n".join([counts_sentence(findings), *lines])
 
 
-def counts(findings: Sequence[Finding]) -> str:
+def counts_sentence(findings: Sequence[Finding]) -> str:
     """A sentence: how many claims there are of each verdict."""
     totals = ", ".join(f"{number} {verdict}" for verdict, number in verdict_counts(findings).items() if number)
     return f"{counted(len(findings), 'claim')}: {totals}." if findings else "No claim is tested."

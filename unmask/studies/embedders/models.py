@@ -28,7 +28,7 @@ from unmask.studies.plan import digest_of
 from unmask.tasks.task import Task
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.recipe_run import run_recipe
-from unmask.training.run import Listener
+from unmask.training.train import Listener
 
 
 class ModelNote(Record):

@@ -22,7 +22,7 @@ from unmask.studies.embedders.plan import EmbedderSpec, EmbeddersPlan
 from unmask.studies.engine import Study
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
-from unmask.training.run import hash_of_texts
+from unmask.training.train import hash_of_texts
 
 
 def run_study(plan: EmbeddersPlan, study: Study) -> EmbeddersFindings:

@@ -113,7 +113,7 @@ class CellMeasurements:
     max_length: int
     embedded_length: int
 
-    def stored(self, name: str, seed: int, mixture: str | None = None) -> Cell | None:
+    def read(self, name: str, seed: int, mixture: str | None = None) -> Cell | None:
         """A cell that was measured before, of this mixture or of any. None if it is missing or damaged, or if its configuration changed."""
         folder = self._folder(name, seed)
         record = CellRecord.read(folder / CELL)
@@ -127,15 +127,15 @@ class CellMeasurements:
             warnings.warn(f"It is measured again: {error}", stacklevel=2)
             return None
 
-    def base(self, domains: str, held_out: Lessons) -> Cell:
+    def measure_base(self, domains: str, held_out: Lessons) -> Cell:
         """The base model on a set of domains: likelihoods, and the scores of its hidden states."""
-        return self.cell(f"{BASE} {domains}", 0, None, held_out)
+        return self.measure(f"{BASE} {domains}", 0, None, held_out)
 
-    def cell(self, name: str, seed: int, mixture: Path | None, held_out: Lessons) -> Cell:
+    def measure(self, name: str, seed: int, mixture: Path | None, held_out: Lessons) -> Cell:
         """A configuration with a seed."""
         source = self.source if mixture is None else replace(self.source, model=str(mixture))
         weights = identity_of(source).revision
-        if (stored := self.stored(name, seed, weights)) is not None:
+        if (stored := self.read(name, seed, weights)) is not None:
             return stored
         say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
         model, tokenizer = load_language_model(source)

@@ -90,7 +90,7 @@ class LessonSet:
     held_out: Lessons
     """For measurements only."""
 
-    def grouped(self, experts: int | None) -> Lessons:
+    def group(self, experts: int | None) -> Lessons:
         """Lessons to learn, by expert: neighbouring domains share one. None: each domain has its own, under its name."""
         if experts is None:
             return self.learned

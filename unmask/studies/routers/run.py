@@ -45,7 +45,7 @@ class RoutersBuilder(MixtureBuilder):
         """The folder of a configuration's mixture."""
         name = STANDARD if CONFIGURATIONS[name].choice else name
         configuration = CONFIGURATIONS[name]
-        lessons = self.sets[configuration.domains].grouped(configuration.experts)
+        lessons = self.sets[configuration.domains].group(configuration.experts)
         learning = self.plan.router_learning("example", len(lessons), trained=not configuration.untrained, seed=seed)
         if configuration.options.balance.weight:
             # a pass holds one domain, as a device does in the papers; without balance, passes only cost time
@@ -121,20 +121,20 @@ def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
             layers=layers,
             callbacks=study.callbacks,
         )
-        measuring = _Measuring(
+        measurer = _CellMeasurer(
             plan, builder, CellMeasurements(source, study.folder / "cells", tasks, plan.max_length, plan.embedded_length)
         )
         measured = MeasuredCells(anchor)
-        if any(measuring.without_mixture(name, seed) is None for name in plan.configurations for seed in plan.seeds):
+        if any(measurer.read_without_mixture(name, seed) is None for name in plan.configurations for seed in plan.seeds):
             # the base is measured before anything is trained, so a device that the training refuses is found now
             plan.expert_learning(plan.number, seed=0).require_first_gpu(source.device)
         for name, lessons in sets.items():
-            measured.bases[name] = measuring.cells.base(name, lessons.held_out)
+            measured.bases[name] = measurer.cells.measure_base(name, lessons.held_out)
         for seed in plan.seeds:
-            if any(CONFIGURATIONS[name].choice and measuring.cells.stored(name, seed) is None for name in plan.configurations):
+            if any(CONFIGURATIONS[name].choice and measurer.cells.read(name, seed) is None for name in plan.configurations):
                 builder.mixture(STANDARD, seed)  # first: a router that is made again is another one, for all of its choices
             for name in plan.configurations:
-                cell = measuring.cell(name, seed)
+                cell = measurer.measure(name, seed)
                 measured.cells.setdefault(name, {})[seed] = cell
                 # a finished report is not replaced by a part of it
                 if STANDARD in measured.cells and cell.fresh and not study.finished_before:
@@ -142,7 +142,7 @@ def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
         if OWN in plan.configurations and plan.fresh_seeds:
             rows = rows_of({name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}, measured.bases)
             if (best := most_distinct(rows)) is not None:
-                fresh = {name: {seed: measuring.cell(name, seed) for seed in plan.fresh_seeds} for name in (OWN, best)}
+                fresh = {name: {seed: measurer.measure(name, seed) for seed in plan.fresh_seeds} for name in (OWN, best)}
                 measured.replication = replicate(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))
         findings = RoutersFindings.of(plan, source.model, measured)
         study.publish(findings)
@@ -150,7 +150,7 @@ def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
 
 
 @dataclass(frozen=True)
-class _Measuring:
+class _CellMeasurer:
     """Makes mixtures and measures their cells, all with the same experts."""
 
     plan: RoutersPlan
@@ -158,15 +158,15 @@ class _Measuring:
     cells: CellMeasurements
     experts: SameExperts = field(default_factory=SameExperts)
 
-    def without_mixture(self, name: str, seed: int) -> Cell | None:
+    def read_without_mixture(self, name: str, seed: int) -> Cell | None:
         """A cell that was measured before, and whose mixture was removed since: mixtures are large, and cells are kept."""
-        return None if self.builder.folder_of(name, seed).exists() else self.cells.stored(name, seed)
+        return None if self.builder.folder_of(name, seed).exists() else self.cells.read(name, seed)
 
-    def cell(self, name: str, seed: int) -> Cell:
+    def measure(self, name: str, seed: int) -> Cell:
         """A cell. Raises UnmaskError if it was measured with other experts than the cells before."""
-        cell = self.without_mixture(name, seed)
+        cell = self.read_without_mixture(name, seed)
         if cell is None:
             held_out = self.builder.sets[CONFIGURATIONS[name].domains].held_out
-            cell = self.cells.cell(name, seed, self.builder.mixture(name, seed), held_out)
+            cell = self.cells.measure(name, seed, self.builder.mixture(name, seed), held_out)
         self.experts.require(f"'{name}' with seed {seed}", cell.experts)
         return cell

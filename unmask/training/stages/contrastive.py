@@ -43,7 +43,7 @@ class PoolingOptions(StageOptions):
     TF-IDF is enough."""
 
     @model_validator(mode="after")
-    def _whole(self) -> PoolingOptions:
+    def _check_batch(self) -> PoolingOptions:
         if self.accumulate > 1:
             raise ValueError(
                 "a batch in parts compares fewer texts: leave accumulate out, cache_tokens already limits the memory"
@@ -57,14 +57,14 @@ class PoolingStage(TrainingStage[Options]):
     """A stage that trains vectors of texts, and the head of a design that has one. Every batch comes from one data set."""
 
     pools = True
-    views: ClassVar[int] = 1
+    views_per_text: ClassVar[int] = 1
     """Texts that a batch holds for each text of an example."""
 
     def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
         """Raise UnmaskError for a data set that cannot fill a batch, or whose batches are so small that the loss is always 0."""
         for data in sets:
             require_full_batch(data, options.batch)
-            texts = options.batch * len(data.examples[0].texts) * self.views
+            texts = options.batch * len(data.examples[0].texts) * self.views_per_text
             if texts < _FEWEST:
                 raise UnmaskError(
                     f"A batch of {options.batch} from data set '{data.name}' holds {texts} texts, and to tell near texts from others takes "
@@ -81,11 +81,11 @@ def prepare_pooling(
     loss: Callable[[nn.Module], ChunkedLoss],
     labels: Callable[[dict[str, Any]], Any],
     teacher: Callable[[list[str]], Tensor] | None = None,
-    views: bool = False,
+    are_views: bool = False,
 ) -> PreparedStage:
     """A stage whose batches each come from one data set.
 
-    loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, views: of PairCollator.
+    loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, are_views: of PairCollator.
     Raises UnmaskError for data that cannot fill a batch.
     """
     from unmask.sentence_transformers_module import UnmaskModule
@@ -101,7 +101,7 @@ def prepare_pooling(
         return loss_of_module(inputs["chunks"], labels(inputs))  # type: ignore[no-any-return]
 
     rows = contrastive_schedule(sets, options.steps, options.batch, seed, options.similar)
-    collate = PairCollator(tokenizer, options.cache_tokens, views=views)
+    collate = PairCollator(tokenizer, options.cache_tokens, are_views=are_views)
     for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
         collate([ScheduledExample(data, data.examples[0])])
     return PreparedStage(module, rows, replace(collate, teacher=teacher), objective)
@@ -117,7 +117,7 @@ class ContrastiveOptions(PoolingOptions):
 
 
 def _prepare_pairs(
-    options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int, views: bool = False
+    options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int, are_views: bool = False
 ) -> PreparedStage:
     from unmask.training.losses import RankingLoss
 
@@ -132,7 +132,7 @@ def _prepare_pairs(
             module, options.temperature, options.cache_tokens, options.false_negative_margin, options.matryoshka
         ),
         labels=lambda batch: (batch["order"], batch.get("candidate_ids"), batch.get("positive_ids")),
-        views=views,
+        are_views=are_views,
     )
 
 
@@ -167,16 +167,16 @@ class Simcse(PoolingStage[SimcseOptions]):
 
     name = "simcse"
     options = SimcseOptions
-    views = 2
+    views_per_text = 2
 
     def prepare(self, options: SimcseOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Two views of each sentence, with dropout around training. Training raises UnmaskError if dropout does not act."""
-        pairs = _prepare_pairs(options, model, sets, seed, views=True)
+        pairs = _prepare_pairs(options, model, sets, seed, are_views=True)
         rows = two_views(pairs.rows, options.repeat, seed)
         backbone = model.embedder.backbone
 
         @contextmanager
-        def dropping() -> Iterator[None]:
+        def with_dropout() -> Iterator[None]:
             with DROPOUTS[options.where](backbone.model, backbone.layers, options.dropout) as acted:
                 pairs.module.train()
                 chunk = pairs.collate(rows[:2])["chunks"][0]
@@ -184,7 +184,7 @@ class Simcse(PoolingStage[SimcseOptions]):
                     require_two_views(lambda: pairs.module(dict(chunk))["sentence_embedding"], acted)
                 yield
 
-        return replace(pairs, rows=rows, around=dropping)
+        return replace(pairs, rows=rows, around=with_dropout)
 
 
 def two_views(rows: Sequence[ScheduledExample], repeat: float, seed: int) -> list[ScheduledExample]:

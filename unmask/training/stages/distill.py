@@ -63,7 +63,7 @@ class DistillOptions(PoolingOptions):
     temperature: float = Field(default=0.2, gt=0)
 
     @model_validator(mode="after")
-    def _can_teach(self) -> DistillOptions:
+    def _check_teacher(self) -> DistillOptions:
         if self.teacher_design:
             Design.parse(self.teacher_design).require_dense("A teacher")
         elif self.teacher == SELF:

@@ -118,7 +118,7 @@ class NextToken(TrainingStage[NextTokenOptions]):
             raise UnmaskError(f"{type(module).__name__} has no load-balancing loss, so set next-token.balance = 0.")
 
         @contextmanager
-        def balanced() -> Iterator[None]:
+        def with_balance_loss() -> Iterator[None]:
             # models cache the coefficient when they are built, and add the full auxiliary loss in every micro-batch, so it is divided
             before = (module.config.output_router_logits, module.router_aux_loss_coef)
             share = options.balance / (options.accumulate * processes.count())
@@ -135,4 +135,6 @@ class NextToken(TrainingStage[NextTokenOptions]):
                 return language_model(**inputs, **padding, num_items_in_batch=items, use_cache=False).loss  # type: ignore[no-any-return]
 
         rows, pad_id = _scheduled_chunks(options, model, sets, seed)
-        return PreparedStage(module, rows, NextTokenCollator(pad_id), objective, balanced if is_balanced else nullcontext)
+        return PreparedStage(
+            module, rows, NextTokenCollator(pad_id), objective, with_balance_loss if is_balanced else nullcontext
+        )

@@ -22,9 +22,9 @@ from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.mixture.mixture_folder import Mixture
 from unmask.training.card import write_card
 from unmask.training.loop import Loop, trainer_arguments
-from unmask.training.run import train
 from unmask.training.stages import STAGES
 from unmask.training.stages.stage import StageOptions
+from unmask.training.train import train
 
 SHORT = {"steps": 2}
 TAUGHT = {"text": {"path": "starter:reference"}, "taught": {"path": "starter:pairs", "instruction": "Find the same."}}
