@@ -105,11 +105,11 @@ class ScoringPlan:
             dtype=dtype,
             reference=fit,
             attn_implementation=self.source.attn_implementation,
-            trust_remote_code=self.own_code,
+            trust_remote_code=self.runs_own_code,
         )
 
     @cached_property
-    def own_code(self) -> bool | None:
+    def runs_own_code(self) -> bool | None:
         """Whether code that comes with the model runs. None if not, since older results do not say it."""
         return runs_code(self.source) or None
 
@@ -233,7 +233,7 @@ def _score_missing(planned: PlannedResults, encoder: Encoder, cache: VectorStore
     name = (
         f"{planned.revision} {planned.dtype} {device} {attention_kernel} {libraries} {plan.limit} {texts_hash(plan.fit_texts)}"
     )
-    name += " own code" * bool(plan.own_code)
+    name += " own code" * bool(plan.runs_own_code)
     groups = group_by_pass(plan.designs.values())
     for keys in group_by_shared_prefix(groups, encoder.prompt_tokenizer):
         ready = []

@@ -109,7 +109,7 @@ class Recipe(Table):
         options: StageOptions | None = getattr(self, name.replace("-", "_"))
         if options is None:
             raise ValueError(f"stage '{name}' is to be run, but there is no [{name}]")
-        return options.of_model(self.model) if isinstance(options, DistillOptions) else options
+        return options.resolve_self(self.model) if isinstance(options, DistillOptions) else options
 
 
 def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet]:

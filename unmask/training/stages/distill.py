@@ -70,8 +70,8 @@ class DistillOptions(PoolingOptions):
             raise ValueError("a model that teaches itself needs a teacher_design")
         return self
 
-    def of_model(self, base: str) -> DistillOptions:
-        """The options with the name of the base model in place of `self`."""
+    def resolve_self(self, base: str) -> DistillOptions:
+        """The options with the base model in place of the teacher `self`."""
         return self.model_copy(update={"teacher": base}) if self.teacher == SELF else self
 
 
