@@ -71,7 +71,7 @@ def neighbour_divergence(
 
 
 class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
-    """A loss over the vectors of a chunked batch (see PairCollator): call it with the chunks and what `compute` needs besides their vectors.
+    """A loss over the vectors of a chunked batch (see PairCollator): call it with the chunks and the labels that `compute` takes.
 
     model: features -> {"sentence_embedding"}; cache_tokens: with more padded tokens than this in a batch, GradCache computes chunk by
     chunk, for one more forward pass.
