@@ -25,8 +25,8 @@ from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.studies.claims.claim import VERDICTS, Claim, Finding
 from unmask.studies.claims.tables import claims_sheet, common_method_note, counts_sentence, verdict_counts
-from unmask.studies.engine import load_plan
 from unmask.studies.sheet import Sheet
+from unmask.studies.study import load_plan
 from unmask.tasks.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[1]

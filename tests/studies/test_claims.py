@@ -14,9 +14,9 @@ from unmask.statistics.paired import PairedTest, t_test, wilcoxon
 from unmask.studies.claims.claim import Claim, Finding, add_item_verdicts
 from unmask.studies.claims.claim import findings as findings_in
 from unmask.studies.claims.tables import MEASURED_TASKS_NOTE, claims_sheet, short_sheet, summary
-from unmask.studies.engine import PACKAGES, load_plan
 from unmask.studies.plan import plan_tables
 from unmask.studies.routers.configurations import CONFIGURATIONS, UNITS
+from unmask.studies.study import PACKAGES, load_plan
 
 SHIPPED = [claim for study in PACKAGES for claim in load_plan(study, "small").claims]
 

@@ -28,9 +28,9 @@ from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Agreement
 from unmask.studies.embedders.analysis import ScoredEmbedder, agreement_test, agreements, compare_embedders
-from unmask.studies.engine import PACKAGES, load_plan
 from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results
+from unmask.studies.study import PACKAGES, load_plan
 from unmask.training.data import DataSet
 from unmask.training.recipe import load_recipe, read_sets
 

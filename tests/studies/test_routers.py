@@ -22,7 +22,6 @@ from unmask.errors import UnmaskError
 from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
 from unmask.runs import runs
 from unmask.studies.claims.claim import Claim, Finding, findings
-from unmask.studies.engine import load_plan as load_any_plan
 from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results
 from unmask.studies.routers import cells as anchoring
@@ -39,6 +38,7 @@ from unmask.studies.routers.cells import Anchor, Cell, CellRecord
 from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, baseline_of
 from unmask.studies.routers.findings import _MEASURES, MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import RoutersPlan, draw
+from unmask.studies.study import load_plan as load_any_plan
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 

@@ -29,13 +29,13 @@ from unmask.moe.experts.likelihood import response_likelihood
 from unmask.moe.mixture.mixture_folder import load_mixture
 from unmask.moe.mixture.model import override_routing
 from unmask.studies.claims.claim import Claim
-from unmask.studies.engine import Study
-from unmask.studies.engine import load_plan as load_any_plan
 from unmask.studies.self_moe import data as study_data
 from unmask.studies.self_moe import measurements
 from unmask.studies.self_moe.findings import BASE, INSTANCE, ORACLE, SelfMoEFindings
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.plan import MIXSE, SelfMoEPlan
+from unmask.studies.study import Study
+from unmask.studies.study import load_plan as load_any_plan
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 

@@ -78,7 +78,7 @@ def _add_command(study: str, summary: str, setting: str) -> None:
         *,
         options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
     ) -> None:
-        from unmask.studies.engine import Study, allowed_values, load_plan
+        from unmask.studies.study import Study, allowed_values, load_plan
 
         plan = load_plan(study, scale, settings or [])
         if show_plan:

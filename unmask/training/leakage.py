@@ -85,16 +85,16 @@ class LeakReport:
 
 def search_leaks(train: Sequence[str], tasks: Sequence[str]) -> list[LeakReport]:
     """`find_leaks` for training data and task folders by name."""
-    scored: dict[str, TaskTexts] = {}
+    task_texts: dict[str, TaskTexts] = {}
     for task in resolve_tasks(tasks):
         if not isinstance(task, LocalTask):
             raise UnmaskError(f"Leaks are searched in task folders, but '{task.name}' is a task of mteb.")
-        scored[task.name] = task.texts_and_pairs
+        task_texts[task.name] = task.texts_and_pairs
     datasets = [read_all_rows(_data_name(path), DataSource(path=path), Path()) for path in train]
     for data in datasets:
         if data.unread:
             say(f"{data.name}: columns not searched: {', '.join(data.unread)}")
-    return find_leaks(datasets, scored)
+    return find_leaks(datasets, task_texts)
 
 
 def _data_name(path: str) -> str:
@@ -107,7 +107,7 @@ def _data_name(path: str) -> str:
 
 def find_leaks(datasets: Sequence[DataSet], tasks: Mapping[str, TaskTexts]) -> list[LeakReport]:
     """For each data set, its texts that equal a task's text once folded, or have a shingle similarity of at least `THRESHOLD`."""
-    searched = [_SearchedTask.of(name, *scored) for name, scored in tasks.items()]
+    searched = [_SearchedTask.of(name, *texts_and_pairs) for name, texts_and_pairs in tasks.items()]
     keys = [[[fold(text) for text in example.texts] for example in dataset.examples] for dataset in datasets]
     distinct = [dict.fromkeys(key for row in rows for key in row if key) for rows in keys]
     matches = _matches(

@@ -23,8 +23,8 @@ from unmask.models.routers import proven_routers
 from unmask.moe.upcycling import UpcycleOptions, save_upcycled, upcycle
 from unmask.starter import reference_texts
 from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, ModelSpec
-from unmask.studies.engine import Study
 from unmask.studies.plan import digest_of
+from unmask.studies.study import Study
 from unmask.tasks.task import Task
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.recipe_run import run_recipe

@@ -19,7 +19,7 @@ from unmask.studies.embedders.analysis import ScoredEmbedder
 from unmask.studies.embedders.findings import EmbeddersFindings
 from unmask.studies.embedders.models import ModelBuilder, StudyModel
 from unmask.studies.embedders.plan import EmbedderSpec, EmbeddersPlan
-from unmask.studies.engine import Study
+from unmask.studies.study import Study
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
 from unmask.training.train import hash_of_texts

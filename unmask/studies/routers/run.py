@@ -15,13 +15,13 @@ from unmask.models.routers import find_routers
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
-from unmask.studies.engine import Study
 from unmask.studies.mixtures import MixtureBuilder, lessons_record
 from unmask.studies.routers.analysis import most_distinct, noise_of, replicate, rows_of
 from unmask.studies.routers.cells import TOGETHER, Cell, CellMeasurements, SameExperts, find_anchor
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, rests_on
 from unmask.studies.routers.findings import MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import PAPER, LessonSet, RoutersPlan, draw
+from unmask.studies.study import Study
 from unmask.tasks.find import resolve_tasks, specs_below
 
 

@@ -11,7 +11,6 @@ import pytest
 from tests.studies.synthetic import made_findings
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
-from unmask.studies.engine import Study
 from unmask.studies.plan import digest_of
 from unmask.studies.results import (
     RECORD,
@@ -24,6 +23,7 @@ from unmask.studies.results import (
     refuse_several,
 )
 from unmask.studies.sheet import Sheet
+from unmask.studies.study import Study
 
 TABLE = Sheet("Scores", ("", "sts"), (("a", "1.0"),), "A note.")
 

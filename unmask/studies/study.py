@@ -1,4 +1,4 @@
-"""The engine shared by the studies: a plan (TOML), cells that are measured once, results, and verdicts on claims.
+"""What all studies share: a plan (TOML), cells that are measured once, results, and verdicts on claims.
 
 A paper's package holds its plan (`plan.py`, and a TOML file for each study), what it measures (`run.py`), and its findings and tables.
 """
