@@ -88,7 +88,11 @@ def _add_command(study: str, summary: str, setting: str) -> None:
 
         def measure(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
             part = load_plan(study, scale, settings or [], _last_part(name))
-            words = _command_line(study, scale, name, settings, data, options.dtype)
+            # the command as a page shows it, without local paths
+            words = ["unmask", "reproduce", study, "--scale", scale, "-m", _last_part(name) if Path(name).exists() else name]
+            words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
+            words += [] if options.dtype == "auto" else ["--dtype", options.dtype]
+            words += [word for setting in settings or [] for word in ("--set", setting)]
             return (
                 Study(
                     name=study,
@@ -96,7 +100,7 @@ def _add_command(study: str, summary: str, setting: str) -> None:
                     source=options.source(name),
                     root=data_root(data),
                     folder=folder,
-                    command=words,
+                    command=shlex.join([*words, "-o", study]),
                     callbacks=callbacks,
                 )
                 .measure(part)
@@ -134,15 +138,6 @@ def _run_on_models(models: Iterable[str], output: Path, measure: Callable[[str, 
         print(f"Report: {folder / REPORT}")
         print(f"Next: unmask report {shlex.quote(str(folder))}")
     tell_result(results)
-
-
-def _command_line(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
-    """The command of a run as a page shows it, without local paths."""
-    words = ["unmask", "reproduce", study, "--scale", scale, "-m", _last_part(model) if Path(model).exists() else model]
-    words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
-    words += [] if dtype == "auto" else ["--dtype", dtype]
-    words += [word for setting in settings or [] for word in ("--set", setting)]
-    return shlex.join([*words, "-o", study])
 
 
 def _last_part(model: str) -> str:

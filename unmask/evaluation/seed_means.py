@@ -138,11 +138,16 @@ def _seed_mean(runs: Sequence[Result]) -> SeedMean:
     scores = [run.main_score for run in runs]
     shared = [name for name in first.scores if all(name in run.scores for run in runs)]
     fields = {name: getattr(first, name) for name in Result.model_fields}
+    # the common folder of the runs without `.seedN`, or all of their folders
+    folders = [Path(run.model).parent for run in runs]
+    names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
+    first_name, *other_names = names
+    model = "+".join([first_name, *(Path(name).name for name in other_names)]) + f" ({len(folders)} seeds)"
     return SeedMean(
         **fields
         | {
-            "model": (name := _common_name([Path(run.model).parent for run in runs])),
-            "conditions": first.conditions.model_copy(update={"model": name}),
+            "model": model,
+            "conditions": first.conditions.model_copy(update={"model": model}),
             "main_score": float(np.mean(scores)),
             "interval": None,
             "scores": {name: float(np.mean([run.scores[name] for run in runs])) for name in shared}
@@ -155,10 +160,3 @@ def _seed_mean(runs: Sequence[Result]) -> SeedMean:
             "runs": tuple(runs),
         }
     )
-
-
-def _common_name(folders: Sequence[Path]) -> str:
-    """The name of several runs: their common folder without `.seedN`, or all of their folders."""
-    names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
-    first, *rest = names
-    return "+".join([first, *(Path(name).name for name in rest)]) + f" ({len(folders)} seeds)"

@@ -93,7 +93,15 @@ def run_study(plan: SelfMoEPlan, study: Study) -> SelfMoEFindings:
     with study.open(plan=fixed) as run:
         check_tests(plan, study.root)
         data = draw(plan, source, study.root, study.folder / "lessons")
-        _require_lessons(plan, data)
+        fewest = min(data.learned, key=lambda name: len(data.learned[name]))
+        number = len(data.learned[fewest])
+        if large := [
+            size for size in plan.sizes if size >= number
+        ]:  # a model may have written fewer lessons than the plan asks for
+            raise UnmaskError(
+                f"sizes names {large[0]}, and the model wrote {number} lessons of '{fewest}' that pass the filters. Name smaller numbers: "
+                "--set sizes=[], say. What is written is kept."
+            )
         settings: dict[str, Any] = {"plan": fixed, "dtype": precision_of(source)}
         lessons: dict[str, str] = {}
         for part, key, by_domain in (("learned", "learned", data.learned), ("held out", "held_out", data.held_out)):
@@ -116,17 +124,6 @@ def run_study(plan: SelfMoEPlan, study: Study) -> SelfMoEFindings:
             findings.abilities = measurements.abilities()
             study.publish(findings, finished=findings.is_complete)
         return findings
-
-
-def _require_lessons(plan: SelfMoEPlan, data: StudyData) -> None:
-    """Raise UnmaskError for a number of lessons that a domain does not have, because a model wrote fewer."""
-    fewest = min(data.learned, key=lambda name: len(data.learned[name]))
-    number = len(data.learned[fewest])
-    if large := [size for size in plan.sizes if size >= number]:
-        raise UnmaskError(
-            f"sizes names {large[0]}, and the model wrote {number} lessons of '{fewest}' that pass the filters. Name smaller numbers: "
-            "--set sizes=[], say. What is written is kept."
-        )
 
 
 @dataclass(frozen=True)
@@ -216,9 +213,17 @@ def _fill_tables(
         findings.usage[name] = measurements.usage(name)
         yield
     if plan.fewer_experts:
-        for row, values in _measure_growing_mixtures(builder, measurements, plan, findings):
-            findings.growing[row] = values
+        domains = list(builder.data.learned)
+        findings.growing |= {"0: base": findings.main[BASE], f"1: {domains[0]}": findings.main[f"expert {domains[0]}"]}
+        yield
+        for number in range(2, len(domains)):  # each router is trained on the lessons of its experts
+            folder = builder.mixture(MIXSE, plan.number, domains[:number])
+            findings.growing[f"{number}: and {domains[number - 1]}"] = measurements.measure_model(
+                f"{MIXSE} of {number}", folder
+            )
             yield
+        findings.growing[f"{len(domains)}: and {domains[-1]}"] = findings.main[MIXSE]
+        yield
     for size in sorted(plan.sizes):
         findings.sizes[size] = {
             INSTANCE: measurements.measure_model(f"{INSTANCE} {size}", builder.instance(size)),
@@ -264,16 +269,3 @@ def _measure_learners(
 def _merge_methods(plan: SelfMoEPlan) -> Sequence[tuple[str, Method, float | None]]:
     """How the weights of experts are merged: the row, the method and its density."""
     return ("TIES", "ties", plan.ties_density), ("DARE", "dare", plan.dare_density), ("linear", "linear", None)
-
-
-def _measure_growing_mixtures(
-    builder: SelfMoEBuilder, measurements: Measurements, plan: SelfMoEPlan, findings: SelfMoEFindings
-) -> Iterator[tuple[str, Values]]:
-    """Mixtures of the first 0, 1, 2, .. experts. Each router is trained on the lessons of its experts."""
-    domains = list(builder.data.learned)
-    yield "0: base", findings.main[BASE]
-    yield f"1: {domains[0]}", findings.main[f"expert {domains[0]}"]
-    for number in range(2, len(domains)):
-        mixture = builder.mixture(MIXSE, plan.number, domains[:number])
-        yield f"{number}: and {domains[number - 1]}", measurements.measure_model(f"{MIXSE} of {number}", mixture)
-    yield f"{len(domains)}: and {domains[-1]}", findings.main[MIXSE]
