@@ -39,7 +39,7 @@ def run_study(plan: EmbeddersPlan, study: Study) -> EmbeddersFindings:
         settings = {"study": plan.study, "scale": study.scale, "dtype": source.dtype, "made": model_recipes}
         data = {task.name: task.revision for task in tasks}
         study.start(run, settings, paper=plan.paper, data=data, rests_on=plan.rests_on(study.scale))
-        _require_held_out(tasks, study.folder)
+        _require_unseen_tasks(tasks, study.folder)
         builder = ModelBuilder(plan, study, tasks)
         store = ResultStore(study.folder / "scores")
         scored = _score_all(plan, builder, store) | _score_reference(plan.reference, tasks, store)
@@ -50,7 +50,7 @@ def run_study(plan: EmbeddersPlan, study: Study) -> EmbeddersFindings:
         return findings
 
 
-def _require_held_out(tasks: Sequence[Task], folder: Path) -> None:
+def _require_unseen_tasks(tasks: Sequence[Task], folder: Path) -> None:
     """Raise UnmaskError if a model was trained before the study had one of its tasks."""
     if unsearched := [task.name for task in tasks if not isinstance(task, LocalTask)]:
         say(f"Training rows are not searched for the texts of mteb's tasks ({', '.join(unsearched)}).")
