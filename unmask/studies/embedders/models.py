@@ -67,7 +67,7 @@ class StudyModel:
             if before is not None and before.revision != now:
                 raise UnmaskError(
                     f"'{self.parent.folder}' was made again, and its weights are others than before: {before.revision} then, {now} now. "
-                    "Bring the old ones back, or run the study in another folder: models of one recipe have to be made of the same model."
+                    "Bring the old ones back, or run the study in another folder: models of one recipe must be made from the same model."
                 )
         return self.make()
 

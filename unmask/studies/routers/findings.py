@@ -40,7 +40,7 @@ _AIMS: Mapping[Yardstick, str] = {
     "information": "Distinct routing",
     "gain": "Predicting held-out responses",
     "routing": "Routing weights as embeddings",
-    "concat": "Routing weights beside hidden states",
+    "concat": "Routing weights concatenated with hidden states",
     "sum": "The sum of both similarities",
 }
 
@@ -250,8 +250,8 @@ def _routing_sheet(rows: Mapping[str, Row]) -> Sheet:
         for name, row in rows.items()
     )
     note = (
-        "I(D;E): how much the first expert of a response token tells about its domain, without chance. 0 is nothing, 1 is all that so many "
-        "domains and experts allow. It is the mean over routing points and seeds. Best point: the same at the routing point where it is "
+        "I(D;E): how much the first expert of a response token tells about its domain, without chance. 0 is nothing, 1 is the most that this "
+        "number of domains and experts allows. It is the mean over routing points and seeds. Best point: the same at the routing point where it is "
         "highest. Strength: mean sum of the gates of a token. Gain: "
         f"nats per token of held-out responses below the base model; other domains have other gains. {_COMPARED}"
     )
@@ -268,7 +268,7 @@ def _measures_sheet(rows: Mapping[str, Row]) -> Sheet:
     )
     note = (
         "Means over routing points and seeds, of whole texts, with what chance gives taken off. Confidence: the largest probability of a "
-        "token. Balance: 1 if all experts are used alike. Distinctness: balance minus uncertainty; 0 if all tokens are routed alike. Max "
+        "token. Balance: 1 if all experts are used equally. Distinctness: balance minus uncertainty; 0 if all tokens are routed in the same way. Max "
         "violation: the largest load / the mean load - 1. Repetition: neighbouring tokens with one first choice. Vocabulary: how much the "
         "token id decides the expert. Layers: how much the expert of one routing point tells about that of the next, if there is one. "
         "Specialisation: how far the experts of one domain differ from those of all."
@@ -289,7 +289,7 @@ def _embeddings_sheet(rows: Mapping[str, Row], base: float) -> Sheet:
     )
     note = (
         "Mean score over the tasks in percent: PromptEOL's hidden state (HS), routing weights (RW), both side by side, sum of both "
-        f"similarities, all standardised alike. HS of the base model: {base:.1f}. {_COMPARED}"
+        f"similarities, all standardised in the same way. HS of the base model: {base:.1f}. {_COMPARED}"
     )
     columns = ("", "HS", "RW", "difference", "concat", "difference", "sum", "difference")
     return Sheet("Embeddings", columns, lines, note)
@@ -306,7 +306,7 @@ def _correlations_sheet(correlations: Mapping[str, RankCorrelation]) -> Sheet:
     note = (
         "Spearman's correlation with I(D;E) over configurations, each the mean of its seeds. The interval is Fisher's; p is by "
         "permutation, corrected for all rows (Holm). The configurations are a chosen list, no random sample. Detectable: a true "
-        "correlation of this size is found in 80 % of studies with so many configurations."
+        "correlation of this size is found in 80 % of studies with this many configurations."
     )
     return Sheet("What goes with distinct routing", ("", "rho", "95 %", "p", "n", "detectable"), lines, note)
 
