@@ -250,9 +250,9 @@ def _routing_sheet(rows: Mapping[str, Row]) -> Sheet:
         for name, row in rows.items()
     )
     note = (
-        "I(D;E): how much the first expert of a response token tells about its domain, without chance. 0 is nothing, 1 is the most that this "
-        "number of domains and experts allows. It is the mean over routing points and seeds. Best point: the same at the routing point where it is "
-        "highest. Strength: mean sum of the gates of a token. Gain: "
+        "I(D;E): how much the first expert of a response token tells about its domain, without chance; mean over routing points and "
+        "seeds. 0 is nothing, 1 is the most that this number of domains and experts allows. Best point: the same at the routing point "
+        "where it is highest. Strength: mean sum of the gates of a token. Gain: "
         f"nats per token of held-out responses below the base model; other domains have other gains. {_COMPARED}"
     )
     columns = ("", "I(D;E)", "difference", "best point", "strength", "gain", "difference")
@@ -267,11 +267,11 @@ def _measures_sheet(rows: Mapping[str, Row]) -> Sheet:
         if row.measures
     )
     note = (
-        "Means over routing points and seeds, of whole texts, with what chance gives taken off. Confidence: the largest probability of a "
-        "token. Balance: 1 if all experts are used equally. Distinctness: balance minus uncertainty; 0 if all tokens are routed in the same way. Max "
-        "violation: the largest load / the mean load - 1. Repetition: neighbouring tokens with one first choice. Vocabulary: how much the "
-        "token id decides the expert. Layers: how much the expert of one routing point tells about that of the next, if there is one. "
-        "Specialisation: how far the experts of one domain differ from those of all."
+        "Means over routing points and seeds, of whole texts, corrected for chance. Confidence: the largest probability of a token. "
+        "Balance: 1 if all experts are used equally. Distinctness: balance minus uncertainty; 0 if all tokens are routed in the same way. "
+        "Max violation: the largest load / the mean load - 1. Repetition: neighbouring tokens with one first choice. Vocabulary: how much "
+        "the token id decides the expert. Layers: how much the expert of one routing point tells about the expert of the next, if there "
+        "is one. Specialisation: how far the experts of one domain differ from those of all."
     )
     return Sheet("All measures of routing", ("", *_MEASURES.values()), lines, note)
 
