@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from unmask.embedder_module import EmbedderModule
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.training.collate import PairCollator
@@ -88,13 +89,11 @@ def prepare_pooling(
     loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, are_views: of PairCollator.
     Raises UnmaskError for data that cannot fill a batch.
     """
-    from unmask.sentence_transformers_module import UnmaskModule
-
     embedder = model.embedder
     longest = embedder.backbone.within_positions(options.max_length)
     prompt = embedder.design.require_one_prompt("Training")
     tokenizer = PromptTokenizer(embedder.tokenizer, prompt, longest, embedder.backbone.vocabulary)
-    module = UnmaskModule(embedder)
+    module = EmbedderModule(embedder)
     loss_of_module = loss(module)
 
     def objective(_: nn.Module, inputs: dict[str, Any], __: Any) -> Tensor:
