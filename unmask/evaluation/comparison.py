@@ -77,10 +77,10 @@ def run_comparison(settings: ComparisonSettings) -> FinishedComparison:
     check_output(output, folder=True)
     refuse_foreign(output / "comparison.json", ('"results"', '"comparisons"', '"failures"'))
     tasks = resolve_tasks(settings.tasks)
-    texts = reference_texts()
+    fit_texts = reference_texts()
     if settings.fit_on is not None:
-        texts = [field(settings.fit_on, line, row, "text") for line, row in read_rows(settings.fit_on)]
-    plans = [_scoring_plan(source, tasks, texts, settings) for source in dict.fromkeys(settings.sources)]
+        fit_texts = [field(settings.fit_on, line, row, "text") for line, row in read_rows(settings.fit_on)]
+    plans = [_scoring_plan(source, tasks, fit_texts, settings) for source in dict.fromkeys(settings.sources)]
     baseline = _baseline_label(settings, plans)
     if baseline is not None and all(is_of_words(task.kind) for task in tasks):
         raise UnmaskError("A baseline is a design on texts, and all these tasks are on words: leave --baseline out.")
@@ -101,15 +101,15 @@ def run_comparison(settings: ComparisonSettings) -> FinishedComparison:
             raise UnmaskError(failures[0].error)
         _print_failures(failures)
         results = mean_over_seeds(results)
-        run = FinishedComparison(results, _test_texts_and_words(results, store, baseline), failures, baseline, store)
-        write_json(output / "comparison.json", run.as_json())
-    return run
+        comparison = FinishedComparison(results, _test_texts_and_words(results, store, baseline), failures, baseline, store)
+        write_json(output / "comparison.json", comparison.as_json())
+    return comparison
 
 
-def _scoring_plan(source: Source, tasks: Sequence[Any], texts: list[str], settings: ComparisonSettings) -> ScoringPlan:
+def _scoring_plan(source: Source, tasks: Sequence[Any], fit_texts: list[str], settings: ComparisonSettings) -> ScoringPlan:
     saved = read_saved(source.model, source.revision, source.adapters)
     designs = parse_designs(settings.designs or (saved.design if saved else DEFAULT_DESIGNS))
-    plan = ScoringPlan(source, designs, list(tasks), settings.max_length, texts, settings.batch_tokens)
+    plan = ScoringPlan(source, designs, list(tasks), settings.max_length, fit_texts, settings.batch_tokens)
     fitted = [design for design in designs.values() if design.needs_fit]
     if settings.fit_on is not None and not fitted:
         raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
