@@ -23,7 +23,7 @@ from unmask.designs.design import Design
 from unmask.encoding.backbone import TokenBatch
 from unmask.encoding.batching import collate
 from unmask.training.data import DataSource, read_pairs
-from unmask.training.loop import Loop, arguments
+from unmask.training.loop import Loop, trainer_arguments
 from unmask.training.recipe import Recipe
 from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
              "data": {"triples": {"path": TRIPLES}}, "contrastive": {**stage, "cache_tokens": 1 << 20}}
         )  # fmt: skip
         trainee = Trainee.load(recipe, Design.parse("prompteol"), 0)
-        trainee.begin("contrastive", 0)
+        trainee.start_stage("contrastive", 0)
         sets = [read_pairs("triples", DataSource(path=TRIPLES), folder, 0)]
         assert recipe.contrastive is not None
         prepared = STAGES["contrastive"].prepare(recipe.contrastive, trainee, sets, 0)
@@ -129,7 +129,7 @@ def run_loop(recipe: Recipe, prepared: Any) -> float:
             times.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
-        options = arguments(recipe.contrastive, Path(folder), 0, True, evaluates=False)  # type: ignore[arg-type]
+        options = trainer_arguments(recipe.contrastive, Path(folder), 0, True, evaluates=False)  # type: ignore[arg-type]
         loop = Loop(prepared.module, options, prepared.rows, prepared.collate, prepared.objective, None, [Clock()])
         loop.remove_callback(PrinterCallback)
         loop.train()

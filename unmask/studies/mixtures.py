@@ -82,7 +82,7 @@ class LearningPlan(StudyPlan):
         return next(count for count in range(min(self.passes, batch), batch + 1) if batch % count == 0)
 
 
-def as_record(lessons: str) -> dict[str, Any]:
+def lessons_record(lessons: str) -> dict[str, Any]:
     """The number and the digest of lessons, from their description (`LessonsRecord.words`)."""
     number, content = lessons.split(" lessons, ")
     return {"number": int(number), "content": content}

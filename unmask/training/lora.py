@@ -80,7 +80,7 @@ def router_kinds(model: PreTrainedModel) -> dict[str, list[str]]:
     return {ROUTER: names} if names else {}
 
 
-def free_kinds(model: nn.Module, kinds: dict[str, list[str]], requested: Sequence[str]) -> None:
+def unfreeze_kinds(model: nn.Module, kinds: dict[str, list[str]], requested: Sequence[str]) -> None:
     """Make the weights of these kinds trainable, in place. Raises UnmaskError for a kind that the model lacks."""
     for kind in requested:
         if kind not in kinds:
@@ -110,7 +110,7 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
         if kind not in kinds:
             raise unknown("LoRA target", kind, kinds)
         if not _is_reached(model, kinds[kind][0]):
-            raise _partly_reached(kind, 0, len(kinds[kind]))
+            raise _unreached_error(kind, 0, len(kinds[kind]))
     requested = kinds if options.targets == EVERY else {kind: kinds[kind] for kind in options.targets}
     reached = {kind: names for kind, names in requested.items() if _is_reached(model, names[0])}
     parameters = dict(model.named_parameters())
@@ -155,7 +155,7 @@ def _is_reached(model: PreTrainedModel, name: str) -> bool:
     return name in (config.target_modules or ())
 
 
-def _partly_reached(kind: str, adapted: int, present: int) -> UnmaskError:
+def _unreached_error(kind: str, adapted: int, present: int) -> UnmaskError:
     return UnmaskError(
         f"lora.targets names '{kind}', but only {adapted} of {present} would train: peft does not reach the others in this model. Leave it "
         'out of lora.targets, or use train = "full".'
@@ -204,4 +204,4 @@ def require_coverage(table: Sequence[Coverage], options: LoraOptions) -> None:
         raise UnmaskError("LoRA reached nothing in this model, so nothing would train.")
     for kind in table:
         if options.targets != EVERY and kind.kind in options.targets and kind.adapted < kind.present:
-            raise _partly_reached(kind.kind, kind.adapted, kind.present)
+            raise _unreached_error(kind.kind, kind.adapted, kind.present)

@@ -21,7 +21,7 @@ from unmask.errors import UnmaskError, in_one_sentence
 from unmask.io.terminal import say
 from unmask.moe.experts.lessons.lessons import LessonTokens
 from unmask.moe.names import Average
-from unmask.training.collate import padded
+from unmask.training.collate import pad
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 
@@ -125,7 +125,7 @@ class LessonCollator:
             (lesson.ids, [token if position >= lesson.start else IGNORED for position, token in enumerate(lesson.ids)])
             for lesson in lessons
         ]
-        return padded(rows, self.pad_id) | {"rows": [lesson.where for lesson in lessons]}
+        return pad(rows, self.pad_id) | {"rows": [lesson.where for lesson in lessons]}
 
 
 def response_loss(
@@ -175,7 +175,7 @@ def learn(
     """
     from transformers.trainer_callback import PrinterCallback
 
-    from unmask.training.loop import Loop, arguments, resumable
+    from unmask.training.loop import Loop, find_resumable_checkpoint, trainer_arguments
 
     if not any(weight.requires_grad for weight in model.parameters()):
         raise UnmaskError("All weights are frozen, so there is nothing to train.")
@@ -189,7 +189,7 @@ def learn(
             )
     loop = Loop(
         model,
-        arguments(learning.stage, folder, learning.seed, cpu, evaluates=False),
+        trainer_arguments(learning.stage, folder, learning.seed, cpu, evaluates=False),
         rows,
         LessonCollator(pad_id),
         response_loss(learning, computing, penalty),
@@ -197,7 +197,7 @@ def learn(
         own_rates=own_rates,
     )
     loop.remove_callback(PrinterCallback)
-    checkpoint = resumable(folder)
+    checkpoint = find_resumable_checkpoint(folder)
     loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model.eval()
     return list(loop.state.log_history)

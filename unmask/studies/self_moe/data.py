@@ -127,7 +127,7 @@ def check_tests(plan: SelfMoEPlan, root: Path) -> None:
     ):
         for name, file in files.items():
             check(name)
-            path = _sampled(file, root)[0] if file else None
+            path = _file_and_sample_size(file, root)[0] if file else None
             if (path is None and table == "abilities") or (path is not None and path.is_file()):
                 continue  # abilities without a file: the harness fetches the data
             fetched = f", let the harness fetch the data (--set abilities.{name}='')" * (table == "abilities")
@@ -155,13 +155,13 @@ def ability_tests(plan: SelfMoEPlan, root: Path, data: StudyData) -> AbilityTest
     }
     require_answers(answers)
     choices = {
-        name: draw_choices(name, *_sampled(file, root), plan.seed, training_texts)
+        name: draw_choices(name, *_file_and_sample_size(file, root), plan.seed, training_texts)
         for name, file in plan.requested_choices.items()
     }
     return AbilityTests(items, plan.limit, plan.run_code, plan.unsandboxed_code, answers, choices)
 
 
-def _sampled(file: str, root: Path) -> tuple[Path, int | None]:
+def _file_and_sample_size(file: str, root: Path) -> tuple[Path, int | None]:
     """A file below the data folder, and how many items of it are drawn: `#64` behind its name."""
     path, mark, number = file.partition("#")
     if mark and not (number.isdecimal() and int(number)):
