@@ -37,9 +37,9 @@ def states(one: Any, ids: tuple[int, ...]) -> torch.Tensor:
     """All states of the last layer, of one text alone."""
     batch = torch.tensor([ids])
     read = HiddenRead(one.backbone.depth, lambda hidden, _: hidden[0].float())
-    real = torch.ones_like(batch, dtype=torch.bool)
+    mask = torch.ones_like(batch, dtype=torch.bool)
     with torch.inference_mode():
-        return one.backbone.read(TokenBatch(batch, real, real), [read])[read]  # type: ignore[no-any-return]
+        return one.backbone.read(TokenBatch(batch, mask, mask), [read])[read]  # type: ignore[no-any-return]
 
 
 def word_vectors(one: Any, sentences: list[Sentence], layer: int, **options: Any) -> Any:

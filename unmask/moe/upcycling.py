@@ -234,15 +234,17 @@ def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(dense.config.get_text_config().vocab_size, (3, 24), generator=generator)
-    real = torch.ones_like(ids)
-    real[1, 17:], real[2, :9] = 0, 0
-    ids, real = ids.to(dense.device), real.to(dense.device)
-    positions = (real.cumsum(-1) - 1).clamp(0)
+    attention_mask = torch.ones_like(ids)
+    attention_mask[1, 17:], attention_mask[2, :9] = 0, 0
+    ids, attention_mask = ids.to(dense.device), attention_mask.to(dense.device)
+    positions = (attention_mask.cumsum(-1) - 1).clamp(0)
     logits = []
     for model in (dense, sparse):
         with torch.no_grad(), _narrow_windows(model, 5):
-            padded = model(input_ids=ids, attention_mask=real, position_ids=positions, use_cache=False).logits
-            logits.append(torch.cat([padded[real.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double())
+            padded = model(input_ids=ids, attention_mask=attention_mask, position_ids=positions, use_cache=False).logits
+            logits.append(
+                torch.cat([padded[attention_mask.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double()
+            )
     difference = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())
     return difference if difference == difference else float("inf")
 

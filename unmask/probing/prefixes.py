@@ -152,12 +152,12 @@ def prefix_vectors(encoder: Encoder, triple: Triple, layer: int) -> list[NDArray
     length = max(len(text_ids) for text_ids in ids)
     padded = torch.tensor([[*text_ids, *[0] * (length - len(text_ids))] for text_ids in ids])
     positions = torch.arange(length).expand(len(ids), -1)
-    real = positions < torch.tensor([[len(text_ids)] for text_ids in ids])
-    embed = (positions >= start) & (positions < stop)
+    attention_mask = positions < torch.tensor([[len(text_ids)] for text_ids in ids])
+    pooling_mask = (positions >= start) & (positions < stop)
     hidden_read = HiddenRead(layer, mean)
     vectors = []
     for first in range(len(ids)):
-        batch = TokenBatch(padded.roll(-first, 0), real.roll(-first, 0), embed)
+        batch = TokenBatch(padded.roll(-first, 0), attention_mask.roll(-first, 0), pooling_mask)
         vectors.append(encoder.backbone.read(batch, [hidden_read])[hidden_read][0].cpu().numpy().astype(np.float64))
     return vectors
 

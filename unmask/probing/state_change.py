@@ -152,7 +152,7 @@ def _sum_up(
     with progress_bar("reading texts", len(texts)) as advance:
         for members in plan([len(text.ids) for text in texts], budget):
             batch = collate([texts[index] for index in members], pad_id=0)
-            rows, positions = (indices.numpy() for indices in batch.real.nonzero(as_tuple=True))
+            rows, positions = (indices.numpy() for indices in batch.attention_mask.nonzero(as_tuple=True))
             cells = np.array(members)[rows], np.searchsorted(starts, positions, side="right") - 1
             np.add.at(sums.tokens, cells, 1)
             for layer, cosine in enumerate(_both_ways(*backbones, batch, sums, torch.from_numpy(cells[0] % _GROUPS))):

@@ -76,17 +76,17 @@ def first_choices(
     everywhere, answering, gates_sum, decisions = np.zeros(shape), np.zeros(shape), 0.0, 0
     for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
         inputs = collate([tokens[index] for index in batch])
-        ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
+        ids, attention_mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
         # not `router_logits`: a base that is a mixture itself adds its routers' logits
         with mixture.record_logits() as recorded:
-            mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
+            mixture.body(input_ids=ids, attention_mask=attention_mask, use_cache=False)
         for point, scores in enumerate(recorded):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
-            for counts, counted in ((everywhere, real), (answering, response)):
+            for counts, counted in ((everywhere, attention_mask), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
                 counts[batch, point] = shares.double().cpu().numpy()
-            strength = gates(scores, mixture.routing).sum(dim=-1)[real.bool()]
+            strength = gates(scores, mixture.routing).sum(dim=-1)[attention_mask.bool()]
             gates_sum, decisions = gates_sum + float(strength.sum()), decisions + len(strength)
     return everywhere, answering, gates_sum / decisions
 

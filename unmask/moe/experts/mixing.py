@@ -213,12 +213,12 @@ def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: 
     model, tokenizer = load_base_language_model(source)
     layers = find_layers(body_of(model))
     kinds = weight_kinds(model, layers)
-    maps = [name for kind in linear_kinds(model, layers, lora) for name in kinds[kind]]
+    linears = [name for kind in linear_kinds(model, layers, lora) for name in kinds[kind]]
     chance = torch.Generator().manual_seed(seed)
     experts = []
     for name in names:
         factors = {}
-        for path in maps:
+        for path in linears:
             size_out, size_in = model.get_submodule(path).weight.shape
             bound = 1 / math.sqrt(size_in)  # as PEFT begins: Kaiming, uniform, a = sqrt(5)
             down = (torch.rand(lora.r, size_in, generator=chance) * 2 - 1) * bound

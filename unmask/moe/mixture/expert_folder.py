@@ -42,7 +42,7 @@ UNREADABLE = {
     "arrow_config": "Arrow, which routes",
     "layer_replication": "copies of layers",
 }
-"""Settings under which an adapter is more, or other, than a change scale * B A of each linear map."""
+"""Settings under which an adapter is more, or other, than a change scale * B A of each linear layer."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 """Starts of the factors (`init_lora_weights`) for which PEFT changes the weights of the base: without that, it is another model."""
 
@@ -62,7 +62,7 @@ class _AdapterConfig(BaseModel):
 class Expert:
     """One LoRA adapter.
 
-    scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
+    scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear layer which they change has
     in the causal language model; the scale is in the second one. base_weights: of the base by their content, if the folder says it.
     content: a hash of the files that were read; None if the factors do not come from files.
     """
@@ -99,7 +99,9 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     if str(extra_fields.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
         trained.append("on a base whose weights PEFT changed first (init_lora_weights)")
     if trained:
-        raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
+        raise UnmaskError(
+            f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear layers."
+        )
     weights = _weights(folder)
     scale = config.lora_alpha / (math.sqrt(config.r) if extra_fields.get("use_rslora") else config.r)
     base = config.base_model_name_or_path or ""
@@ -146,7 +148,7 @@ def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[
             raise UnmaskError(f"'{folder}' is not a complete LoRA adapter: {key} has no second factor.")
         factors[key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")] = (down.float(), up.float() * scale)
     if len(factors) * 2 != len(weights):
-        raise UnmaskError(f"'{folder}' cannot be an expert: some of its weights are not LoRA factors of linear maps.")
+        raise UnmaskError(f"'{folder}' cannot be an expert: some of its weights are not LoRA factors of linear layers.")
     return factors
 
 
@@ -190,9 +192,9 @@ def require_stackable(experts: Sequence[Expert]) -> None:
 
 
 def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
-    """The linear map of a language model that an expert changes. Raises UnmaskError if the model has none there, or one of another size."""
+    """The linear layer of a language model that an expert changes. Raises UnmaskError if there is none, or one of another size."""
     down, up = expert.factors[name]
-    size, problem = (up.shape[0], down.shape[1]), "the model has no such linear map"
+    size, problem = (up.shape[0], down.shape[1]), "the model has no such linear layer"
     linear, body = _submodule(model, name), body_of(model)
     if linear is None and _submodule(body, name) is not None:
         inside = next(path for path, module in model.named_modules() if module is body)
@@ -202,7 +204,7 @@ def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
         )
     if linear is not None and type(linear) is not nn.Linear:
         raise UnmaskError(
-            f"'{expert.name}' changes {name}, which is a {type(linear).__name__} in this model. An expert changes maps of nn.Linear only."
+            f"'{expert.name}' changes {name}, which is a {type(linear).__name__} in this model. An expert changes nn.Linear only."
         )
     if linear is not None:
         if tuple(linear.weight.shape) == size:

@@ -1,4 +1,4 @@
-"""Gating: how a router's logits for a token decide how strongly each expert acts on it, and the linear maps that apply the gates.
+"""Gating: how a router's logits for a token decide how strongly each expert acts on it, and the linear layers that apply the gates.
 
 alpha = topk(softmax(W_r x)). Experts outside the top k get 0. The remaining gates are NOT renormalised to sum to 1 (Self-MoE, arXiv
 2406.12034, section 2.2): under top-1 every gate would then be 1 whatever the logits, and the router would have no gradient.
@@ -124,7 +124,7 @@ class BlockState:
 
 
 class RoutingPoint(nn.Module):
-    """Computes the gates of a block's tokens once for all linear maps of the block. Returns logits, as any router does.
+    """Computes the gates of a block's tokens once for all linear layers of the block. Returns logits, as any router does.
 
     name: of the block. always: rank of an expert that acts on every token at full strength; its ranks follow the routed ones.
     leader: the earlier point whose decision this one reuses; None if it decides itself.
@@ -242,7 +242,7 @@ Factors = tuple[Tensor, Tensor]
 
 
 class ExpertLinear(nn.Module):
-    """A linear map with all its experts, as one LoRA of n times their rank with a gate on each rank.
+    """A linear layer with all its experts, as one LoRA of n times their rank with a gate on each rank.
 
     h = W x + B (g * A x), A = [A_1; ..; A_n], B = [B_1, .., B_n]. This is the sum over experts of alpha_i B_i A_i x in two products, at
     about the cost of one LoRA. A one-hot gate gives that single expert; a gate of zero gives the base.

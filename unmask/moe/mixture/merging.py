@@ -1,10 +1,10 @@
 """Merging: add several experts to the weights of their base model. All tokens then get the same mix.
 
-All methods work on task vectors, delta W = scale * B A, one linear map at a time. Averaging the factors A and B separately, as is often
+All methods work on task vectors, delta W = scale * B A, one linear layer at a time. Averaging the factors A and B separately, as is often
 done, is not equivalent: in a test, its update had a cosine of 0.25 with this one.
 linear: the sum of w_i delta_i.
 ties: keep the largest `density` of each vector, elect a sign, average the values of that sign (after arXiv 2306.01708). The paper trims an
-expert's whole task vector at once; here each linear map is trimmed alone. The weights w_i scale values after the signs were elected.
+expert's whole task vector at once; here each linear layer is trimmed alone. The weights w_i scale values after the signs were elected.
 dare: keep each entry with probability `density`, scale up by 1 / density, and sum (arXiv 2311.03099).
 """
 

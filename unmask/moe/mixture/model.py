@@ -1,4 +1,4 @@
-"""The mixture: a base model whose linear maps carry all experts, with routing points that gate them.
+"""The mixture: a base model whose linear layers carry all experts, with routing points that gate them.
 
 Experts are put into the loaded model in place. Its decoder then declares the routing points as the mixtures of transformers declare their
 routers. So `output_router_logits=True` works, and so does everything that reads routing weights.
@@ -82,7 +82,7 @@ class MixtureModel:
         for name in experts[0].factors:  # before anything is changed: refuse experts that do not fit
             linear_of(model, self.experts[0], name)
             self._block(name)
-        self._maps = self._maps_of(self.routing)
+        self._linears = self._linear_names(self.routing)
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.points = self._install()
@@ -141,8 +141,8 @@ class MixtureModel:
 
     @property
     def stacks(self) -> dict[str, ExpertLinear]:
-        """The linear maps that carry the experts, by the name that they have in the base."""
-        return {name: self.model.get_submodule(name) for name in self._maps}  # type: ignore[misc]
+        """The linear layers that carry the experts, by the name that they have in the base."""
+        return {name: self.model.get_submodule(name) for name in self._linears}  # type: ignore[misc]
 
     @property
     def expert_weights(self) -> list[nn.Parameter]:
@@ -219,14 +219,14 @@ class MixtureModel:
         )
 
     def _install(self) -> dict[str, RoutingPoint]:
-        """Replace the linear maps. Returns the routing points by the name of their block."""
+        """Replace the linear layers. Returns the routing points by the name of their block."""
         first = self.experts[0]
         weight = next(self.model.parameters())
         shared: nn.Linear | None = None
         points: dict[str, RoutingPoint] = {}
         leaders: dict[int, RoutingPoint] = {}  # the first point of each group of layers that share a decision
         span, from_layer = self.routing.span, self.routing.from_layer
-        for name in self._maps:
+        for name in self._linears:
             linear = linear_of(self.model, first, name)
             block = self._block(name)
             if block not in points:
@@ -248,7 +248,7 @@ class MixtureModel:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _share(self) -> None:
-        """Find out, by a pass over one token, which maps read the input of their block itself."""
+        """Find out, by a pass over one token, which linear layers read the input of their block itself."""
         inputs: dict[int, Any] = {}
         sharing: dict[RoutingPoint, list[nn.Module]] = {}
         hooks = [
@@ -275,30 +275,30 @@ class MixtureModel:
                 point.share(stacks)
 
     def _block(self, name: str) -> str:
-        """The name of the attention or MLP that a map belongs to: a child of a decoder layer."""
+        """The name of the attention or MLP that a linear layer belongs to: a child of a decoder layer."""
         inside = name.removeprefix(f"{self._prefix}.").split(".")
         if not name.startswith(f"{self._prefix}.") or len(inside) < 3:
             raise UnmaskError(f"{name} is not part of a block (attention or MLP) of a layer, so its tokens cannot be routed.")
         return f"{self._prefix}.{inside[0]}.{inside[1]}"
 
     def _layer(self, name: str) -> int:
-        """The number of the layer that a map belongs to."""
+        """The number of the layer that a linear layer belongs to."""
         return int(self._block(name).rpartition(".")[0].rpartition(".")[2])
 
-    def _maps_of(self, routing: Routing) -> list[str]:
-        """The maps that carry experts. If layers share decisions, in the order in which the model runs them: the first one decides."""
+    def _linear_names(self, routing: Routing) -> list[str]:
+        """The linear layers with experts. If layers share decisions, in the order in which the model runs them: the first one decides."""
         count = len(self._layers)
         if routing.from_layer >= count:
             raise UnmaskError(
                 f"from_layer {routing.from_layer} leaves no layer with experts: this model has layers 0 to {count - 1}."
             )
-        maps = [name for name in self.experts[0].factors if self._layer(name) >= routing.from_layer]
-        if not maps:
+        linears = [name for name in self.experts[0].factors if self._layer(name) >= routing.from_layer]
+        if not linears:
             raise UnmaskError(
                 f"These experts change no layer from {routing.from_layer} on, so the mixture would be its base model."
             )
         order = {name: index for index, (name, _) in enumerate(self.model.named_modules())}
-        return sorted(maps, key=order.__getitem__) if routing.span else maps
+        return sorted(linears, key=order.__getitem__) if routing.span else linears
 
     def _gate_block(self, name: str, point: RoutingPoint) -> None:
         def gate(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -187,10 +187,10 @@ def text_losses(model: Any, texts: Sequence[TokenizedText], batch_tokens: int = 
     budget = min(batch_tokens, max(1, _LOGITS_AT_ONCE // model.get_output_embeddings().weight.shape[0]))
     for batch in plan([len(text.ids) for text in texts], budget):
         inputs = collate([texts[index] for index in batch], 0)
-        ids, real = inputs.ids.to(device), inputs.real.to(device)
-        logits = model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits[:, :-1].float()
+        ids, attention_mask = inputs.ids.to(device), inputs.attention_mask.to(device)
+        logits = model(input_ids=ids, attention_mask=attention_mask.long(), use_cache=False).logits[:, :-1].float()
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").reshape(len(batch), -1)
-        mask = real[:, 1:]
+        mask = attention_mask[:, 1:]
         losses[batch] = ((loss * mask).sum(dim=1) / mask.sum(dim=1)).double().cpu().numpy()
     return losses
 

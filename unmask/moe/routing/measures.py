@@ -344,6 +344,6 @@ def _shares(
         tags = point.tags[label.name]
         counts = np.bincount(tags[tags >= 0], minlength=len(table))
         for choice in point.chosen.T:
-            real = (tags >= 0) & (choice >= 0)
-            np.add.at(table, (tags[real], choice[real]), 1)
+            labelled = (tags >= 0) & (choice >= 0)
+            np.add.at(table, (tags[labelled], choice[labelled]), 1)
     return table / np.maximum(counts, 1)[:, None], counts.tolist()

@@ -287,7 +287,7 @@ def _read(
 ) -> tuple[NDArray[np.float32], Sequence[Tensor], Sequence[Tensor]]:
     """Mean hidden states of texts; and for each routing point the probabilities and the gates of the tokens under the masks."""
     batch = collate(texts, 0)
-    recorded = torch.zeros_like(batch.real)
+    recorded = torch.zeros_like(batch.attention_mask)
     for row, mask in enumerate(masks):
         recorded[row, : len(mask)] = torch.from_numpy(mask)
 

@@ -168,8 +168,8 @@ class Writer:
             gap = [0] * (longest - len(end))
             return [*start, *gap, *end] if shared else [*gap, *start, *end]
 
-        ids, real = [row(start, end) for end in ends], [row([1] * len(start), [1] * len(end)) for end in ends]
-        return torch.tensor(ids, device=self.model.device), torch.tensor(real, device=self.model.device)
+        ids, attention_mask = [row(start, end) for end in ends], [row([1] * len(start), [1] * len(end)) for end in ends]
+        return torch.tensor(ids, device=self.model.device), torch.tensor(attention_mask, device=self.model.device)
 
 
 _SORTED = 2048
