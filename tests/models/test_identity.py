@@ -24,7 +24,7 @@ from unmask.models.digests import digest_of_file, digest_of_folder
 from unmask.models.identity import identity_of, identity_of_loaded, note_source
 from unmask.models.loading import load_base_language_model
 from unmask.models.source import Source
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 
 
 @pytest.fixture

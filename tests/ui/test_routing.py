@@ -16,8 +16,8 @@ from tests.moe.mixture.models import language_model, saved_experts
 from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
 from unmask.moe.mixture.gating import Routing, gates
-from unmask.moe.mixture.model import MixtureModel
-from unmask.moe.names import RouterKind
+from unmask.moe.mixture.model import Mixture
+from unmask.moe.names import RouterPlacement
 from unmask.ui.embedders import Embedders
 from unmask.ui.routing import by_design, routes
 from unmask.ui.worker import Stop
@@ -51,11 +51,13 @@ def test_the_choice_is_the_models_own(pico: Callable[..., Embedder]) -> None:
         assert np.allclose(found.weights[:, point], weights, atol=1e-5)
 
 
-@pytest.mark.parametrize(("router", "base"), zip(get_args(RouterKind), cycle(["llama", "olmoe"]), strict=False))
-def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, base: str, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("router", "base"), zip(get_args(RouterPlacement), cycle(["llama", "olmoe"]), strict=False))
+def test_a_mixture_of_ours_shows_its_own_experts_by_name(
+    router: RouterPlacement, base: str, tokenizer: Any, tmp_path: Path
+) -> None:
     model = language_model(base)
     routing = Routing(router, top_k=2)
-    mixture = MixtureModel(model, saved_experts(tmp_path, model, ("math", "code", "law")), routing)
+    mixture = Mixture(model, saved_experts(tmp_path, model, ("math", "code", "law")), routing)
     embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean")
     found = routes(embedder, TEXT)
     blocks = ("1.1", "1.2", "2.1", "2.2", "3.1", "3.2")

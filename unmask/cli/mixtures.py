@@ -25,7 +25,7 @@ from unmask.cli.options import (
     refuse_options,
 )
 from unmask.io.terminal import say, tell_json, tell_result
-from unmask.moe.names import Level, Method, RouterKind, Start
+from unmask.moe.names import Level, Method, RouterPlacement, Start
 
 if TYPE_CHECKING:
     from unmask.moe.mixture.gating import Routing
@@ -43,7 +43,7 @@ class RoutingOptions:
     PANEL: ClassVar[str] = "Routing options"
 
     router: Annotated[
-        RouterKind,
+        RouterPlacement,
         typer.Option(
             help="block: one router for all blocks. layer: one for each block. final: one decision, from a pass without experts."
         ),

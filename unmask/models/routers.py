@@ -191,7 +191,7 @@ class Router:
     def chosen(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
         """The weights that the model itself applies: zero outside the chosen experts. Raises UnmaskError if it does not expose them."""
         scores = self.scores(output)
-        if applied_gates := getattr(self.module, "applied", None):  # a mixture of ours computes its gates itself
+        if applied_gates := getattr(self.module, "applied_gates", None):  # a mixture of ours computes its gates itself
             return applied_gates(scores)  # type: ignore[no-any-return]
         other_outputs = self._others(output)
         index = self.place_of_experts(output) if self.named_at is None else self.named_at

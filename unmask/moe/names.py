@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-RouterKind = Literal["block", "layer", "final"]
+RouterPlacement = Literal["block", "layer", "final"]
 Level = Literal["token", "sequence"]
 Method = Literal["linear", "ties", "dare"]
 

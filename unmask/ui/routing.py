@@ -22,7 +22,7 @@ from unmask.io.array_types import NDArray
 from unmask.models.decoder import model_lock
 from unmask.models.routers import expert_blocks, why_no_routers
 from unmask.moe.mixture.gating import gates
-from unmask.moe.mixture.model import MixtureModel
+from unmask.moe.mixture.model import Mixture
 from unmask.ui.embedders import Embedders
 from unmask.ui.worker import Stop
 
@@ -131,9 +131,9 @@ def _names(backbone: Backbone, points: Sequence[nn.Module]) -> tuple[str, ...]:
     )
 
 
-def _mixture(backbone: Backbone) -> MixtureModel | None:
+def _mixture(backbone: Backbone) -> Mixture | None:
     mixture = getattr(backbone.model, "mixture", None)
-    return mixture if isinstance(mixture, MixtureModel) else None
+    return mixture if isinstance(mixture, Mixture) else None
 
 
 def by_design(embedders: Embedders, names: Sequence[str], text: str, stop: Stop) -> dict[str, Any]:

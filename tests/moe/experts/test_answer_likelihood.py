@@ -24,7 +24,7 @@ from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likeli
 from unmask.moe.experts.abilities.harness import learned_of
 from unmask.moe.experts.lessons.lessons import read_seeds
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 
 CHOICES = [
     Item("The sky is", "a", (" blue", " a wide green field", " made of stone"), 0),

@@ -22,7 +22,7 @@ from unmask.moe.experts.likelihood import response_likelihood
 from unmask.moe.experts.mixing import fresh_mixture, mix_jointly
 from unmask.moe.experts.router import Balance, BalanceLoss, RouterOptions, mean_states, start_from_prototypes, train_router
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture, load_mixture
+from unmask.moe.mixture.model import Mixture, load_mixture
 
 
 @pytest.mark.sample(1)

@@ -30,7 +30,7 @@ from unmask.moe.experts.likelihood import response_likelihood
 from unmask.moe.experts.mixing import Ingredients, mix
 from unmask.moe.experts.router import train_router
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture, build_mixture, load_mixture
+from unmask.moe.mixture.model import Mixture, build_mixture, load_mixture
 from unmask.training.lora import LoraOptions
 
 SHORT = Learning(steps=6, lr=5e-3, batch=4, save_every=2)

@@ -20,7 +20,7 @@ from unmask.models.routers import proven_routers
 from unmask.models.source import Source
 from unmask.moe.atlas.aggregate import aggregate
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.moe.routing.expert_losses import Ablation, ablate_experts, removed, text_losses, without_expert
 from unmask.moe.routing.record import Removal, read_expert_losses, read_record
 from unmask.saving.load_model import load_encoder

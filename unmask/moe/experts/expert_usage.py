@@ -20,7 +20,7 @@ from unmask.models.decoder import pad_id_of
 from unmask.moe.experts.lesson_training import LessonCollator
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.mixture.gating import gates
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.moe.routing.formulas import information, joint_of_texts, normalised_information
 from unmask.moe.routing.text_bootstrap import bootstrap_texts, shuffled_labels
 from unmask.statistics.bootstrap import interval

@@ -19,7 +19,7 @@ from unmask.moe.experts.abilities.harness import accuracies, draw_tests, require
 from unmask.moe.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
 from unmask.moe.experts.likelihood import likelihoods, require_same_tokens, text_likelihood
 from unmask.moe.mixture.mixture_folder import SETTINGS, read_mixture_settings
-from unmask.moe.mixture.model import check_override, override_routing
+from unmask.moe.mixture.override import check_override, override_routing
 from unmask.statistics.domain_differences import ModelScores, as_json, compare_by_domain
 from unmask.training.collate import chunk_tokens
 from unmask.training.data import DataSource, read_sentences

@@ -26,7 +26,8 @@ from unmask.moe.experts.records import LearningResult, LessonsRecord
 from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
 from unmask.moe.mixture.expert_folder import Expert, read_expert, write_expert
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import EXPERTS, Mixture, base_of_experts, build_mixture
+from unmask.moe.mixture.mixture_folder import EXPERTS, base_of_experts
+from unmask.moe.mixture.model import Mixture, build_mixture
 from unmask.runs import runs
 from unmask.training.lora import LoraOptions, weight_kinds
 
@@ -227,9 +228,9 @@ def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: 
     mixture = Mixture(model, experts, routing, source=source, seed=seed)
     mixture.scale_experts(lora.alpha / lora.r)
     for point in mixture.points.values():
-        point.unshare()
-    for stack in mixture.stacks.values():
-        stack.down, stack.up = (nn.Parameter(weight.float(), requires_grad=False) for weight in (stack.down, stack.up))
+        point.prepare_training()
+    for linear in mixture.expert_linears.values():
+        linear.down, linear.up = (nn.Parameter(weight.float(), requires_grad=False) for weight in (linear.down, linear.up))
     return mixture, tokenizer
 
 
@@ -239,8 +240,8 @@ def write_experts(mixture: Mixture, folder: Path, lora: LoraOptions) -> None:
     for index, expert in enumerate(mixture.experts):
         rows = slice(index * expert.rank, (index + 1) * expert.rank)
         factors = {
-            name: (stack.down.detach()[rows].float().cpu(), stack.up.detach()[:, rows].float().cpu() * (lora.alpha / lora.r))
-            for name, stack in mixture.stacks.items()
+            name: (linear.down.detach()[rows].float().cpu(), linear.up.detach()[:, rows].float().cpu() * (lora.alpha / lora.r))
+            for name, linear in mixture.expert_linears.items()
         }
         trained = replace(expert, folder=folder / expert.name, factors=factors)
         write_expert(trained, trained.folder, lora.alpha)

@@ -32,7 +32,7 @@ from unmask.models.decoder import pad_id_of
 from unmask.moe.experts.lesson_training import Learning, LessonCollator, learn, share_of
 from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, tokenize_lessons
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.moe.names import Over, Start
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def mean_states(
 
     collate = LessonCollator(pad_id)
     with mixture.without_experts(), ExitStack() as hooks:
-        for block in mixture.deciding if mixture.routing.router != "final" else ():
+        for block in mixture.deciding_points if mixture.routing.router != "final" else ():
             name = block if mixture.routing.router == "layer" else "router"
             module = mixture.model.get_submodule(block)
             hooks.callback(module.register_forward_pre_hook(hook(name), with_kwargs=True).remove)
@@ -140,7 +140,7 @@ def mean_states(
             if mixture.routing.router == "final":
                 add("router", state)
             tokens += int(real.sum())
-    blocks = len(mixture.deciding) if mixture.routing.router == "block" else 1
+    blocks = len(mixture.deciding_points) if mixture.routing.router == "block" else 1
     return {name: (total / tokens / blocks).float() for name, total in sums.items()}
 
 

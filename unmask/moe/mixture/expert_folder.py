@@ -169,7 +169,7 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
 
 
 def require_stackable(experts: Sequence[Expert]) -> None:
-    """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different maps, different base models."""
+    """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different linear layers, different base models."""
     if not experts:
         raise UnmaskError("A mixture needs at least one expert.")
     names = [expert.name for expert in experts]
@@ -187,7 +187,7 @@ def require_stackable(experts: Sequence[Expert]) -> None:
             )
         if lacking := first.factors.keys() ^ expert.factors.keys():
             raise UnmaskError(
-                f"Only one of '{expert.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
+                f"Only one of '{expert.name}' and '{first.name}' changes {min(lacking)}. Both must change the same layers."
             )
 
 

@@ -95,7 +95,7 @@ def record_routing(
     layout = routing_points(backbone)
     recorded = list(layout)
     if mixture is not None:
-        recorded = list(mixture.deciding.values())[: 1 if mixture.routing.router == "final" else None]
+        recorded = list(mixture.deciding_points.values())[: 1 if mixture.routing.router == "final" else None]
     points = tuple(point for module, point in layout.items() if module in recorded)
     part_tokens = int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
     bounds = list(chunks(lengths, part_tokens))

@@ -31,7 +31,7 @@ from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.likelihood import likelihoods, response_likelihood
 from unmask.moe.experts.mixing import RECORD as MIXING_RECORD
 from unmask.moe.experts.mixing import MixingSettings
-from unmask.moe.mixture.model import override_routing
+from unmask.moe.mixture.override import override_routing
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.moe.routing.measures import measured_routing
 from unmask.moe.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings, RoutingRecord

@@ -27,8 +27,8 @@ from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.likelihood import likelihoods
 from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.merging import merge_experts
-from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.model import override_routing
+from unmask.moe.mixture.model import load_mixture
+from unmask.moe.mixture.override import override_routing
 from unmask.moe.names import Method
 from unmask.studies.self_moe.data import AbilityTests, Lessons
 

@@ -243,8 +243,8 @@ def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
     """Keep only these rows of a cache, and of the sums that a mixture attaches to it (`RunningMean`)."""
     index = torch.tensor(rows, device=device)
     cache.batch_select_indices(index)
-    if sums := getattr(cache, "routed_so_far", {}):
-        cache.routed_so_far = {name: (total[index], count[index]) for name, (total, count) in sums.items()}
+    if sums := getattr(cache, "logit_sums", {}):
+        cache.logit_sums = {name: (total[index], count[index]) for name, (total, count) in sums.items()}
 
 
 def repeated_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
