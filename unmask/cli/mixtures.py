@@ -96,23 +96,23 @@ def mix(
     """Combine experts into a mixture (MiXSE): put them into their base model and train a router. Use it like any other model."""
     from unmask.cli.train import training_progress
     from unmask.moe.experts.lessons.lessons import read_lessons
-    from unmask.moe.experts.mixing import Ingredients, mix_or_train
-    from unmask.moe.experts.router import Balance, RouterOptions
+    from unmask.moe.experts.mixing import Ingredients, default_learning, train_mixture
+    from unmask.moe.experts.router import LEARNING, Balance, RouterOptions
 
     if not joint:
         refuse_options(context, ("r", "alpha"), "applies to new experts: give --joint, or leave it out.")
     if learning.steps == 0:
         refuse_options(context, _LEARNING, "applies to training, and --steps 0 trains nothing: leave it out.")
     with training_progress() as callbacks:
-        result = mix_or_train(
+        result = train_mixture(
             Ingredients(tuple(experts or ()), shared),
             {name: read_lessons(Path(file)) for name, file in parse_named("lessons", lessons).items()},
             output,
             routing.routing(),
             options.source(base or ""),
             lora=lora.lora(),
-            learning=learning,
-            options=RouterOptions(start=start, balance=Balance(balance), joint=joint),
+            learning=default_learning(joint).override(learning),
+            options=RouterOptions(start=start, balance=Balance(balance), joint=joint, lr=LEARNING.lr),
             callbacks=callbacks,
         )
     losses = f"; loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f}" if result.losses else ""

@@ -153,7 +153,7 @@ class RouterOptions:
 
     train_top_k: number of experts that act on a token during training; None is all. start: from small random weights, or from the mean
     states of the domains with the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
-    lr: the learning rate of the router in joint training; None is the experts' rate.
+    lr: the learning rate of the router in joint training; None is the experts' rate, at which a router hardly moves.
     """
 
     train_top_k: int | None = None
