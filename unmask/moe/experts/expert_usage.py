@@ -79,9 +79,9 @@ def first_choices(
         ids, attention_mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
         # not `router_logits`: a base that is a mixture itself adds its routers' logits
-        with mixture.record_logits() as recorded:
+        with mixture.record_logits() as collected:
             mixture.body(input_ids=ids, attention_mask=attention_mask, use_cache=False)
-        for point, scores in enumerate(recorded):
+        for point, scores in enumerate(collected):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
             for counts, counted in ((everywhere, attention_mask), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unmask.training.loop import Rates
 
 Penalty = Callable[[Tensor], Tensor]
-"""Takes the mask of real tokens of the latest pass. Returns what is added to the loss of the step."""
+"""Takes the mask of the tokens of the latest pass. Returns what is added to the loss of the step."""
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,13 @@ def response_loss(
 
     def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         mask = inputs["attention_mask"]
-        real, lengths = mask.bool(), mask.sum(dim=1).tolist()
+        lengths = mask.sum(dim=1).tolist()
         if items is None:
             items = (inputs["labels"][:, 1:] != IGNORED).sum()
         groups = [list(range(len(lengths)))] if penalty else plan_batches(lengths, mask.numel())
         chunks = [{name: value[rows, : max(lengths[row] for row in rows)] for name, value in inputs.items()} for rows in groups]
         loss = torch.stack([sum_of_losses(model, chunk) for chunk in chunks]).sum() / (learning.batch if by_example else items)
-        return loss + penalty(real) if penalty else loss
+        return loss + penalty(mask.bool()) if penalty else loss
 
     return objective
 

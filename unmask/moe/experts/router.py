@@ -50,27 +50,27 @@ class Balance:
 class BalanceLoss:
     """The loss of each pass, from the logits of the routing points. The losses of its passes add up to the loss of a step.
 
-    recorded: a list that the routing points fill. top_k: number of choices that are counted.
+    logits: a list that the routing points fill. top_k: number of choices that are counted.
     """
 
-    def __init__(self, recorded: list[Tensor], balance: Balance, top_k: int, passes: int) -> None:
-        self.recorded, self.balance, self.top_k, self.passes = recorded, balance, top_k, passes
-        self.done, self.counts = 0, torch.zeros(0)
+    def __init__(self, logits: list[Tensor], balance: Balance, top_k: int, passes: int) -> None:
+        self.logits, self.balance, self.top_k, self.passes = logits, balance, top_k, passes
+        self.passes_done, self.counts = 0, torch.zeros(0)
 
-    def __call__(self, real: Bool[Tensor, "text token"]) -> Tensor:
-        """The loss of the latest pass, over its real tokens. Empties the list of logits."""
+    def __call__(self, mask: Bool[Tensor, "text token"]) -> Tensor:
+        """The loss of the latest pass, over the tokens of its mask. Empties the list of logits."""
         shares, means = [], []  # f and P of each routing point
-        for logits in self.recorded:
-            scores = logits[real].float()
+        for logits in self.logits:
+            scores = logits[mask].float()
             is_chosen = torch.zeros_like(scores).scatter(-1, scores.topk(self.top_k, dim=-1).indices, 1.0)
             shares.append(is_chosen.mean(dim=0) / self.top_k)
             means.append(scores.softmax(dim=-1).mean(dim=0))
-        self.recorded.clear()
+        self.logits.clear()
         share = torch.stack(shares).detach()
         if self.balance.over == "step":
-            weighted = share * real.sum()
-            self.counts = weighted if self.done == 0 else self.counts + weighted
-            self.done = (self.done + 1) % self.passes
+            weighted = share * mask.sum()
+            self.counts = weighted if self.passes_done == 0 else self.counts + weighted
+            self.passes_done = (self.passes_done + 1) % self.passes
             share = self.counts / self.counts.sum(dim=-1, keepdim=True)
         loss = share.shape[-1] * (share * torch.stack(means)).sum(dim=-1).mean()
         return self.balance.weight * loss / self.passes
@@ -115,12 +115,12 @@ def prototypes(means: Float[Tensor, "domain dim"]) -> Float[Tensor, "domain dim"
 def mean_states(
     mixture: Mixture, lessons: Sequence[LessonTokens], pad_id: int, batch_tokens: int = 2048
 ) -> dict[str, Float[Tensor, " dim"]]:
-    """Mean input of each router over the real tokens of some lessons, in the base model without its experts."""
+    """Mean input of each router over the tokens of some lessons, in the base model without its experts."""
     sums: dict[str, Tensor] = {}
-    tokens, real = 0, torch.ones(0)
+    tokens, is_token = 0, torch.ones(0)
 
     def add(name: str, states: Tensor) -> None:
-        total = states[real].double().sum(dim=0)
+        total = states[is_token].double().sum(dim=0)
         sums[name] = sums[name] + total if name in sums else total
 
     def hook(name: str) -> Any:
@@ -135,11 +135,11 @@ def mean_states(
         for batch in plan([len(lesson.ids) for lesson in lessons], batch_tokens):
             inputs = collate([lessons[index] for index in batch])
             ids, mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
-            real = mask.bool()
+            is_token = mask.bool()
             state = mixture.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
             if mixture.routing.router == "final":
                 add("router", state)
-            tokens += int(real.sum())
+            tokens += int(is_token.sum())
     blocks = len(mixture.deciding_points) if mixture.routing.router == "block" else 1
     return {name: (total / tokens / blocks).float() for name, total in sums.items()}
 

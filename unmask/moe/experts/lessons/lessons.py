@@ -121,9 +121,9 @@ def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str
     tokenized = []
     rows = zip(pairs, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
     for (text, _), ids, offsets, special in rows:
-        real = [index for index, mark in enumerate(special) if not mark]
-        start = next(index for index in real if offsets[index][1] > len(text))
-        tokenized.append((tuple(ids[: real[-1] + 1]), start))
+        plain = [index for index, is_special in enumerate(special) if not is_special]
+        start = next(index for index in plain if offsets[index][1] > len(text))
+        tokenized.append((tuple(ids[: plain[-1] + 1]), start))
     return tokenized
 
 
