@@ -16,7 +16,7 @@ from tests.tiny import labelled, write_rows
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.probing.geometry import alignment, effective_rank, linked, probe_geometry, spread
+from unmask.probing.geometry import alignment, effective_rank, group_linked, probe_geometry, spread
 from unmask.probing.inputs import Pair, pair_cosines, read_pairs
 
 AXES = np.eye(4, dtype=np.float32)
@@ -64,7 +64,7 @@ def test_effective_rank_by_hand() -> None:
 
 
 def test_groups_are_texts_that_pairs_link() -> None:
-    assert linked([0, 2, 3], [1, 3, 4], 6).tolist() == [0, 0, 1, 1, 1, 2]
+    assert group_linked([0, 2, 3], [1, 3, 4], 6).tolist() == [0, 0, 1, 1, 1, 2]
 
 
 def test_an_embedder_on_pairs(pico: Callable[..., Embedder], tmp_path: Path) -> None:

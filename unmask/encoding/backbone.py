@@ -41,7 +41,7 @@ from unmask.models.decoder import (
 from unmask.models.identity import attention_implementation
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.placement import main_device
-from unmask.models.routers import ROUTINGS, Router, proven_routers, why_no_routers
+from unmask.models.routers import ROUTINGS, Router, verify_routers, why_no_routers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -169,7 +169,7 @@ class Backbone:
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)  # first: a model that it refuses may not run at all
         with self.turn():
-            self.routers: list[Router] = proven_routers(model)
+            self.routers: list[Router] = verify_routers(model)
             self._first_position = first_position(model)
 
     def set_attention(self, attention: Attention) -> None:
@@ -411,7 +411,7 @@ class Backbone:
                 raise _DeepEnough
 
         def pool_weights(router: Router, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            output = router.completed((*args, *kwargs.values()), output)
+            output = router.add_scores((*args, *kwargs.values()), output)
             weights = {kind: ROUTINGS[kind](router, output) for kind in {item.kind for item in routing}}
             for item, pooled in routing.items():
                 pooled.append(batch.pooled(item.pool, weights[item.kind].reshape(*batch.ids.shape, -1)))

@@ -167,7 +167,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 @dataclass(frozen=True)
-class Upcycled:
+class UpcycledModel:
     """A mixture, its architecture, how much the logits of plain copies differed from the dense model's, and its branches by name."""
 
     model: PreTrainedModel
@@ -180,7 +180,7 @@ class _Unfit(Exception):
     """The reason why a target cannot hold a dense model."""
 
 
-def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[Branch] = ()) -> Upcycled:
+def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[Branch] = ()) -> UpcycledModel:
     """Make a mixture of experts from a dense causal language model, in its dtype and on its device. `dense` does not change.
 
     branches: trained copies of `dense`. Their MLPs become the experts, and their other weights are averaged; without branches, every
@@ -223,7 +223,7 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
     for parameter in sparse.parameters():  # model.to() would also round the rotary frequencies
         parameter.data = parameter.data.to(original.dtype)
     sparse.config.dtype = original.dtype
-    return Upcycled(sparse, target, difference, tuple(branch.name for branch in branches))
+    return UpcycledModel(sparse, target, difference, tuple(branch.name for branch in branches))
 
 
 def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
@@ -416,7 +416,7 @@ def upcycle_to_folder(
 
 
 def save_upcycled(
-    upcycled: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
+    upcycled: UpcycledModel, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
 ) -> None:
     """Write the mixture, its tokenizer and a model card to a new folder, all or nothing. Raises UnmaskError if the folder exists."""
     _require_free(folder)
@@ -432,7 +432,7 @@ def _require_free(folder: Path) -> None:
         raise UnmaskError(f"'{folder}' exists and is not empty. It is not overwritten: choose another folder.")
 
 
-def _card(upcycled: Upcycled, source: str, options: UpcycleOptions) -> str:
+def _card(upcycled: UpcycledModel, source: str, options: UpcycleOptions) -> str:
     total, active = sizes(upcycled.model, options.top_k)
     base = Path(source).name
     settings = "\n".join(

@@ -173,16 +173,16 @@ def prefix_tokens(encoder: Encoder, triple: Triple) -> tuple[list[list[int]], tu
             index for index, ((begin, end), special) in indexed_tokens if begin < border and end > begin and not special
         ]
         if not prefix_indices or tokens.offsets[prefix_indices[-1]][1] > border:
-            raise _inexact(triple, f"in '{text}' a token crosses its end")
+            raise _border_error(triple, f"in '{text}' a token crosses its end")
         spans.add((prefix_indices[0], prefix_indices[-1] + 1))
         all_ids.append(list(tokens.ids))
     stop = next(iter(spans))[1]
     if len(spans) > 1 or len({tuple(ids[:stop]) for ids in all_ids}) > 1:
-        raise _inexact(triple, "its tokens are not the same in all three texts")
+        raise _border_error(triple, "its tokens are not the same in all three texts")
     return all_ids, next(iter(spans))
 
 
-def _inexact(triple: Triple, why: str) -> UnmaskError:
+def _border_error(triple: Triple, why: str) -> UnmaskError:
     return UnmaskError(
         f"{triple.where or 'A triple'}: the prefix '{triple.prefix}' has no exact border for this tokenizer: {why}."
     )

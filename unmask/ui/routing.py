@@ -93,13 +93,13 @@ def _weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[nn.Mo
     if mixture is not None:
         points = set(mixture.points.values())  # the base may be a mixture of experts, too
         logits = [(module, logits) for module, logits in _read(backbone, batch, "logits") if module in points]
-        return (*_stacked([(module, gates(values, mixture.routing)) for module, values in logits]), True)
+        return (*_stack_weights([(module, gates(values, mixture.routing)) for module, values in logits]), True)
     with suppress(UnmaskError):
-        return (*_stacked(_read(backbone, batch, "topk")), True)
-    return (*_stacked(_read(backbone, batch, "softmax")), False)
+        return (*_stack_weights(_read(backbone, batch, "topk")), True)
+    return (*_stack_weights(_read(backbone, batch, "softmax")), False)
 
 
-def _stacked(outputs: Sequence[tuple[nn.Module, Tensor]]) -> tuple[Weights, list[nn.Module]]:
+def _stack_weights(outputs: Sequence[tuple[nn.Module, Tensor]]) -> tuple[Weights, list[nn.Module]]:
     weights = torch.stack([weights for _, weights in outputs], dim=1)
     return np.asarray(weights.numpy(), np.float32), [module for module, _ in outputs]
 
@@ -136,7 +136,7 @@ def _mixture(backbone: Backbone) -> Mixture | None:
     return mixture if isinstance(mixture, Mixture) else None
 
 
-def by_design(embedders: Embedders, names: Sequence[str], text: str, stop: Stop) -> dict[str, Any]:
+def routes_by_design(embedders: Embedders, names: Sequence[str], text: str, stop: Stop) -> dict[str, Any]:
     """The routes of a text, each with the names of the designs that share them, as JSON.
 
     Experts have names only in a mixture made by unmask.

@@ -22,7 +22,7 @@ from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.mixture.gating import gates
 from unmask.moe.mixture.model import Mixture
 from unmask.moe.routing.formulas import information, joint_of_texts, normalised_information
-from unmask.moe.routing.text_bootstrap import bootstrap_texts, shuffled_labels
+from unmask.moe.routing.text_bootstrap import bootstrap_texts, permute_labels
 from unmask.statistics.bootstrap import interval
 from unmask.training.targets import IGNORED
 
@@ -129,4 +129,4 @@ def measure_usage(
 
 def _by_chance(counts: Counts, labels: NDArray[np.int64], seed: int) -> float:
     """The mean information under shuffled domains."""
-    return float(np.mean([information(counts, dealt).mean() for dealt in shuffled_labels(labels, _SHUFFLES, seed)]))
+    return float(np.mean([information(counts, dealt).mean() for dealt in permute_labels(labels, _SHUFFLES, seed)]))

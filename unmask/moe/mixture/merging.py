@@ -81,7 +81,7 @@ def merge_experts(
         for name, (linear, *_) in fitting.items():  # all experts fit before anything is changed
             vectors = [up @ down for down, up in (expert.factors[name] for expert in experts)]
             seeds = [zlib.crc32(f"{seed}:{name}:{expert.name}".encode()) for expert in experts]
-            change = _merged(vectors, torch.tensor(coefficients), method, density, seeds)
+            change = merge_task_vectors(vectors, torch.tensor(coefficients), method, density, seeds)
             if not bool(change.isfinite().all()):
                 raise UnmaskError(f"The merged change of {name} is not finite: use smaller weights.")
             linear.weight.copy_(linear.weight.float() + change.to(linear.weight.device))
@@ -113,17 +113,20 @@ def check_merge(experts: int, method: Method, weights: Sequence[float] | None, d
         raise UnmaskError("'dare' with a density of 1 drops nothing: it would be the plain sum. Give a density below 1.")
 
 
-def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: float | None, seeds: Sequence[int]) -> Tensor:
+def merge_task_vectors(
+    vectors: list[Tensor], weights: Tensor, method: Method, density: float | None, seeds: Sequence[int]
+) -> Tensor:
+    """The merged change of one linear layer. seeds: of each vector for "dare", so that other vectors and their order do not matter."""
     from peft.utils.merge_utils import task_arithmetic, ties
 
     if method == "ties":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # peft warns that a density of 1 prunes nothing
-            return ties(vectors, shares, density)  # type: ignore[no-any-return]
-    if density is not None:  # a generator per vector, so that other vectors and their order do not matter
+            return ties(vectors, weights, density)  # type: ignore[no-any-return]
+    if density is not None:
         masks = [
             torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
             for vector, seed in zip(vectors, seeds, strict=True)
         ]
         vectors = [vector * mask / density for vector, mask in zip(vectors, masks, strict=True)]
-    return task_arithmetic(vectors, shares)  # type: ignore[no-any-return]
+    return task_arithmetic(vectors, weights)  # type: ignore[no-any-return]

@@ -51,7 +51,7 @@ def override_routing(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[N
         using = mixture.with_routing(top_k=len(mixture.experts))
     elif choice == "renormalised":
         using = mixture.with_routing(renormalise=True)
-    elif gate_function := {"random": shuffled(mixture.routing, seed), "uniform": uniform}.get(choice):
+    elif gate_function := {"random": shuffle_gates(mixture.routing, seed), "uniform": uniform_gates}.get(choice):
         using = mixture.with_gates(gate_function)
     else:
         using = mixture.only(choice)
@@ -59,12 +59,12 @@ def override_routing(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[N
         yield
 
 
-def uniform(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
+def uniform_gates(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
     """A gate of 1 / n for every expert."""
     return torch.full(logits.shape, 1 / logits.shape[-1], device=logits.device)
 
 
-def shuffled(routing: Routing, seed: int) -> GateFunction:
+def shuffle_gates(routing: Routing, seed: int) -> GateFunction:
     """The gates of a routing, in a random order of the experts for each token: other experts act, as strongly as before."""
     generator = torch.Generator().manual_seed(seed)
 

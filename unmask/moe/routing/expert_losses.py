@@ -86,7 +86,7 @@ def without_expert(
 
 
 @contextmanager
-def removed(model: Any, routers: Sequence[Router], points: Sequence[int], expert: int) -> Iterator[None]:
+def route_around(model: Any, routers: Sequence[Router], points: Sequence[int], expert: int) -> Iterator[None]:
     """Route around an expert at some routing points inside a `with` block. model: the decoder.
 
     Raises UnmaskError for a model whose experts cannot be replaced.
@@ -172,7 +172,7 @@ def ablate_experts(
     losses = []
     with progress_bar("removing experts", 1 + len(removals)) as advance:
         for removal in (None, *removals):
-            with removed(backbone.model, routers, removal.points, removal.expert) if removal else ExitStack():
+            with route_around(backbone.model, routers, removal.points, removal.expert) if removal else ExitStack():
                 losses.append(text_losses(encoder.language_model, tokenized, batch_tokens))
             advance(1)
     if not np.isfinite(losses).all():

@@ -30,7 +30,7 @@ from unmask.moe.routing.text_bootstrap import (
     bootstrap_texts,
     mean_interval,
     mean_of,
-    shuffled_labels,
+    permute_labels,
     text_counts,
     text_sums,
     text_weights,
@@ -137,7 +137,7 @@ def text_label_series(point: PointChoices, labels: NDArray[np.int64], draws: Dra
     once = np.ones((1, point.number))
     values = statistic(once)[0]
     samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed, strata=labels)
-    chance = np.mean([statistic(once, shuffled)[0] for shuffled in shuffled_labels(labels, draws.shuffles, draws.seed)], axis=0)
+    chance = np.mean([statistic(once, shuffled)[0] for shuffled in permute_labels(labels, draws.shuffles, draws.seed)], axis=0)
     return {name: (float(values[column]), samples[:, column], float(chance[column])) for column, name in enumerate(OF_LABELS)}
 
 
@@ -233,7 +233,7 @@ VERSION = 2
 """Of the measures: they are computed again if it has grown."""
 
 
-def measured_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[str, Any]:
+def load_or_measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[str, Any]:
     """The measures of a record: from the file in its folder if they were computed with the same draws, else computed and written."""
     draws = draws or Draws()
     file = record.folder / MEASURES

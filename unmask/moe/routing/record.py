@@ -30,7 +30,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, check_seal, is_sealed
-from unmask.moe.routing.text_bootstrap import Measured
+from unmask.moe.routing.text_bootstrap import Measure
 
 RECORD, PARTS, TOKENS, TEXTS = "record.json", "parts", "tokens.parquet", "texts.parquet"
 MEASURES, EXPERTS = "measures.json", "experts.json"
@@ -305,8 +305,8 @@ class LabelLosses:
     """
 
     values: tuple[str, ...]
-    loss: tuple[Measured, ...]
-    changes: tuple[tuple[Measured, ...], ...]
+    loss: tuple[Measure, ...]
+    changes: tuple[tuple[Measure, ...], ...]
 
 
 class ExpertLosses(Record):
@@ -329,9 +329,9 @@ class ExpertLosses(Record):
     left_out: int
     points: tuple[Point, ...]
     experts: tuple[str, ...] | None
-    loss: Measured
+    loss: Measure
     removals: tuple[Removal, ...]
-    changes: tuple[Measured, ...]
+    changes: tuple[Measure, ...]
     labels: dict[str, LabelLosses]
     provenance: dict[str, Any]
 

@@ -21,7 +21,7 @@ from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_language_model
-from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, behind
+from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, negative_margin
 from unmask.moe.experts.abilities.harness import HarnessItems, TestItems, accuracies
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.likelihood import likelihoods
@@ -273,7 +273,7 @@ def _choice_nats(model: Any, tokenizer: Any, choices: Sequence[Choice], max_leng
         for choice, of_choice in zip(choices, by_choice, strict=True)
     ]
     return {
-        "behind": [behind(choice.item, of_choice) for choice, of_choice in zip(choices, by_choice, strict=True)],
+        "behind": [negative_margin(choice.item, of_choice) for choice, of_choice in zip(choices, by_choice, strict=True)],
         "nats": [float(value) for value in nats],
     }
 

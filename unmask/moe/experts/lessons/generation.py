@@ -100,7 +100,7 @@ class Writer:
             )
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            cache = repeated_prefix(self.model, start, len(rows)) if shared else None
+            cache = repeat_prefix(self.model, start, len(rows)) if shared else None
             with packed_attention(self.model):
                 return self._continue(ids, mask, cache, sampling, stop)
 
@@ -247,7 +247,7 @@ def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
         cache.logit_sums = {name: (total[index], count[index]) for name, (total, count) in sums.items()}
 
 
-def repeated_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
+def repeat_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
     """The key-value cache of a prefix (its token ids) repeated for this number of texts."""
     from transformers import DynamicCache
 

@@ -261,12 +261,12 @@ def keep_lessons(lessons: Sequence[Lesson], file: Path) -> list[Lesson]:
     return saved
 
 
-def lettered(choices: Sequence[object]) -> str:
+def lettered_options(choices: Sequence[object]) -> str:
     """Choices as a question shows them: a line each, behind its letter."""
     return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
 
 
-def without_marks(answer: str) -> str:
+def strip_calculator_marks(answer: str) -> str:
     """A solution of GSM8K without the marks of its calculator."""
     return _CALCULATOR.sub("", answer)
 
@@ -275,7 +275,7 @@ def _multiple_choice(file: Path, line: int, row: Row) -> Lesson:
     choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
     if not 0 <= answer < len(choices) <= len(LETTERS):
         raise UnmaskError(f"{file}, line {line}: the answer {answer} is none of {len(choices)} choices.")
-    options = lettered(choices)
+    options = lettered_options(choices)
     subject = str(row["subject"]).replace("_", " ")
     question = f"{field(file, line, row, 'question')}\n{options}"
     response = f"{LETTERS[answer]}. {choices[answer]}"
@@ -288,7 +288,7 @@ def _task(file: Path, line: int, row: Row) -> Lesson:
 
 
 def _solution(file: Path, line: int, row: Row) -> Lesson:
-    return Lesson(field(file, line, row, "question"), without_marks(field(file, line, row, "answer")))
+    return Lesson(field(file, line, row, "question"), strip_calculator_marks(field(file, line, row, "answer")))
 
 
 def _function(file: Path, line: int, row: Row) -> Lesson:
