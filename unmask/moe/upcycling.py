@@ -195,7 +195,7 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
     reasons: list[str] = []
     for target in TARGETS:
         try:
-            sparse = _build(dense, target, options)
+            sparse = _build_sparse(dense, target, options)
         except _Unfit as reason:
             reasons.append(f"as {target.model_type}, {reason}")
             continue
@@ -209,7 +209,7 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
         )
     if branches:
         weights = dict(dense.named_parameters())
-        plan = _plan(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
+        plan = _weight_sources(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
         mlps = [path for name, paths in plan.items() if _is_expert(name) for path in paths]
         for first, second in combinations(branches, 2) if not options.noise else ():
             if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
@@ -269,20 +269,20 @@ def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
     return total, total - idle
 
 
-def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:
+def _build_sparse(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:
     """The mixture with copied weights, in fp32. Raises _Unfit if it cannot hold all weights of the dense model, and no others."""
     from transformers import AutoModelForCausalLM
 
     weights = dict(dense.named_parameters())
     try:
-        config = _config(dense.config, target, options)
+        config = _sparse_config(dense.config, target, options)
         with torch.device("meta"):  # only shapes: experts take memory, and most targets do not fit
             shapes = {name: weight.shape for name, weight in AutoModelForCausalLM.from_config(config).named_parameters()}
     except _Unfit:
         raise
     except Exception as error:  # these settings are from another family, so anything may fail
         raise _Unfit(f"it cannot be built ({cause_of(error)})") from error
-    plan = _plan(weights, shapes, target)
+    plan = _weight_sources(weights, shapes, target)
     attention = dense.config._attn_implementation
     sparse = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
     generator = torch.Generator().manual_seed(options.seed)
@@ -298,7 +298,7 @@ def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> P
     return sparse.to(dense.device).train(dense.training)  # type: ignore[no-any-return]
 
 
-def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
+def _sparse_config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     """The dense model's configuration, with the target's keys."""
     from transformers import AutoConfig
 
@@ -322,7 +322,9 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     return config
 
 
-def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target: Target) -> dict[str, tuple[str, ...]]:
+def _weight_sources(
+    dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target: Target
+) -> dict[str, tuple[str, ...]]:
     """The dense weights that fill each weight of the mixture (none for routers and silent parts). Raises _Unfit if one is missing."""
     plan: dict[str, tuple[str, ...]] = {}
     for name, shape in sparse.items():

@@ -239,7 +239,7 @@ def layer_vectors(
     with progress_bar("reading sentences", len(tokens)) as advance:
         for batch in batches:
             lengths = [len(tokens[index].words) for index in batch]
-            for layer, values in _read(backbone, [tokens[index] for index in batch], layers, shift).items():
+            for layer, values in _pool_words(backbone, [tokens[index] for index in batch], layers, shift).items():
                 if layer not in vectors:
                     vectors[layer] = np.empty((int(starts[-1]), values.shape[1]), np.float32)
                 require_finite(values, np.repeat(batch, lengths).tolist(), backbone.dtype, "the sentence")
@@ -250,7 +250,7 @@ def layer_vectors(
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _read(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int], shift: bool) -> dict[int, Matrix]:
+def _pool_words(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int], shift: bool) -> dict[int, Matrix]:
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # weights that average each word's sub-token states (with `shift`: the states before)
     weights = torch.zeros(len(texts), max(len(text.words) for text in texts), batch.ids.shape[1])

@@ -39,7 +39,7 @@ class Routes:
     start: int
     """Index of the first embedded token."""
     points: tuple[str, ...]
-    """Names of the routing points."""
+    """Layer of each routing point, with a second number if a layer has several."""
     experts: Int[NDArray[np.int64], "token point choice"]
     """Selected experts, best first."""
     weights: Float[NDArray[np.float32], "token point choice"]
@@ -73,13 +73,18 @@ def routes(embedder: Embedder, text: str) -> Routes:
     tokenized = next(embedder.prompt.tokenize([text]))
     if len(tokenized.ids) > MAX_TOKENS:
         raise UnmaskError(f"The text has {len(tokenized.ids)} tokens with its prompt; this view shows at most {MAX_TOKENS}.")
-    weights, points, applied = _weights(backbone, collate([tokenized], embedder.prompt.pad_id))
+    weights, points, applied = _read_weights(backbone, collate([tokenized], embedder.prompt.pad_id))
     choices = max(1, int((weights > 0).sum(axis=-1).max())) if applied else min(2, weights.shape[-1])
     order = np.argsort(-weights, axis=-1, kind="stable")[..., :choices]
+    layer_of = {module: number for number, layer in enumerate(backbone.layers, 1) for module in layer.modules()}
+    layers = [layer_of.get(point, 0) for point in points]
     return Routes(
         tokens=tuple(embedder.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in tokenized.ids),
         start=tokenized.start,
-        points=_names(backbone, points),
+        points=tuple(
+            f"{layer}" if layers.count(layer) == 1 else f"{layer}.{layers[: index + 1].count(layer)}"
+            for index, layer in enumerate(layers)
+        ),
         experts=order,
         weights=np.take_along_axis(weights, order, axis=-1),
         applied=applied,
@@ -87,7 +92,7 @@ def routes(embedder: Embedder, text: str) -> Routes:
     )
 
 
-def _weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[nn.Module], bool]:
+def _read_weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[nn.Module], bool]:
     """The weights that the model applies, if it exposes them, else the probabilities of all experts; and the routing points."""
     mixture = _mixture(backbone)
     if mixture is not None:
@@ -119,16 +124,6 @@ def _read(backbone: Backbone, batch: TokenBatch, kind: str) -> list[tuple[nn.Mod
             hooks.callback(router.module.register_forward_hook(lambda module, *_: points.append(module)).remove)
         backbone.read(batch, [RoutingRead(kind, record)])
     return list(zip(points, outputs, strict=True))
-
-
-def _names(backbone: Backbone, points: Sequence[nn.Module]) -> tuple[str, ...]:
-    """The layer of each routing point, with a second number if a layer has several."""
-    inside = {module: number for number, layer in enumerate(backbone.layers, 1) for module in layer.modules()}
-    layers = [inside.get(point, 0) for point in points]
-    return tuple(
-        f"{layer}" if layers.count(layer) == 1 else f"{layer}.{layers[: index + 1].count(layer)}"
-        for index, layer in enumerate(layers)
-    )
 
 
 def _mixture(backbone: Backbone) -> Mixture | None:

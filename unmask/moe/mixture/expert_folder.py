@@ -102,7 +102,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
         raise UnmaskError(
             f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear layers."
         )
-    weights = _weights(folder)
+    weights = _load_weights(folder)
     scale = config.lora_alpha / (math.sqrt(config.r) if extra_fields.get("use_rslora") else config.r)
     base = config.base_model_name_or_path or ""
     with suppress(UnmaskError):  # a missing base is an error only where it is loaded
@@ -113,7 +113,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
         base=base,
         rank=config.r,
         scale=scale,
-        factors=_factors(folder, weights, scale),
+        factors=_pair_factors(folder, weights, scale),
         base_weights=recorded_base(folder),
         content=content,
     )
@@ -126,7 +126,7 @@ def content_of(folder: Path) -> str:
     return hashlib.sha256(" ".join([weights.name, *digests]).encode()).hexdigest()[:16]
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def _load_weights(folder: Path) -> dict[str, Tensor]:
     from peft.utils import load_peft_weights
     from safetensors import SafetensorError
 
@@ -138,7 +138,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         raise Damaged(f"The weights in '{folder}' are damaged, or the file holds more than weights.") from error
 
 
-def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
+def _pair_factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
     factors: dict[str, Factors] = {}
     for key, down in weights.items():
         if not key.endswith(".lora_A.weight"):

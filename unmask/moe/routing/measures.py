@@ -280,7 +280,7 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[s
                 else:
                     label_series = token_label_series(point, point.tags[label.name], len(label.values), draws)
                 _append(by_label[label.name], label_series)
-                table, numbers[label.name] = _shares(point, label, labels)
+                table, numbers[label.name] = _label_shares(point, label, labels)
                 shares[label.name].append(np.round(table, 4).tolist())
             load.append(point.load.sum(axis=0) / len(point.texts))
             routing.append((point.soft[probed] / point.sizes[probed, None]).astype(np.float32))
@@ -331,7 +331,7 @@ def _means(collected: Mapping[str, Sequence[Series]], largest: Mapping[str, floa
     return means
 
 
-def _shares(
+def _label_shares(
     point: PointChoices, label: Label, labels: Mapping[str, NDArray[np.int64]]
 ) -> tuple[NDArray[np.float64], list[int]]:
     """How often each value of a label chooses each expert, and the number of its texts or tokens."""

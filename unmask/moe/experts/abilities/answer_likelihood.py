@@ -99,8 +99,15 @@ def answer_nats(
         rows.append(LessonTokens((*ids[:1], *ids[1 + excess :])[:max_length], start - excess, ""))
     ends = np.cumsum([0, *map(len, answers)])
     by_item = [rows[begin:end] for begin, end in pairwise(ends)]
-    repeats = can_repeat(model)
-    prefix_lengths = [_shared_prefix_length(choices) if repeats else 0 for choices in by_item]
+    prefix_lengths = [0] * len(items)
+    if can_repeat(model):
+        # without the last token of the prompt: the first token of an answer is predicted from it
+        prefix_lengths = [
+            max(0, min(common_prefix_length([row.ids for row in choices]), *(row.start - 1 for row in choices)))
+            if len(choices) > 1
+            else 0
+            for choices in by_item
+        ]
     unshared = [row for choices, length in zip(by_item, prefix_lengths, strict=True) if not length for row in choices]
     collate = LessonCollator(pad_id_of(tokenizer, model))
     losses = iter(mean_losses(model, unshared, [len(row.ids) for row in unshared], collate, batch_tokens))
@@ -127,12 +134,6 @@ def require_answers(tests: Mapping[str, Sequence[Item]]) -> None:
             raise UnmaskError(
                 f"'{name}' has an item without a reference answer, so nothing is measured. Use a file with answers."
             )
-
-
-def _shared_prefix_length(rows: Sequence[LessonTokens]) -> int:
-    """How many tokens of the prompt all choices share. The last one is not counted: the first token of an answer is predicted from it."""
-    common = min(common_prefix_length([row.ids for row in rows]), *(row.start - 1 for row in rows))
-    return max(0, common) if len(rows) > 1 else 0
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

@@ -89,10 +89,20 @@ class Writer:
         """
         start = self.tokenizer(prefix)["input_ids"]
         ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
-        one_length = len({len(end) for end in ends}) == 1
-        shared = bool(start) and can_repeat(self.model) and (one_length or not self._has_window)
-        ids, mask = self._inputs(start, ends, shared)
-        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        config = self.model.config.get_text_config(decoder=True)
+        kinds = getattr(config, "layer_types", None)
+        has_window = any("sliding" in kind for kind in kinds) if kinds else bool(getattr(config, "sliding_window", None))
+        longest, shortest = max(map(len, ends)), min(map(len, ends))
+        shared = bool(start) and can_repeat(self.model) and (longest == shortest or not has_window)
+
+        def pad(start: Sequence[int], end: Sequence[int]) -> list[int]:
+            """Padding lies between a shared prefix and the row, else before both."""
+            gap = [0] * (longest - len(end))
+            return [*start, *gap, *end] if shared else [*gap, *start, *end]
+
+        ids = torch.tensor([pad(start, end) for end in ends], device=self.model.device)
+        mask = torch.tensor([pad([1] * len(start), [1] * len(end)) for end in ends], device=self.model.device)
+        positions = getattr(config, "max_position_embeddings", None)
         if positions and ids.shape[1] + sampling.max_new_tokens > positions:
             raise UnmaskError(
                 f"A prompt of {ids.shape[1]} tokens leaves no room for {sampling.max_new_tokens} new ones in {positions} positions: "
@@ -153,23 +163,6 @@ class Writer:
         config = getattr(self.model, "generation_config", None)
         configured = getattr(config, "eos_token_id", None) or []
         return sorted({self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])})
-
-    @property
-    def _has_window(self) -> bool:
-        config = self.model.config.get_text_config(decoder=True)
-        kinds = getattr(config, "layer_types", None)
-        return any("sliding" in kind for kind in kinds) if kinds else bool(getattr(config, "sliding_window", None))
-
-    def _inputs(self, start: Sequence[int], ends: Sequence[Sequence[int]], shared: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and mask of prompts: with a shared prefix, padding lies between prefix and row, else before both."""
-        longest = max(map(len, ends))
-
-        def row(start: Sequence[int], end: Sequence[int]) -> list[int]:
-            gap = [0] * (longest - len(end))
-            return [*start, *gap, *end] if shared else [*gap, *start, *end]
-
-        ids, attention_mask = [row(start, end) for end in ends], [row([1] * len(start), [1] * len(end)) for end in ends]
-        return torch.tensor(ids, device=self.model.device), torch.tensor(attention_mask, device=self.model.device)
 
 
 _SORTED = 2048
