@@ -129,5 +129,5 @@ def test_a_limit_draws_pairs_from_the_whole_file_and_keeps_their_order(tmp_path:
     drawn = read_pairs(file, 20)
     assert len(drawn) == 20 and drawn == read_pairs(file, 20) and drawn != read_pairs(file, 20, seed=1)
     assert drawn == sorted(drawn, key=everything.index) and drawn != everything[:20]
-    assert {pair.one for seed in range(20) for pair in read_pairs(file, 20, seed)} == {pair.one for pair in everything}
+    assert {pair.first for seed in range(20) for pair in read_pairs(file, 20, seed)} == {pair.first for pair in everything}
     assert read_pairs(file, 50) == read_pairs(file, 99) == everything

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TEXTS, _TOKENS = 8, 8
 _AGREE = 0.9  # share of tokens for which the product must rank the experts as the router does: in bf16 a few ranks change
 _ROUNDING = 1e-2  # rounding error of a sum of 1 in bf16
-Seen = dict[nn.Module, tuple[tuple[Any, ...], Any]]
+Calls = dict[nn.Module, tuple[tuple[Any, ...], Any]]
 """Arguments and output of modules in one pass."""
 
 
@@ -116,9 +116,9 @@ def _rows(module: nn.Module, shape: tuple[int, int]) -> list[Tensor]:
     return [weight for weight in module.parameters() if tuple(weight.shape) == shape]
 
 
-def _run_routers(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
+def _run_routers(model: PreTrainedModel, routers: Sequence[Router]) -> Calls:
     """The arguments and the output of each router in a pass over a few tokens."""
-    calls: Seen = {}
+    calls: Calls = {}
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         calls[module] = ((*args, *kwargs.values()), output)
@@ -132,7 +132,7 @@ def _run_routers(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
     return calls
 
 
-def _locate_scores(router: Router, calls: Seen) -> Router | None:
+def _locate_scores(router: Router, calls: Calls) -> Router | None:
     """A router with the index of its scores in its output. None if the module does not output router scores."""
     if router.weight is None:  # declared
         return router

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _RELATED = 0.5  # cosine of a branch's weights with its base's: 0 if trained apart, above 0.9 after fine-tuning
 _ROUTER_STD, _AUX_LOSS = 0.02, 0.01
-Filled = Mapping[str, Sequence[str]]
+WeightSources = Mapping[str, Sequence[str]]
 """The dense weights that fill each weight of the mixture; none for routers."""
 
 
@@ -85,7 +85,7 @@ def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: Pr
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequence[Branch], plan: Filled) -> None:
+def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequence[Branch], plan: WeightSources) -> None:
     """Give each expert of a mixture the MLP of its branch, and all other weights the mean over the branches, in place.
 
     plan: the dense weights behind each weight of the mixture. Routers, which have none, are not changed.
@@ -176,7 +176,7 @@ class UpcycledModel:
     branches: tuple[str, ...] = ()
 
 
-class _Unfit(Exception):
+class _DoesNotFit(Exception):
     """The reason why a target cannot hold a dense model."""
 
 
@@ -196,7 +196,7 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
     for target in TARGETS:
         try:
             sparse = _build_sparse(dense, target, options)
-        except _Unfit as reason:
+        except _DoesNotFit as reason:
             reasons.append(f"as {target.model_type}, {reason}")
             continue
         if (difference := prove_equal(dense, sparse)) < TOLERANCE:
@@ -270,7 +270,7 @@ def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
 
 
 def _build_sparse(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:
-    """The mixture with copied weights, in fp32. Raises _Unfit if it cannot hold all weights of the dense model, and no others."""
+    """The mixture with copied weights, in fp32. Raises _DoesNotFit if it cannot hold all weights of the dense model, and no others."""
     from transformers import AutoModelForCausalLM
 
     weights = dict(dense.named_parameters())
@@ -278,10 +278,10 @@ def _build_sparse(dense: PreTrainedModel, target: Target, options: UpcycleOption
         config = _sparse_config(dense.config, target, options)
         with torch.device("meta"):  # only shapes: experts take memory, and most targets do not fit
             shapes = {name: weight.shape for name, weight in AutoModelForCausalLM.from_config(config).named_parameters()}
-    except _Unfit:
+    except _DoesNotFit:
         raise
     except Exception as error:  # these settings are from another family, so anything may fail
-        raise _Unfit(f"it cannot be built ({cause_of(error)})") from error
+        raise _DoesNotFit(f"it cannot be built ({cause_of(error)})") from error
     plan = _weight_sources(weights, shapes, target)
     attention = dense.config._attn_implementation
     sparse = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
@@ -303,7 +303,7 @@ def _sparse_config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     from transformers import AutoConfig
 
     if not hasattr(dense, "intermediate_size"):
-        raise _Unfit("its configuration has no intermediate_size")
+        raise _DoesNotFit("its configuration has no intermediate_size")
     # all targets use head_dim, but only some declare it
     allowed = {*AutoConfig.for_model(target.model_type).to_dict(), "head_dim"}
     allowed -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
@@ -325,7 +325,7 @@ def _sparse_config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
 def _weight_sources(
     dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target: Target
 ) -> dict[str, tuple[str, ...]]:
-    """The dense weights that fill each weight of the mixture (none for routers and silent parts). Raises _Unfit if one is missing."""
+    """The dense weights that fill each weight of the mixture (none for routers and silent parts). Raises _DoesNotFit if one is missing."""
     plan: dict[str, tuple[str, ...]] = {}
     for name, shape in sparse.items():
         layer = name.rsplit(".", 3)[0]
@@ -339,12 +339,12 @@ def _weight_sources(
         else:
             plan[name] = (name,)
         if lacking := [source for source in plan[name] if source not in dense]:
-            raise _Unfit(f"it has no {lacking[0]}")
+            raise _DoesNotFit(f"it has no {lacking[0]}")
         filled = [sum(dense[source].shape[0] for source in plan[name]), *dense[plan[name][0]].shape[1:]]
         if filled != list(shape[-len(filled) :]):
-            raise _Unfit(f"its {plan[name][0]} has another shape")
+            raise _DoesNotFit(f"its {plan[name][0]} has another shape")
     if unused := sorted(set(dense) - {source for sources in plan.values() for source in sources}):
-        raise _Unfit(f"its {unused[0]} has no place")
+        raise _DoesNotFit(f"its {unused[0]} has no place")
     return plan
 
 
@@ -379,20 +379,20 @@ def upcycle_to_folder(
     folder: Path,
     *,
     experts: int | None = None,
-    noise: float | None = None,
-    **options: Any,
+    top_k: int = 2,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Upcycle a model to a new folder; returns sizes and the proof of equality as JSON.
 
-    branches: trained copies by name, whose MLPs become the experts. experts: default 8 copies. noise: default 0.01 for copies, 0 for
-    branches. options: further fields of UpcycleOptions.
+    branches: trained copies by name, whose MLPs become the experts. experts: default 8 copies. Copies get noise, branches
+    get none.
     """
     if len(branches) == 1:
         raise UnmaskError("One branch makes one expert, but a mixture needs two or more: repeat --branch NAME=MODEL.")
     if branches and experts not in (None, len(branches)):
         raise UnmaskError(f"{len(branches)} branches make {len(branches)} experts: leave --experts out.")
-    noise = noise if noise is not None else 0.0 if branches else 0.01
-    settings = UpcycleOptions(experts=len(branches) or experts or 8, noise=noise, **options)
+    noise = 0.0 if branches else UpcycleOptions.noise
+    settings = UpcycleOptions(len(branches) or experts or 8, top_k, noise, seed)
     _require_free(folder)
     # the revision is the model's
     sources = {name: replace(source, model=model, revision=None) for name, model in branches.items()}

@@ -190,10 +190,10 @@ def _border_error(triple: Triple, why: str) -> UnmaskError:
 
 @dataclass(frozen=True)
 class StageGap:
-    """The gap of one stage. name: as the user gave it; found: the gap; step: the change from the previous stage, None for the first."""
+    """The gap of one stage. name: as the user gave it; step: the change from the previous stage, None for the first."""
 
     name: str
-    found: PrefixGap
+    result: PrefixGap
     step: Difference | None
 
 

@@ -50,12 +50,12 @@ class WordTokens:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a probe got right in each test sentence: words, and entities if the tags are BIO."""
+    """What a probe got right in each test sentence: words, and entities (predicted, gold, both) if the tags are BIO."""
 
     correct: NDArray[np.int64]
     words: NDArray[np.int64]
-    found: NDArray[np.int64] | None = None
-    given: NDArray[np.int64] | None = None
+    true_positives: NDArray[np.int64] | None = None
+    gold: NDArray[np.int64] | None = None
     predicted: NDArray[np.int64] | None = None
 
     @property
@@ -65,10 +65,10 @@ class Scores:
 
     @property
     def entity_f1(self) -> Ratio | None:
-        """2 x entities found / (gold + predicted entities), exact in span and type; None if tags are not BIO."""
-        if self.found is None or self.given is None or self.predicted is None:
+        """2 x true positives / (gold + predicted entities), exact in span and type; None if tags are not BIO."""
+        if self.true_positives is None or self.gold is None or self.predicted is None:
             return None
-        return Ratio((2 * self.found).astype(np.float64), (self.given + self.predicted).astype(np.float64), share=True)
+        return Ratio((2 * self.true_positives).astype(np.float64), (self.gold + self.predicted).astype(np.float64), share=True)
 
 
 @dataclass(frozen=True, eq=False)

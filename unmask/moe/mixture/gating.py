@@ -305,7 +305,7 @@ class FinalRouter:
         self.control, self.router = control, router
         self.cache: Any = None  # of the base model, for the current pass
         body.register_forward_pre_hook(self._decide, with_kwargs=True)
-        body.register_forward_hook(self._keep)
+        body.register_forward_hook(self._store_cache)
 
     def _decide(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         from transformers import DynamicCache
@@ -326,7 +326,7 @@ class FinalRouter:
         state, self.cache = output.last_hidden_state, output.past_key_values
         self.control.final_logits = nn.functional.linear(state.to(self.router.weight.dtype), self.router.weight)
 
-    def _keep(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+    def _store_cache(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
         if not self.control.experts_off:
             cache = getattr(output, "past_key_values", None)
             if cache is not None:  # a model that is given no cache creates one, in each of the two passes
@@ -359,24 +359,24 @@ def _without_hooks(body: nn.Module) -> Iterator[None]:
 
 
 class RunningMean:
-    """Routing by the text so far: the logits of a token are the mean of the router's logits over all real tokens up to it.
+    """Routing by the text so far: the logits of a token are the mean of the router's logits over all tokens up to it, without padding.
 
     A mean over the whole text would leak later tokens into a language model. With a key-value cache, the sums are attached to the cache.
     """
 
     def __init__(self, body: Any, control: Control) -> None:
-        self.real: Tensor | None = None
+        self.attention_mask: Tensor | None = None
         self.sums: dict[str, tuple[Tensor, Tensor]] = {}
         control.running_mean = self.mean_so_far
         body.register_forward_pre_hook(self._load_sums, with_kwargs=True)
-        body.register_forward_hook(self._keep)
+        body.register_forward_hook(self._store_sums)
 
     def _load_sums(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")
-        self.real = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        self.attention_mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
         self.sums = dict(getattr(cache, "logit_sums", {}))
 
-    def _keep(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+    def _store_sums(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
         cache = getattr(output, "past_key_values", None)  # the model creates one if it is given none
         if cache is not None:
             cache.logit_sums = self.sums
@@ -385,10 +385,10 @@ class RunningMean:
 
     def mean_so_far(self, name: str, logits: Float[Tensor, "batch token expert"]) -> Float[Tensor, "batch token expert"]:
         """For each token of a block, the mean of the logits up to that token, without padding."""
-        real = torch.ones(logits.shape[:-1], device=logits.device)
-        if self.real is not None:
-            real = self.real[:, -logits.shape[1] :].to(real)
-        sums, counts = (logits * real.unsqueeze(-1)).cumsum(dim=1), real.cumsum(dim=1).unsqueeze(-1)
+        mask = torch.ones(logits.shape[:-1], device=logits.device)
+        if self.attention_mask is not None:
+            mask = self.attention_mask[:, -logits.shape[1] :].to(mask)
+        sums, counts = (logits * mask.unsqueeze(-1)).cumsum(dim=1), mask.cumsum(dim=1).unsqueeze(-1)
         if name in self.sums:
             before, number = self.sums[name]
             sums, counts = sums + before, counts + number

@@ -67,7 +67,7 @@ class PointChoices:
         return int(self.probabilities.shape[1])
 
     @cached_property
-    def number(self) -> int:
+    def n_texts(self) -> int:
         """The number of texts."""
         return int(self.texts[-1]) + 1
 
@@ -80,7 +80,7 @@ class PointChoices:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """The first token of each text."""
-        return np.searchsorted(self.texts, np.arange(self.number))
+        return np.searchsorted(self.texts, np.arange(self.n_texts))
 
     @cached_property
     def sizes(self) -> NDArray[np.float64]:
@@ -88,22 +88,22 @@ class PointChoices:
         return np.bincount(self.texts).astype(np.float64)
 
     @cached_property
-    def hard(self) -> NDArray[np.float64]:
+    def first_counts(self) -> NDArray[np.float64]:
         """How often each expert is the first choice, (text, expert)."""
-        return text_counts(self.first, self.texts, self.number, self.experts)
+        return text_counts(self.first, self.texts, self.n_texts, self.experts)
 
     @cached_property
-    def soft(self) -> NDArray[np.float64]:
+    def probability_sums(self) -> NDArray[np.float64]:
         """The sum of the probabilities of each expert, (text, expert)."""
         return text_sums(self.probabilities.astype(np.float32), self.starts)
 
     @cached_property
     def load(self) -> NDArray[np.float64]:
         """How often each expert is among the chosen, (text, expert)."""
-        total = np.zeros((self.number, self.experts))
+        total = np.zeros((self.n_texts, self.experts))
         for choice in self.chosen.T:
             acts = choice >= 0
-            total += text_counts(choice[acts].astype(np.int64), self.texts[acts], self.number, self.experts)
+            total += text_counts(choice[acts].astype(np.int64), self.texts[acts], self.n_texts, self.experts)
         return total
 
 
@@ -112,31 +112,31 @@ def general_series(point: PointChoices, draws: Draws) -> dict[str, Series]:
     certainty = text_sums(formulas.token_certainty(point.probabilities), point.starts)
     neighbours = formulas.follows(point.texts, point.positions)
     same = neighbours & (point.first == np.roll(point.first, 1))
-    pairs, repeated = (np.bincount(point.texts, mask, minlength=point.number) for mask in (neighbours, same))
+    pairs, repeated = (np.bincount(point.texts, mask, minlength=point.n_texts) for mask in (neighbours, same))
 
     def statistic(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         confidence, uncertainty = (weights @ certainty / (weights @ point.sizes)[:, None]).T
-        balance = formulas.balance(weights @ point.soft)
+        balance = formulas.balance(weights @ point.probability_sums)
         violation = formulas.max_violation(weights @ point.load)
-        repetition = formulas.repetition(weights @ repeated, weights @ pairs, weights @ point.hard)
+        repetition = formulas.repetition(weights @ repeated, weights @ pairs, weights @ point.first_counts)
         return np.stack([confidence, uncertainty, balance, balance - uncertainty, violation, repetition], axis=1)
 
-    values = statistic(np.ones((1, point.number)))[0]
-    samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed)
+    values = statistic(np.ones((1, point.n_texts)))[0]
+    samples = bootstrap_texts(statistic, point.n_texts, resamples=draws.resamples, seed=draws.seed)
     return {name: (float(values[column]), samples[:, column], 0.0) for column, name in enumerate(GENERAL)}
 
 
 def text_label_series(point: PointChoices, labels: NDArray[np.int64], draws: Draws) -> dict[str, Series]:
     """How much first choices tell about a label of texts."""
-    shares = (point.hard / point.sizes[:, None])[:, None, :]
+    shares = (point.first_counts / point.sizes[:, None])[:, None, :]
 
     def statistic(weights: NDArray[np.float64], labels: NDArray[np.int64] = labels) -> NDArray[np.float64]:
         joint = joint_of_texts(shares, labels, weights)[:, 0]
         return np.stack([normalised_information(joint), specialisation(joint)], axis=1)
 
-    once = np.ones((1, point.number))
+    once = np.ones((1, point.n_texts))
     values = statistic(once)[0]
-    samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed, strata=labels)
+    samples = bootstrap_texts(statistic, point.n_texts, resamples=draws.resamples, seed=draws.seed, strata=labels)
     chance = np.mean([statistic(once, shuffled)[0] for shuffled in permute_labels(labels, draws.shuffles, draws.seed)], axis=0)
     return {name: (float(values[column]), samples[:, column], float(chance[column])) for column, name in enumerate(OF_LABELS)}
 
@@ -186,7 +186,7 @@ def table_series(
         flat = np.bincount(values * point.experts + first, weights, minlength=size * point.experts)
         return [measure(flat.reshape(size, point.experts).astype(np.float64)) for measure in measures.values()]
 
-    weights = text_weights(point.number, draws.token_resamples, draws.seed) if point.number > 1 else ()
+    weights = text_weights(point.n_texts, draws.token_resamples, draws.seed) if point.n_texts > 1 else ()
     samples = np.array([evaluate(rows, row[texts]) for block in weights for row in block]).reshape(-1, len(measures))
     random, margin = np.random.default_rng([draws.seed, 2]), len(rows) // 10
     shifted = [
@@ -283,7 +283,7 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[s
                 table, numbers[label.name] = _label_shares(point, label, labels)
                 shares[label.name].append(np.round(table, 4).tolist())
             load.append(point.load.sum(axis=0) / len(point.texts))
-            routing.append((point.soft[probed] / point.sizes[probed, None]).astype(np.float32))
+            routing.append((point.probability_sums[probed] / point.sizes[probed, None]).astype(np.float32))
             before = point.first, point.experts
             advance(1)
     vectors = {"routing": np.concatenate(routing, axis=1), "hidden": record.hidden(present[probed])}

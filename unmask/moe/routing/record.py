@@ -133,10 +133,10 @@ class RoutingRecord:
         """The routing points, in the order of the model."""
         return self.settings.points
 
-    def batches(self, points: Sequence[int] | None = None) -> Iterator[Choices]:
-        """Iterate over the choices in parts that fit in memory, at every routing point or only at some (by index)."""
+    def batches(self) -> Iterator[Choices]:
+        """Iterate over the choices at every routing point, in parts that fit in memory."""
         for part in range(self.settings.parts):
-            yield self._choices([part], range(len(self.points)) if points is None else points)
+            yield self._choices([part], range(len(self.points)))
 
     def choices(self, points: Sequence[int] = ()) -> Choices:
         """The choices of every token at some routing points. 1 M tokens at a point of 16 experts take 50 MB."""

@@ -33,9 +33,9 @@ Series = tuple[float, NDArray[np.float64], float]
 class Draws:
     """How much is drawn: resamples of texts, fewer for measures that go through all tokens each time, and shuffles of labels."""
 
-    resamples: int = 500
+    resamples: int = RESAMPLES
     token_resamples: int = 100
-    shuffles: int = 100
+    shuffles: int = SHUFFLES
     seed: int = 0
 
 

@@ -136,7 +136,7 @@ class Novelty:
     """Remembers texts, and measures how near another text is to them by ROUGE-L (F1 of the longest common subsequence of words)."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self.known = [words(text) for text in texts]
+        self.word_lists = [words(text) for text in texts]
 
     def nearest(self, text: str) -> float:
         """The highest ROUGE-L to a remembered text."""
@@ -144,7 +144,7 @@ class Novelty:
 
         tokens = words(text)
         highest = 0.0
-        for remembered in self.known:
+        for remembered in self.word_lists:
             total = len(tokens) + len(remembered)
             # skip texts that cannot win: a common part is at most as long as the shorter text
             if total and 2 * min(len(tokens), len(remembered)) / total > highest:
@@ -153,7 +153,7 @@ class Novelty:
 
     def add(self, text: str) -> None:
         """Remember a text."""
-        self.known.append(words(text))
+        self.word_lists.append(words(text))
 
 
 def words(text: str) -> list[str]:
