@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import nn
 
 from unmask.designs.design import Attention
 from unmask.designs.prompts import Prompts
 from unmask.embedder import Embedder
-from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
+from unmask.encoding.backbone import Backbone, TokenBatch
 from unmask.encoding.batching import collate
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
-from unmask.models.decoder import model_lock
 from unmask.models.routers import expert_blocks, why_no_routers
 from unmask.moe.mixture.gating import gates
 from unmask.moe.mixture.model import Mixture
+from unmask.moe.routing.recording import read_routers
 from unmask.ui.embedders import Embedders
 from unmask.ui.worker import Stop
 
@@ -97,33 +96,15 @@ def _read_weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[
     mixture = _mixture(backbone)
     if mixture is not None:
         points = set(mixture.points.values())  # the base may be a mixture of experts, too
-        logits = [(module, logits) for module, logits in _read(backbone, batch, "logits") if module in points]
-        return (*_stack_weights([(module, gates(values, mixture.routing)) for module, values in logits]), True)
-    with suppress(UnmaskError):
-        return (*_stack_weights(_read(backbone, batch, "topk")), True)
-    return (*_stack_weights(_read(backbone, batch, "softmax")), False)
-
-
-def _stack_weights(outputs: Sequence[tuple[nn.Module, Tensor]]) -> tuple[Weights, list[nn.Module]]:
-    weights = torch.stack([weights for _, weights in outputs], dim=1)
-    return np.asarray(weights.numpy(), np.float32), [module for module, _ in outputs]
-
-
-@torch.inference_mode()  # type: ignore[untyped-decorator]
-def _read(backbone: Backbone, batch: TokenBatch, kind: str) -> list[tuple[nn.Module, Tensor]]:
-    """Each routing point in order, and what its router outputs for the tokens of the single text."""
-    points: list[nn.Module] = []
-    outputs: list[Tensor] = []
-
-    def record(weights: Tensor, _: Tensor) -> Tensor:
-        outputs.append(weights[0].float().cpu())
-        return weights[:, 0]
-
-    with model_lock(backbone.model), ExitStack() as hooks:
-        for router in backbone.routers:
-            hooks.callback(router.module.register_forward_hook(lambda module, *_: points.append(module)).remove)
-        backbone.read(batch, [RoutingRead(kind, record)])
-    return list(zip(points, outputs, strict=True))
+        logits = [(module, logits) for module, logits in read_routers(backbone, batch, "logits") if module in points]
+        outputs, applied = [(module, gates(values, mixture.routing)) for module, values in logits], True
+    else:
+        try:
+            outputs, applied = read_routers(backbone, batch, "topk"), True
+        except UnmaskError:
+            outputs, applied = read_routers(backbone, batch, "softmax"), False
+    weights = torch.stack([weights[0] for _, weights in outputs], dim=1)
+    return np.asarray(weights.numpy(), np.float32), [module for module, _ in outputs], applied
 
 
 def _mixture(backbone: Backbone) -> Mixture | None:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead
+from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead, TokenBatch
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import POOLINGS
@@ -187,27 +187,40 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
 
     That need not be the order of modules. Raises UnmaskError if a router hides what it chooses.
     """
-    ran: list[nn.Module] = []
-    sizes: list[tuple[int, int]] = []
-
-    def count(weights: Float[Tensor, "text token expert"], mask: Bool[Tensor, "text token"]) -> Tensor:
-        sizes.append((weights.shape[-1], int((weights != 0).sum(dim=-1).max())))
-        return weights.flatten(0, 1)
-
     vocabulary = vocabulary_of(backbone.model)
     probe = TokenizedText(tuple((7919 * token + 3) % vocabulary for token in range(16)), 0)
-    with model_lock(backbone.model), ExitStack() as hooks, torch.inference_mode():
-        for router in backbone.routers:
-            hooks.callback(router.module.register_forward_hook(lambda module, *_: ran.append(module)).remove)
-        backbone.read(collate([probe], 0), [RoutingRead("topk", count)])
     names = {module: name for name, module in backbone.model.named_modules()}
     layer_of = {
         module: layer_number for layer_number, layer in enumerate(backbone.layers, start=1) for module in layer.modules()
     }
     return {
-        module: Point(name=names[module], layer=layer_of.get(module, 0), experts=experts, chosen=top_k)
-        for module, (experts, top_k) in zip(ran, sizes, strict=True)
+        module: Point(
+            name=names[module],
+            layer=layer_of.get(module, 0),
+            experts=weights.shape[-1],
+            chosen=int((weights != 0).sum(dim=-1).max()),
+        )
+        for module, weights in read_routers(backbone, collate([probe], 0), "topk")
     }
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def read_routers(
+    backbone: Backbone, batch: TokenBatch, kind: str
+) -> list[tuple[nn.Module, Float[Tensor, "text token expert"]]]:
+    """The routers of a model in the order in which they run, and what each gives the tokens of a batch, in fp32 on the CPU."""
+    modules: list[nn.Module] = []
+    outputs: list[Tensor] = []
+
+    def keep(weights: Tensor, _: Tensor) -> Tensor:
+        outputs.append(weights.float().cpu())
+        return weights[:, 0]
+
+    with model_lock(backbone.model), ExitStack() as hooks:
+        for router in backbone.routers:
+            hooks.callback(router.module.register_forward_hook(lambda module, *_: modules.append(module)).remove)
+        backbone.read(batch, [RoutingRead(kind, keep)])
+    return list(zip(modules, outputs, strict=True))
 
 
 def check_folder(folder: Path) -> None:
