@@ -19,7 +19,7 @@ from unmask.errors import UnmaskError, first_problem
 from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.models.decoder import body_of
 from unmask.models.digests import digest_of_file
-from unmask.models.identity import recorded_base
+from unmask.models.identity import CHANGE_BASE, recorded_base
 from unmask.models.source import adapter_weights, base_name, lasting_name
 from unmask.moe.mixture.gating import Factors
 from unmask.saving.saved_adapter import sort_adapter_config
@@ -43,8 +43,6 @@ UNREADABLE = {
     "layer_replication": "copies of layers",
 }
 """Settings under which an adapter is more, or other, than a change scale * B A of each linear layer."""
-_CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
-"""Starts of the factors (`init_lora_weights`) for which PEFT changes the weights of the base: without that, it is another model."""
 
 
 class _AdapterConfig(BaseModel):
@@ -96,7 +94,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if extra_fields.get(key)]
     if extra_fields.get("bias", "none") != "none":
         trained.append("biases")
-    if str(extra_fields.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
+    if str(extra_fields.get("init_lora_weights")).lower().startswith(CHANGE_BASE):
         trained.append("on a base whose weights PEFT changed first (init_lora_weights)")
     if trained:
         raise UnmaskError(
