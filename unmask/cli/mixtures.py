@@ -111,7 +111,7 @@ def mix(
             routing.routing(),
             options.source(base or ""),
             lora=lora.lora(),
-            learning=default_learning(joint).override(learning),
+            learning=default_learning(joint).with_options(learning),
             options=RouterOptions(start=start, balance=Balance(balance), joint=joint, lr=LEARNING.lr),
             callbacks=callbacks,
         )

@@ -53,7 +53,7 @@ class Learning:
         if not 0 <= self.seed < 2**32:
             raise UnmaskError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}.")
 
-    def override(self, options: Any) -> Learning:
+    def with_options(self, options: Any) -> Learning:
         """These settings with the options of a command; None keeps the default."""
         steps = self.steps if options.steps is None else options.steps
         return Learning(

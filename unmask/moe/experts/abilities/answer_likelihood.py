@@ -99,15 +99,11 @@ def answer_nats(
         rows.append(LessonTokens((*ids[:1], *ids[1 + excess :])[:max_length], start - excess, ""))
     ends = np.cumsum([0, *map(len, answers)])
     by_item = [rows[begin:end] for begin, end in pairwise(ends)]
-    prefix_lengths = [0] * len(items)
-    if can_repeat(model):
+    prefix_lengths, repeats = [], can_repeat(model)
+    for choices in by_item:
         # without the last token of the prompt: the first token of an answer is predicted from it
-        prefix_lengths = [
-            max(0, min(common_prefix_length([row.ids for row in choices]), *(row.start - 1 for row in choices)))
-            if len(choices) > 1
-            else 0
-            for choices in by_item
-        ]
+        common = min(common_prefix_length([row.ids for row in choices]), *(row.start - 1 for row in choices))
+        prefix_lengths.append(max(0, common) if repeats and len(choices) > 1 else 0)
     unshared = [row for choices, length in zip(by_item, prefix_lengths, strict=True) if not length for row in choices]
     collate = LessonCollator(pad_id_of(tokenizer, model))
     losses = iter(mean_losses(model, unshared, [len(row.ids) for row in unshared], collate, batch_tokens))
