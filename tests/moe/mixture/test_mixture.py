@@ -92,8 +92,8 @@ def test_a_layer_is_read_with_its_experts(router: Any, attention: str, tokenizer
 
 
 @pytest.mark.parametrize("family", FAMILY)
-def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
-    """What maps share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
+def test_linear_layers_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
+    """What they share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
     model = language_model(family)
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=2))
     ids = tokens(model)
@@ -108,7 +108,7 @@ def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_map_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
+def test_a_linear_layer_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
     mixture = mixture_of(tmp_path, Routing(router, top_k=2))
     model, experts = mixture.model, mixture.experts
     name = "model.layers.1.mlp.down_proj"
