@@ -25,7 +25,7 @@ from unmask.cli.options import (
     refuse_options,
 )
 from unmask.io.terminal import say, tell_json, tell_result
-from unmask.moe.names import Level, Method, RouterPlacement, Start
+from unmask.moe.names import MergeMethod, RouterPlacement, RouterStart, RoutingLevel
 
 if TYPE_CHECKING:
     from unmask.moe.mixture.gating import Routing
@@ -52,9 +52,9 @@ class RoutingOptions:
     renormalise: Annotated[
         bool, typer.Option("--renormalise", help="Scale the gates of the selected experts so that they sum to 1.")
     ] = False
-    level: Annotated[Level, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")] = (
-        "token"
-    )
+    level: Annotated[
+        RoutingLevel, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")
+    ] = "token"
     span: Annotated[
         int, typer.Option(min=0, help="Layers that share one decision, made by the first of them. 0: each block decides.")
     ] = 0
@@ -83,7 +83,7 @@ def mix(
         typer.Option(metavar="FOLDER", help="Expert that acts on every token at full strength.", rich_help_panel=ADVANCED),
     ] = None,
     start: Annotated[
-        Start,
+        RouterStart,
         typer.Option(help="Initial router. random: small weights. prototypes: mean states of the experts' domains."),
     ] = "random",
     balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
@@ -124,7 +124,7 @@ def merge(
     context: typer.Context,
     experts: Experts,
     output: NewFolder,
-    method: Annotated[Method, typer.Option(help="How to add up the experts' weight changes (task vectors).")] = "linear",
+    method: Annotated[MergeMethod, typer.Option(help="How to add up the experts' weight changes (task vectors).")] = "linear",
     weight: Annotated[
         list[float] | None,
         typer.Option(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 RouterPlacement = Literal["block", "layer", "final"]
-Level = Literal["token", "sequence"]
-Method = Literal["linear", "ties", "dare"]
+RoutingLevel = Literal["token", "sequence"]
+MergeMethod = Literal["linear", "ties", "dare"]
 
 
-Start = Literal["random", "prototypes"]
-Over = Literal["pass", "step"]
-Average = Literal["example", "token"]
+RouterStart = Literal["random", "prototypes"]
+BalanceOver = Literal["pass", "step"]
+LossAverage = Literal["example", "token"]

@@ -17,7 +17,7 @@ from unmask.moe.experts.lessons.lessons import Lesson
 from unmask.moe.experts.mixing import Ingredients, train_mixture
 from unmask.moe.experts.router import RouterOptions
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.names import Average
+from unmask.moe.names import LossAverage
 from unmask.studies.plan import PlanTable, StudyPlan
 from unmask.training.lora import LoraOptions
 
@@ -68,7 +68,7 @@ class LearningPlan(StudyPlan):
             seed=seed,
         )
 
-    def router_learning(self, average: Average, domains: int, trained: bool, seed: int) -> Learning:
+    def router_learning(self, average: LossAverage, domains: int, trained: bool, seed: int) -> Learning:
         """How a router learns. A batch has the same number of lessons of each domain, and every router sees the same number of lessons."""
         batch = max(1, self.batch // domains) * domains
         steps = max(1, round(self.router.steps * self.batch / batch)) if trained else 0

@@ -20,7 +20,7 @@ from unmask.encoding.batching import plan as plan_batches
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.io.terminal import say
 from unmask.moe.experts.lessons.lessons import LessonTokens
-from unmask.moe.names import Average
+from unmask.moe.names import LossAverage
 from unmask.training.collate import padded
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
@@ -42,7 +42,7 @@ class Learning:
     accumulate: int = 1
     warmup: int = 0
     max_length: int = 512
-    average: Average = "example"
+    average: LossAverage = "example"
     seed: int = 0
     save_every: int = 50
 

@@ -33,7 +33,7 @@ from unmask.moe.experts.lesson_training import Learning, LessonCollator, learn, 
 from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, tokenize_lessons
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.model import Mixture
-from unmask.moe.names import Over, Start
+from unmask.moe.names import BalanceOver, RouterStart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,7 +44,7 @@ class Balance:
     """weight: of the loss, 0 for none. over: whether the shares f are counted over a pass, or over the passes of a step so far."""
 
     weight: float = 0.0
-    over: Over = "step"
+    over: BalanceOver = "step"
 
 
 class BalanceLoss:
@@ -157,7 +157,7 @@ class RouterOptions:
     """
 
     train_top_k: int | None = None
-    start: Start = "random"
+    start: RouterStart = "random"
     balance: Balance = field(default_factory=Balance)
     joint: bool = False
     lr: float | None = None

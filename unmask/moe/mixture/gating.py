@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
-from unmask.moe.names import Level, RouterPlacement
+from unmask.moe.names import RouterPlacement, RoutingLevel
 
 _SMALL = 8
 GateFunction = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
@@ -39,7 +39,7 @@ class Routing:
     router: RouterPlacement = "block"
     top_k: int = 1
     renormalise: bool = False
-    level: Level = "token"
+    level: RoutingLevel = "token"
     span: int = 0
     from_layer: int = 0
 

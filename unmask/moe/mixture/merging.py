@@ -26,7 +26,7 @@ from unmask.io.seals import seal
 from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
 from unmask.moe.mixture.expert_folder import Expert, linear_of, read_expert, require_stackable
 from unmask.moe.mixture.mixture_folder import base_of_experts
-from unmask.moe.names import Method
+from unmask.moe.names import MergeMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,7 +36,7 @@ def merge_to_folder(
     folders: Sequence[Path],
     base: Source,
     output: Path,
-    method: Method,
+    method: MergeMethod,
     *,
     weights: Sequence[float] | None = None,
     density: float | None = None,
@@ -61,7 +61,7 @@ def merge_to_folder(
 def merge_experts(
     model: PreTrainedModel,
     experts: Sequence[Expert],
-    method: Method,
+    method: MergeMethod,
     *,
     weights: Sequence[float] | None = None,
     density: float | None = None,
@@ -96,7 +96,7 @@ def load_merged_expert(folder: Path, source: Source) -> tuple[PreTrainedModel, P
     return merge_experts(model, [expert], "linear", weights=[1.0]), tokenizer if saved_tokenizer is None else saved_tokenizer
 
 
-def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float | None) -> None:
+def check_merge(experts: int, method: MergeMethod, weights: Sequence[float] | None, density: float | None) -> None:
     """Raise UnmaskError for options that a method does not have, or for values that it does not take."""
     if weights and len(weights) != experts:
         raise UnmaskError(f"{len(weights)} weights were given for {experts} experts. Give one weight for each expert.")
@@ -114,7 +114,7 @@ def check_merge(experts: int, method: Method, weights: Sequence[float] | None, d
 
 
 def merge_task_vectors(
-    vectors: list[Tensor], weights: Tensor, method: Method, density: float | None, seeds: Sequence[int]
+    vectors: list[Tensor], weights: Tensor, method: MergeMethod, density: float | None, seeds: Sequence[int]
 ) -> Tensor:
     """The merged change of one linear layer. seeds: of each vector for "dare", so that other vectors and their order do not matter."""
     from peft.utils.merge_utils import task_arithmetic, ties

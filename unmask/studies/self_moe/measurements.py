@@ -29,7 +29,7 @@ from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.merging import merge_experts
 from unmask.moe.mixture.model import load_mixture
 from unmask.moe.mixture.override import override_routing
-from unmask.moe.names import Method
+from unmask.moe.names import MergeMethod
 from unmask.studies.self_moe.data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
@@ -78,7 +78,7 @@ class Measurements:
             self._measure(row, *self._load(folder))
         return self._values(row)
 
-    def merged(self, row: str, experts: Sequence[Path], method: Method, density: float | None = None) -> Values:
+    def merged(self, row: str, experts: Sequence[Path], method: MergeMethod, density: float | None = None) -> Values:
         """The values of the base model with these experts merged into it."""
         self._check_model(row, *experts)
         if self._lacks(row):
@@ -178,7 +178,7 @@ class Measurements:
             yield mixture.model.eval(), tokenizer
 
     @contextmanager
-    def merging(self, experts: Sequence[Path], method: Method, density: float | None = None) -> Iterator[tuple[Any, Any]]:
+    def merging(self, experts: Sequence[Path], method: MergeMethod, density: float | None = None) -> Iterator[tuple[Any, Any]]:
         """The base model with these experts merged into it."""
         model, tokenizer = load_base_language_model(self.source)
         merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
