@@ -17,7 +17,7 @@ from tests.search.cases import ROWS, counts, indexed, opened, require_same_docum
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
 from unmask.encoding.heads import build_head
-from unmask.encoding.vector_store import StoredRows
+from unmask.encoding.vector_cache import CacheTable
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in
 from unmask.io.seals import Damaged
@@ -141,9 +141,9 @@ def kill_after_one_text(self: Any, *block: Any) -> None:
     raise Killed
 
 
-add = StoredRows.add
+add = CacheTable.add
 MOMENTS: dict[str, tuple[Any, str, Any]] = {
-    "embedding": (StoredRows, "add", kill_after_one_text),
+    "embedding": (CacheTable, "add", kill_after_one_text),
     "writing": (building, "add_rows", die),
     "words": (building, "index_words", die),
     "record": (IndexRecord, "write", die),

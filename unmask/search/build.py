@@ -19,7 +19,7 @@ from unmask.bulk.documents import windows
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Tally
 from unmask.encoding.shared_prefix import Progress
-from unmask.encoding.vector_store import StoredRows, VectorStore
+from unmask.encoding.vector_cache import CacheTable, VectorCache
 from unmask.errors import UnmaskError, require_package
 from unmask.io.files import atomic_folder, check_output, is_own, make_own, only_run_in, remove_own
 from unmask.io.seals import seal
@@ -165,7 +165,7 @@ def _build(
     retained: set[str],
 ) -> Done:
     """Write the index, unless nothing has changed. documents: digests by id; retained: ids of those that none of the files has."""
-    before, pending = previous.record, VectorStore.beside(job.output)
+    before, cache = previous.record, VectorCache.in_folder(job.output)
     embedder.design.require_dense("An index")
     if before is not None:
         if not job.fitted:
@@ -186,7 +186,7 @@ def _build(
     if before is not None and previous.documents == documents and _settings(before) == _settings(record):
         record = before
     else:
-        computed = pending.stored(record.embedder.model_dump_json())
+        computed = cache.table(record.embedder.model_dump_json())
         missing = {key for key, _ in documents.values() if key not in previous and key not in computed}
         with atomic_folder(job.output / record.data) as data:
             table = create_table(data, record)
@@ -205,7 +205,7 @@ def _build(
             make_own(data)
         record.write(job.output / RECORD)
         _remove_data(job.output, but=record)
-    pending.forget()
+    cache.remove()
     return Done(
         documents=len(documents),
         added=len(documents.keys() - previous.documents.keys()),
@@ -251,7 +251,7 @@ def _vectors(
     texts: dict[bytes, str],
     embedder: Embedder,
     previous: _PreviousIndex,
-    computed: StoredRows,
+    computed: CacheTable,
     tally: Tally,
     progress: Progress,
 ) -> dict[bytes, NDArray[np.float32]]:

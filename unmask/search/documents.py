@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.encoding.vector_store import key_of
+from unmask.encoding.vector_cache import text_key
 from unmask.errors import UnmaskError
 from unmask.io.compressed import row_ending
 from unmask.io.rows import Row, field, has_no_columns, read_rows
@@ -77,7 +77,7 @@ class Document:
     def digests(self) -> tuple[bytes, bytes]:
         """The key of what is embedded, and a digest of the whole document: an update compares them with those of the index."""
         content = json.dumps([self.id, self.title, self.text, self.columns], sort_keys=True)
-        return key_of(self.joined, None), hashlib.sha256(content.encode()).digest()[:_DIGEST]
+        return text_key(self.joined, None), hashlib.sha256(content.encode()).digest()[:_DIGEST]
 
 
 def joined(title: str, text: str) -> str:
