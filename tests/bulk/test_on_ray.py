@@ -46,8 +46,8 @@ class Unlucky(OnRay):
         super().__init__(*arguments)
         self.cluster, self.machine = cluster, machine
 
-    def embed(self, shards: Any, key: str, progress: Any) -> Iterator[Result]:
-        for result in super().embed(shards, key, progress):
+    def embed(self, shards: Any, digest: str, progress: Any) -> Iterator[Result]:
+        for result in super().embed(shards, digest, progress):
             if self.machine is not None:
                 self.cluster.remove_node(self.machine, allow_graceful=False)
                 self.machine = None

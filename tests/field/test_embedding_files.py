@@ -15,7 +15,7 @@ from tests.bulk.corpora import PICO, rows_of
 from tests.in_process import run_program
 from tests.tiny import write_rows
 from unmask.bulk.folder import embed_folder
-from unmask.bulk.job import Job
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.team import ThisProcess
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -81,7 +81,7 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
     Path("corpus").mkdir()
     Path("corpus/notes.txt").write_text("a note\nanother\n")
     write_rows(Path("corpus/table.jsonl"), [{"key": "k1", "body": "a row", "year": 1999}])
-    job = Job((Path("corpus"),), Path("out"), column="body", id_column="key", keep=("year",))
+    job = EmbedJob((Path("corpus"),), Path("out"), column="body", id_column="key", keep=("year",))
     manifest = embed_folder(job, lambda: ThisProcess(job, PICO))
     assert manifest.flawless and manifest.texts == 3
     assert [(row["id"], row["year"]) for row in rows_of(Path("out"))] == [

@@ -24,7 +24,7 @@ _WITHOUT_COLUMNS = (".npy",)
 
 
 @dataclass(frozen=True)
-class Job:
+class EmbedJob:
     """What to embed, and how to write it.
 
     inputs: files, folders and patterns; output: a file (by its ending), or a folder; keep: columns to write along with the vectors;
@@ -79,7 +79,7 @@ class Job:
         """The columns that are read."""
         return [self.column, *([self.id_column] if self.id_column else []), *self.keep]
 
-    def for_file(self, file: Path) -> Job:
+    def for_file(self, file: Path) -> EmbedJob:
         """The job with the columns of one of its files: in a .txt, each line is a text, whatever columns the other files have."""
         return replace(self, column="text", id_column=None) if has_no_columns(file) else self
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.bulk.job import Job
+from unmask.bulk.job import EmbedJob
 from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
 from unmask.io.files import make_folder, remove
@@ -129,7 +129,7 @@ def remove_fits(folder: Path, but: str | None) -> None:
 
 
 class VectorSettings(Record):
-    """What all vectors of a folder have to share. Device, batches and versions change their rounding only."""
+    """What all vectors of a folder share. Device, batches and versions, which a description has too, change their rounding only."""
 
     fingerprint: str
     """Digest of the model's weights."""
@@ -143,8 +143,8 @@ class VectorSettings(Record):
     dim: int
 
 
-def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
-    """Everything except the texts that the vectors depend on, as JSON. dim: dimensions of a vector."""
+def describe(embedder: Embedder, job: EmbedJob, dim: int) -> dict[str, Any]:
+    """The description of vectors: everything except the texts that they depend on, as JSON. dim: dimensions of a vector."""
     identity, model, fit = identity_of_loaded(embedder.backbone.model), embedder.backbone.model, embedder.fitted
     fit_bytes = b"".join(part.float().cpu().numpy().tobytes() for part in fit.tensors.values())
     return {
@@ -165,13 +165,13 @@ def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
     }
 
 
-def settings_of(description: Mapping[str, Any]) -> VectorSettings:
-    """The part of a description that two runs have to share."""
+def vector_settings(description: Mapping[str, Any]) -> VectorSettings:
+    """The settings in a description: what all vectors of a folder share."""
     values = {name: description[name] for name in VectorSettings.model_fields if name != "fingerprint"}
     return VectorSettings(fingerprint=description["model"]["fingerprint"], **values)
 
 
-def key_of(description: Mapping[str, Any]) -> str:
-    """A digest of the settings in a description."""
-    plain = json.dumps(settings_of(description).as_json(), sort_keys=True, ensure_ascii=False)
+def settings_digest(description: Mapping[str, Any]) -> str:
+    """The digest of the settings in a description."""
+    plain = json.dumps(vector_settings(description).as_json(), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]

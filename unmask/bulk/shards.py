@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from unmask.bulk.job import LONGEST, Job
+from unmask.bulk.job import LONGEST, EmbedJob
 from unmask.errors import UnmaskError
 from unmask.io.formats import Fault
 from unmask.io.lines import Start
@@ -88,7 +88,7 @@ class Sources(Record):
         return [shard for file in self.files for shard in file.shards()]
 
 
-def read_sources(files: Sequence[Path], job: Job, before: Sources | None) -> Iterator[Sources]:
+def read_sources(files: Sequence[Path], job: EmbedJob, before: Sources | None) -> Iterator[Sources]:
     """Divide files into shards. Yields the sources so far after each file. before: of an earlier run. Raises UnmaskError for no rows."""
     cached = {}
     if before is not None and (before.shard_rows, before.longest) == (job.shard_rows, LONGEST):
@@ -108,14 +108,14 @@ def read_sources(files: Sequence[Path], job: Job, before: Sources | None) -> Ite
         raise _without_rows(files, job)
 
 
-def require_any_row(files: Sequence[Path], job: Job) -> None:
+def require_any_row(files: Sequence[Path], job: EmbedJob) -> None:
     """Raise UnmaskError if there are no rows. Files are read up to the first row."""
     items = (item for file in files for item in read_items(file, longest=LONGEST, columns=job.columns))
     if next(items, None) is None:
         raise _without_rows(files, job)
 
 
-def _without_rows(files: Sequence[Path], job: Job) -> UnmaskError:
+def _without_rows(files: Sequence[Path], job: EmbedJob) -> UnmaskError:
     return UnmaskError(f"{', '.join(map(str, job.inputs))}: no row in {counted(len(files), 'file')}.")
 
 

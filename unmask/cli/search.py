@@ -84,7 +84,7 @@ def index(
     from unmask.bulk.loading import EmbedderArguments
     from unmask.io.sources import find_files
     from unmask.saving.folder import read_saved
-    from unmask.search.build import Job, build
+    from unmask.search.build import IndexJob, build
     from unmask.search.documents import Corpus
 
     by_role = {"query": query_instruction, "document": instruction}
@@ -93,7 +93,7 @@ def index(
         instructions = {**saved.instructions, **instructions}
     arguments = EmbedderArguments(model, design, asdict(options) | {"instructions": instructions or None}, fit_on)
     arguments.check()
-    job = Job(
+    job = IndexJob(
         corpus=Corpus(tuple(find_files(texts, output)), column, title_column, id_column),
         output=output,
         model=model,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.bulk.documents import windows
+from unmask.bulk.text_rows import windows
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Tally
 from unmask.encoding.shared_prefix import Progress
@@ -26,7 +26,7 @@ from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
 from unmask.search.documents import Corpus, Document, Survey, common_type, read_documents, survey, typed
-from unmask.search.embedding import describe, document_vectors, require_same, store_fit, with_stored_fit
+from unmask.search.embedding import describe, document_vectors, require_same_embedder, store_fit, with_stored_fit
 from unmask.search.record import (
     DIGEST,
     ID,
@@ -61,7 +61,7 @@ _SAMPLE, _NEAREST = 100, 10
 
 
 @dataclass(frozen=True)
-class Job:
+class IndexJob:
     """What to index, and how.
 
     model, revision, adapters: as given to load the embedder. language: for stems; None takes that of the index, else "none". approximate:
@@ -82,7 +82,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Done:
+class IndexChanges:
     """The number of documents, and of those that were added, changed and removed; embedded, truncated: texts. recall: see IndexRecord."""
 
     documents: int
@@ -131,7 +131,7 @@ class _PreviousIndex:
                     yield Document(row[ID], row[TITLE], row[TEXT], {name: row[name] for name in names}, source, 0)
 
 
-def build(job: Job, load: Callable[[], Embedder]) -> Done:
+def build(job: IndexJob, load: Callable[[], Embedder]) -> IndexChanges:
     """Make or update an index. load: loads the embedder, once all documents have been read and checked.
 
     Raises UnmaskError for a mistake in the documents, if another run writes to the index, and if it was made with another embedder.
@@ -157,20 +157,20 @@ def build(job: Job, load: Callable[[], Embedder]) -> Done:
 
 
 def _build(
-    job: Job,
+    job: IndexJob,
     embedder: Embedder,
     previous: _PreviousIndex,
     surveyed: Survey,
     documents: dict[str, tuple[bytes, bytes]],
     retained: set[str],
-) -> Done:
+) -> IndexChanges:
     """Write the index, unless nothing has changed. documents: digests by id; retained: ids of those that none of the files has."""
     before, cache = previous.record, VectorCache.in_folder(job.output)
     embedder.design.require_dense("An index")
     if before is not None:
         if not job.fitted:
             embedder = with_stored_fit(embedder, before.embedder, job.output / before.data)
-        require_same(before.embedder, embedder)
+        require_same_embedder(before.embedder, embedder)
     record = IndexRecord(
         data=f"data-{int(before.data.removeprefix('data-')) + 1 if before else 1}",
         documents=len(documents),
@@ -206,7 +206,7 @@ def _build(
         record.write(job.output / RECORD)
         _remove_data(job.output, but=record)
     cache.remove()
-    return Done(
+    return IndexChanges(
         documents=len(documents),
         added=len(documents.keys() - previous.documents.keys()),
         changed=sum(previous.documents.get(name, digests) != digests for name, digests in documents.items()),

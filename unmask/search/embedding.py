@@ -57,7 +57,7 @@ def describe(embedder: Embedder, model: str, revision: str | None, adapters: Seq
     )
 
 
-def require_same(record: EmbedderRecord, embedder: Embedder) -> Embedder:
+def require_same_embedder(record: EmbedderRecord, embedder: Embedder) -> Embedder:
     """The embedder itself. Raises UnmaskError, naming the difference, if it is not the one that the index was made with."""
     now = describe(embedder, record.model, record.revision, record.adapters)
     for name, phrase in _DIFFERENCES.items():
@@ -89,7 +89,7 @@ def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remo
         max_length=record.max_length,
         instructions=record.instructions,
     )
-    return require_same(record, with_stored_fit(embedder, record, data))
+    return require_same_embedder(record, with_stored_fit(embedder, record, data))
 
 
 def store_fit(embedder: Embedder, data: Path) -> None:

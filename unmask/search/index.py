@@ -20,7 +20,7 @@ from unmask.search.table import matching, nearest, open_table
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
-    from unmask.search.build import Done
+    from unmask.search.build import IndexChanges
 
 _FUSED = 100
 """Documents that each ranking gives to a fusion, or more if more are requested."""
@@ -127,7 +127,7 @@ class Index:
                 raise
             raise UnmaskError(f"'{self.folder}' has been updated since it was opened: open it again.") from error
 
-    def add(self, documents: Iterable[Mapping[str, Any]]) -> Done:
+    def add(self, documents: Iterable[Mapping[str, Any]]) -> IndexChanges:
         """Add documents, or replace those with the same ids, and save the index. Only new and changed texts are embedded.
 
         documents: each with `id` (or `_id`) and `text`, and optionally `title` and columns to filter by, as a row of a file has them.
@@ -137,7 +137,7 @@ class Index:
         rows = tuple(map(dict, documents))
         return self._update(Corpus((), id="_id" if rows and "_id" in rows[0] else "id", rows=rows))
 
-    def delete(self, ids: Iterable[str]) -> Done:
+    def delete(self, ids: Iterable[str]) -> IndexChanges:
         """Remove the documents with these ids, and save the index. Raises UnmaskError for an id that the index does not have."""
         if isinstance(ids, str):
             raise UnmaskError("delete takes a list of ids, not one string: delete([id]).")
@@ -147,13 +147,13 @@ class Index:
             raise UnmaskError(f"'{self.folder}' has no document {missing[0]!r}, so nothing was deleted.")
         return self._update(Corpus(()), removed)
 
-    def _update(self, corpus: Corpus, removed: frozenset[str] = frozenset()) -> Done:
+    def _update(self, corpus: Corpus, removed: frozenset[str] = frozenset()) -> IndexChanges:
         """Change the index on disk, and open it again."""
-        from unmask.search.build import Job, build
+        from unmask.search.build import IndexJob, build
 
         embedder, made_with = self.embedder, self.record.embedder
         source = made_with.model, made_with.revision, made_with.adapters
-        report = build(Job(corpus, self.folder, *source, keep_missing=True, removed=removed), lambda: embedder)
+        report = build(IndexJob(corpus, self.folder, *source, keep_missing=True, removed=removed), lambda: embedder)
         newest = Index(self.folder, read_index(self.folder), embedder, self._device, self._trust)
         vars(self).clear()
         vars(self).update(vars(newest))
@@ -162,10 +162,10 @@ class Index:
     @cached_property
     def embedder(self) -> Embedder:
         """The embedder that the index was made with. Raises UnmaskError if it has changed since."""
-        from unmask.search.embedding import load, require_same
+        from unmask.search.embedding import load, require_same_embedder
 
         if self._embedder is not None:
-            return require_same(self.record.embedder, self._embedder)
+            return require_same_embedder(self.record.embedder, self._embedder)
         return load(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
 
     def _check_filter(self, where: str) -> None:
