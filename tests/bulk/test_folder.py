@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk import embed_shard, team
 from unmask.bulk.folder import check_folder
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments, settings_digest
 from unmask.bulk.team import Member
 from unmask.bulk.text_rows import DeadLetter, read_text_rows
@@ -165,6 +167,19 @@ def test_another_model_design_or_option_is_refused_by_name(here: Path) -> None:
         with pytest.raises(UnmaskError, match=rf"'out' holds a run with other settings: .*{message} now.*another folder"):
             run(job_of(here, **options), arguments)
         assert content(here / "out") == before
+
+
+def test_a_folder_made_before_an_option_existed_continues(here: Path, computed: list[str]) -> None:
+    @dataclass(frozen=True)
+    class NewerJob(EmbedJob):
+        stride: int = 1
+
+    run(job_of(here))
+    before = list(computed)
+    options = vars(job_of(here))
+    assert run(NewerJob(**options)).complete and computed == before
+    with pytest.raises(UnmaskError, match=r"options.stride was not set and is 2 now"):
+        run(NewerJob(**options, stride=2))
 
 
 def test_a_fit_is_made_once_and_every_later_run_reads_it(

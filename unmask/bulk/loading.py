@@ -16,15 +16,13 @@ from unmask.io.files import make_folder, remove
 from unmask.io.records import Record
 from unmask.io.rows import field as value_of
 from unmask.io.rows import read_rows
-from unmask.io.seals import Damaged, load_tensors, save_tensors
+from unmask.io.seals import Damaged
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import versions
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
-
-_ALPHA = "alpha"
 
 
 @dataclass(frozen=True)
@@ -94,31 +92,13 @@ def load_with_stored_fit(
     file = folder / f"fit-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}.safetensors"
     make_folder(folder)
     with FileLock(folder / ".fit.lock"):
-        if (fit := read_fit(file)) is None:
+        try:
+            fit = Fit.load(file)
+        except (FileNotFoundError, Damaged):
             fit = embedder.fit(texts).fitted
             check(embedder)
-            save_fit(file, fit)
+            fit.save(file)
     return embedder.use_fit(fit), file.name
-
-
-def save_fit(file: Path, fit: Fit) -> None:
-    """Write a fit, whole and durable."""
-    import torch
-
-    alpha = {} if fit.alpha is None else {_ALPHA: torch.tensor(fit.alpha, dtype=torch.float64)}
-    save_tensors(file, fit.tensors | alpha)
-
-
-def read_fit(file: Path) -> Fit | None:
-    """What `save_fit` wrote; None if there is no such file, or a damaged one."""
-    try:
-        tensors = load_tensors(file) if file.is_file() else None
-    except Damaged:
-        return None
-    if tensors is None:
-        return None
-    alpha = tensors.pop(_ALPHA, None)
-    return Fit(None if alpha is None else float(alpha), **tensors)
 
 
 def remove_fits(folder: Path, but: str | None) -> None:

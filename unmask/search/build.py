@@ -26,7 +26,7 @@ from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
 from unmask.search.documents import Corpus, Document, Survey, common_type, read_documents, survey, typed
-from unmask.search.embedding import describe, document_vectors, require_same_embedder, store_fit, with_stored_fit
+from unmask.search.embedding import document_vectors, embedder_record, require_same_embedder, store_fit, with_stored_fit
 from unmask.search.record import (
     DIGEST,
     ID,
@@ -178,7 +178,7 @@ def _build(
         columns=_columns(surveyed, before if job.keep_missing else None),
         language=job.language or (before.language if before else "none"),
         approximate=job.approximate or len(documents) > EXACT_UP_TO or (before is not None and before.approximate),
-        embedder=describe(embedder, job.model, job.revision, job.adapters),
+        embedder=embedder_record(embedder, job.model, job.revision, job.adapters),
         versions=versions() | installed_versions(("lancedb", "pyarrow")),
     )
     _remove_data(job.output, but=before)
