@@ -23,7 +23,7 @@ from unmask.io.files import only_run_in
 from unmask.io.seals import Damaged
 from unmask.search import build as building
 from unmask.search.build import IndexJob, build
-from unmask.search.documents import Corpus, joined
+from unmask.search.documents import Corpus, join_title
 from unmask.search.embedding import document_vectors
 from unmask.search.index import Index
 from unmask.search.record import IndexRecord, read_index
@@ -57,7 +57,7 @@ def files_in(folder: Path) -> list[str]:
 
 def test_an_index_holds_the_documents_and_their_vectors(embedder: Embedder, tmp_path: Path) -> None:
     assert counts(indexed(embedder, tmp_path)) == (4, 4, 0, 0, 4)
-    expected = embedder.encode([joined(row["title"], row["text"]) for row in ROWS], normalize=True)
+    expected = embedder.encode([join_title(row["title"], row["text"]) for row in ROWS], normalize=True)
     for row, stored, vector in zip(ROWS, opened(embedder, tmp_path)._table.to_arrow().to_pylist(), expected, strict=True):
         assert (stored["_id"], stored["_title"], stored["_text"]) == (row["_id"], row["title"], row["text"])
         assert (stored["year"], stored["tag"]) == (row["year"], row["tag"])
@@ -226,7 +226,7 @@ def test_instructions_are_part_of_the_index(pico: Callable[..., Embedder], tmp_p
     design = "causal/instruction/last"
     embedder = pico(design, instructions={"query": "Find an answer", "document": "A document"})
     indexed(embedder, tmp_path)
-    (document,) = embedder.encode([joined(ROWS[0]["title"], ROWS[0]["text"])], instruction="A document", normalize=True)
+    (document,) = embedder.encode([join_title(ROWS[0]["title"], ROWS[0]["text"])], instruction="A document", normalize=True)
     (query,) = embedder.encode(["x"], instruction="Find an answer", normalize=True)
     scores = {hit.id: hit.score for hit in opened(embedder, tmp_path).search("x")}
     assert scores["d1"] == pytest.approx(float(document @ query), abs=1e-6)

@@ -16,7 +16,7 @@ from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.shards import Shard
 from unmask.bulk.team import Member, Result
 from unmask.errors import UnmaskError, require_package
-from unmask.io.cluster import failures_told, join
+from unmask.io.cluster import join, report_failures
 
 _TRIES = 3
 """Times that a shard is started: a machine may be lost through no fault of the shard."""
@@ -33,14 +33,14 @@ class OnRay:
     def __init__(self, job: EmbedJob, arguments: EmbedderArguments, address: str, workers: int | None = None) -> None:
         """Join the cluster."""
         require_package("ray")
-        with failures_told(f"Joining the Ray cluster '{address}'"):
+        with report_failures(f"Joining the Ray cluster '{address}'"):
             self._ray = join(address)
         self._arguments = job, arguments, str(Path.cwd())
         self._workers, self._resources = _share(self._ray, workers, arguments.options.get("device", "auto"))
 
     def describe(self) -> dict[str, Any]:
         """Everything except the texts that the vectors depend on, as reported by a machine of the cluster."""
-        with failures_told(_WHAT):
+        with report_failures(_WHAT):
             description: dict[str, Any] = self._ray.get(self._actor().describe.remote())
             return description
 
@@ -66,7 +66,7 @@ class OnRay:
     def _result(self, done: Any) -> ShardRecord | str:
         from ray.exceptions import RayActorError, RayTaskError
 
-        with failures_told(_WHAT):
+        with report_failures(_WHAT):
             try:
                 record: ShardRecord = self._ray.get(done)
                 return record

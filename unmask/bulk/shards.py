@@ -63,7 +63,7 @@ class SourceFile(BaseModel):
         ends = [*(start[0] for start in self.starts), self.rows][1:]
         return [
             Shard(
-                _name(self.file, number),
+                _shard_name(self.file, number),
                 file=self.file,
                 size=self.size,
                 changed=self.changed,
@@ -143,7 +143,7 @@ def is_shard_name(name: str) -> bool:
     return _SHARD_NAME.fullmatch(name) is not None
 
 
-def _name(file: str, number: int) -> str:
+def _shard_name(file: str, number: int) -> str:
     """A name that no other shard has, in this run or the next: it does not depend on the other files."""
     plain = re.sub(r"[^\w.-]", "_", Path(file).name, flags=re.ASCII).lstrip(".")[:_NAME]
     return f"{plain}-{hashlib.sha256(file.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}-{number:05d}"

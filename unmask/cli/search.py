@@ -156,9 +156,9 @@ def search(
             raise UnmaskError(f"'{queries}' holds no query.")
         documents = read_documents(file)
         for batch in iter(lambda: list(islice(documents, _BATCH)), []):
-            answers = opened.search_all([row.joined for row in batch], number, mode=mode, where=condition, exact=exact)
+            answers = opened.search_all([row.full_text for row in batch], number, mode=mode, where=condition, exact=exact)
             for row, hits in zip(batch, answers, strict=True):
-                print(json.dumps({"id": row.id, "query": row.joined, "hits": [hit.as_json() for hit in hits]}))
+                print(json.dumps({"id": row.id, "query": row.full_text, "hits": [hit.as_json() for hit in hits]}))
         return
     hits = opened.search(str(query), number, mode=mode, where=condition, exact=exact)
     if as_json:

@@ -155,7 +155,7 @@ class Run:
         """
         if self.is_done(name):
             file = self.work / name / STEP
-            return StepRecord.checked(read_record(file) or {}, file).value
+            return StepRecord.parse(read_record(file) or {}, file).value
         folder = self.scratch(name)
         value = compute(folder)
         self._processes.wait()

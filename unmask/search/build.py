@@ -25,7 +25,7 @@ from unmask.io.files import atomic_folder, check_output, is_own, make_own, only_
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
-from unmask.search.documents import Corpus, Document, Survey, common_type, read_documents, survey, typed
+from unmask.search.documents import Corpus, Document, Survey, as_type, common_type, read_documents, survey
 from unmask.search.embedding import document_vectors, embedder_record, require_same_embedder, store_fit, with_stored_fit
 from unmask.search.record import (
     DIGEST,
@@ -48,8 +48,8 @@ from unmask.search.table import (
     index_vectors,
     index_words,
     keywords,
-    nearest,
     open_table,
+    search_vectors,
     vectors_in,
 )
 
@@ -153,10 +153,10 @@ def build(job: IndexJob, load: Callable[[], Embedder]) -> IndexChanges:
         documents = surveyed.documents | {name: previous.documents[name] for name in retained}
         if not documents:
             raise UnmaskError(f"An index needs a document, and none would remain: remove the folder '{job.output}' instead.")
-        return _build(job, load(), previous, surveyed, documents, retained)
+        return _write(job, load(), previous, surveyed, documents, retained)
 
 
-def _build(
+def _write(
     job: IndexJob,
     embedder: Embedder,
     previous: _PreviousIndex,
@@ -183,7 +183,12 @@ def _build(
     )
     _remove_data(job.output, but=before)
     tally = Tally()
-    if before is not None and previous.documents == documents and _settings(before) == _settings(record):
+    settings = ("columns", "language", "approximate")
+    if (
+        before is not None
+        and previous.documents == documents
+        and all(getattr(before, n) == getattr(record, n) for n in settings)
+    ):
         record = before
     else:
         computed = cache.table(record.embedder.model_dump_json())
@@ -191,8 +196,8 @@ def _build(
         with atomic_folder(job.output / record.data) as data:
             table = create_table(data, record)
             with progress_bar("embedding", len(missing)) as advance:
-                for block in windows(chain(_unchanged(job.corpus, surveyed), previous.read(retained, job.output))):
-                    texts = {documents[document.id][0]: document.joined for document in block}
+                for block in windows(chain(_read_again(job.corpus, surveyed), previous.read(retained, job.output))):
+                    texts = {documents[document.id][0]: document.full_text for document in block}
                     vectors = _vectors(texts, embedder, previous, computed, tally, advance)
                     rows = [_row(document, *documents[document.id], record.columns) for document in block]
                     add_rows(table, rows, np.stack([vectors[row[KEY]] for row in rows]))
@@ -225,10 +230,6 @@ def _columns(surveyed: Survey, before: IndexRecord | None) -> dict[str, ColumnTy
     return {name: stored or "text" for name, stored in types.items()}
 
 
-def _settings(record: IndexRecord) -> tuple[Any, ...]:
-    return record.columns, record.language, record.approximate
-
-
 def _remove_data(folder: Path, but: IndexRecord | None) -> None:
     """Remove the data of earlier and of killed runs. Only folders that `make_own` marked are removed."""
     for data in folder.glob("data-*"):
@@ -236,7 +237,7 @@ def _remove_data(folder: Path, but: IndexRecord | None) -> None:
             remove_own(data)
 
 
-def _unchanged(corpus: Corpus, surveyed: Survey) -> Iterator[Document]:
+def _read_again(corpus: Corpus, surveyed: Survey) -> Iterator[Document]:
     """The documents of the files, once more. Raises UnmaskError if they are not those of the survey, each of them once."""
     missing = dict(surveyed.documents)
     for document in read_documents(corpus):
@@ -268,8 +269,8 @@ def _vectors(
 
 def _row(document: Document, key: bytes, digest: bytes, columns: dict[str, ColumnType]) -> dict[str, Any]:
     own_columns = {ID: document.id, TITLE: document.title, TEXT: document.text, KEY: key, DIGEST: digest}
-    other_columns = {name: typed(document.columns.get(name), stored) for name, stored in columns.items()}
-    return own_columns | {WORDS: keywords(document.joined)} | other_columns
+    other_columns = {name: as_type(document.columns.get(name), stored) for name, stored in columns.items()}
+    return own_columns | {WORDS: keywords(document.full_text)} | other_columns
 
 
 def _recall(table: Any, documents: int) -> float:
@@ -277,6 +278,6 @@ def _recall(table: Any, documents: int) -> float:
     rows = np.unique(np.linspace(0, documents - 1, _SAMPLE).astype(int)).tolist()
     shares = []
     for vector in vectors_in(table.take_offsets(rows).select([VECTOR]).to_arrow()):
-        exact, approximate = ({row[ID] for row in nearest(table, vector, _NEAREST, exact=e)} for e in (True, False))
+        exact, approximate = ({row[ID] for row in search_vectors(table, vector, _NEAREST, exact=e)} for e in (True, False))
         shares.append(len(exact & approximate) / len(exact))
     return float(np.mean(shares))

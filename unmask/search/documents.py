@@ -64,9 +64,9 @@ class Document:
     line: int
 
     @property
-    def joined(self) -> str:
+    def full_text(self) -> str:
         """The text that is embedded and searched: title and text, joined as BEIR, mteb and `unmask compare` join them."""
-        return joined(self.title, self.text)
+        return join_title(self.title, self.text)
 
     @property
     def characters(self) -> int:
@@ -77,10 +77,10 @@ class Document:
     def digests(self) -> tuple[bytes, bytes]:
         """The key of what is embedded, and a digest of the whole document: an update compares them with those of the index."""
         content = json.dumps([self.id, self.title, self.text, self.columns], sort_keys=True)
-        return text_key(self.joined, None), hashlib.sha256(content.encode()).digest()[:_DIGEST]
+        return text_key(self.full_text, None), hashlib.sha256(content.encode()).digest()[:_DIGEST]
 
 
-def joined(title: str, text: str) -> str:
+def join_title(title: str, text: str) -> str:
     """Title and text as one string."""
     return f"{title} {text}".strip()
 
@@ -143,7 +143,8 @@ def _document(file: Path, line: int, row: Row, corpus: Corpus) -> Document:
     title = field(file, line, row, title_column) if title_column and row.get(title_column) is not None else ""
     text = field(file, line, row, corpus.text)
     others = {key: value for key, value in row.items() if key not in (id_column, title_column, corpus.text)}
-    columns = {_column_name(key): _plain(value) for key, value in others.items()}
+    # LanceDB holds no dots in names; pandas writes its index under an empty name, and joins nested names by a dot
+    columns = {re.sub(r"[.\0]", "_", encodable(key)) or "unnamed": _plain(value) for key, value in others.items()}
     if conflicts := columns.keys() & RESERVED:
         raise UnmaskError(f"{file}, line {line}: the index has a column '{min(conflicts)}' of its own. Rename yours.")
     if len(columns) < len(others):
@@ -153,11 +154,6 @@ def _document(file: Path, line: int, row: Row, corpus: Corpus) -> Document:
 
 def _line_id(file: Path, line: int) -> str:
     return encodable(f"{file}:{line}")
-
-
-def _column_name(name: str) -> str:
-    """The name that LanceDB can hold. pandas writes its index under an empty name, and joins nested names by a dot."""
-    return re.sub(r"[.\0]", "_", encodable(name)) or "unnamed"
 
 
 def _plain(value: Any) -> Value:
@@ -199,7 +195,7 @@ def common_type(first: ColumnType | None, second: ColumnType | None) -> ColumnTy
     return "number" if {first, second} == {"integer", "number"} else "text"
 
 
-def typed(value: Value, holds: ColumnType) -> Value:
+def as_type(value: Value, holds: ColumnType) -> Value:
     """The value as its column holds it; None for one that is missing."""
     if value is None or (value == "" and holds != "text"):
         return None

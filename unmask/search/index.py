@@ -13,10 +13,10 @@ import numpy as np
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.paths import expanded
-from unmask.search.documents import Corpus, Value, joined
+from unmask.search.documents import Corpus, Value, join_title
 from unmask.search.record import ID, TEXT, TITLE, IndexRecord, Mode, check_data, find_index, read_index
 from unmask.search.snippets import snippet
-from unmask.search.table import matching, nearest, open_table
+from unmask.search.table import open_table, search_vectors, search_words
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
@@ -112,12 +112,12 @@ class Index:
             if where is not None:
                 self._check_filter(where)
             if mode == "bm25":
-                return [self._hits(query, matching(self._table, query, k, where)) for query in queries]
+                return [self._hits(query, search_words(self._table, query, k, where)) for query in queries]
             vectors = np.asarray(self.embedder.encode_query(queries, normalize=True, show_progress=False), np.float32)
             number = max(k, _FUSED) if mode == "hybrid" else k
-            rankings = [nearest(self._table, vector, number, where, exact=exact) for vector in vectors]
+            rankings = [search_vectors(self._table, vector, number, where, exact=exact) for vector in vectors]
             if mode == "hybrid":
-                by_words = [matching(self._table, query, number, where) for query in queries]
+                by_words = [search_words(self._table, query, number, where) for query in queries]
                 rankings = [fuse(both)[:k] for both in zip(rankings, by_words, strict=True)]
             return [self._hits(query, rows) for query, rows in zip(queries, rankings, strict=True)]
         except UnmaskError:
@@ -184,7 +184,7 @@ class Index:
                 id=row[ID],
                 title=row[TITLE],
                 text=row[TEXT],
-                snippet=snippet(joined(row[TITLE], row[TEXT]), query, _SNIPPET),
+                snippet=snippet(join_title(row[TITLE], row[TEXT]), query, _SNIPPET),
                 columns={name: row[name] for name in self.record.columns},
             )
             for rank, row in enumerate(rows, start=1)
