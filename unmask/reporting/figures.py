@@ -222,7 +222,7 @@ DIMENSIONS = Price("dimensions of a vector", lambda cost: float(cost.dim))
 
 def main_price(grid: Grid, summary: Summary) -> Price:
     """Time where every design has been timed; tokens a text otherwise."""
-    return TIME if all(grid.cost(system).milliseconds_per_text for system, _ in summary.order) else TOKENS
+    return TIME if all(grid.design_costs[system].milliseconds_per_text for system, _ in summary.order) else TOKENS
 
 
 def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
@@ -237,7 +237,7 @@ def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
 
 def price_points(grid: Grid, summary: Summary, price: Price) -> list[tuple[System, float, float]]:
     """(system, price, mean score) of every ranked design whose price is known."""
-    prices = [(system, price.of(grid.cost(system)), mean) for system, mean in summary.order]
+    prices = [(system, price.of(grid.design_costs[system]), mean) for system, mean in summary.order]
     return [(system, value, mean) for system, value, mean in prices if value is not None]
 
 

@@ -110,12 +110,9 @@ class Grid:
         """The results of a system."""
         return [result for result in self.results if result.system == system]
 
-    def cost(self, system: System) -> DesignCost:
-        """What a design costs: tokens as counted with its results; time and memory of the passes that it read."""
-        return self._design_costs[system]
-
     @cached_property
-    def _design_costs(self) -> dict[System, DesignCost]:
+    def design_costs(self) -> dict[System, DesignCost]:
+        """What each design costs: tokens as counted with its results; time and memory of the passes that it read."""
         return {system: self._cost(self.of(system)) for system in self.systems}
 
     def _cost(self, results: Sequence[Result]) -> DesignCost:

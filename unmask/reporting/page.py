@@ -182,7 +182,7 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "timed": main_price(grid, summary).what,
         "ranks": summary.ranks,
         "needed": summary.lead.needed,
-        "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
+        "timed_any": any(grid.design_costs[system].milliseconds_per_text for system in order),
         "attention": _distinct(str(facts.get("attention", "not recorded")) for facts in provenance),
         "hardware": _distinct(str(facts.get("hardware", "not recorded")) for facts in provenance),
         "versions": _versions(provenance),
@@ -251,7 +251,7 @@ def _words(grid: Grid) -> dict[str, Any]:
 def _card(grid: Grid, summary: Summary, advice: KindLeader) -> dict[str, Any]:
     """What to use for a kind of task, and why."""
     tasks = [result for result in grid.tasks.values() if result.kind == advice.kind]
-    cost = grid.cost(advice.system)
+    cost = grid.design_costs[advice.system]
     parts = [
         *([f"{amount(round(cost.tokens_per_text))} tokens a text"] if cost.tokens_per_text else []),
         *([f"{amount(round(cost.tokens_per_second))} tokens a second"] if cost.tokens_per_second else []),
@@ -286,7 +286,7 @@ def memory(size: int | None) -> str:
 
 def _ranked_row(grid: Grid, summary: Summary, rank: int) -> dict[str, Any]:
     system, mean = summary.order[rank - 1]
-    cost = grid.cost(system)
+    cost = grid.design_costs[system]
     return {
         "place": rank,
         "name": grid.names[system],

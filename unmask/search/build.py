@@ -99,15 +99,15 @@ class _PreviousIndex:
 
     def __init__(self, folder: Path, record: IndexRecord | None) -> None:
         self.record = record
-        self.documents: dict[str, tuple[bytes, bytes]] = {}
+        self.digests: dict[str, tuple[bytes, bytes]] = {}  # by id, as `Document.digests`
         self._rows: dict[bytes, int] = {}  # of the table, by key
         if record is None:
             return
         self._table = open_table(check_data(folder, record))
         for batch in self._table.search().select([ID, KEY, DIGEST]).to_batches():
             for name, key, digest in zip(*(batch[column].to_pylist() for column in (ID, KEY, DIGEST)), strict=True):
-                self._rows[key] = len(self.documents)
-                self.documents[name] = key, digest
+                self._rows[key] = len(self.digests)
+                self.digests[name] = key, digest
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._rows
@@ -149,11 +149,11 @@ def build(job: IndexJob, load: Callable[[], Embedder]) -> IndexChanges:
                 "some documents have no id but their line. Where lines have moved, --keep-missing keeps what the index has under a line "
                 "that is now missing, so a text may be there twice: give --id-column, or leave --keep-missing out"
             )
-        retained = previous.documents.keys() - surveyed.documents.keys() - job.removed if job.keep_missing else set()
-        documents = surveyed.documents | {name: previous.documents[name] for name in retained}
-        if not documents:
+        retained = previous.digests.keys() - surveyed.digests.keys() - job.removed if job.keep_missing else set()
+        digests = surveyed.digests | {name: previous.digests[name] for name in retained}
+        if not digests:
             raise UnmaskError(f"An index needs a document, and none would remain: remove the folder '{job.output}' instead.")
-        return _write(job, load(), previous, surveyed, documents, retained)
+        return _write(job, load(), previous, surveyed, digests, retained)
 
 
 def _write(
@@ -161,10 +161,10 @@ def _write(
     embedder: Embedder,
     previous: _PreviousIndex,
     surveyed: Survey,
-    documents: dict[str, tuple[bytes, bytes]],
+    digests: dict[str, tuple[bytes, bytes]],
     retained: set[str],
 ) -> IndexChanges:
-    """Write the index, unless nothing has changed. documents: digests by id; retained: ids of those that none of the files has."""
+    """Write the index, unless nothing has changed. digests: of all documents, by id; retained: ids of those in none of the files."""
     before, cache = previous.record, VectorCache.in_folder(job.output)
     embedder.design.require_dense("An index")
     if before is not None:
@@ -173,33 +173,29 @@ def _write(
         require_same_embedder(before.embedder, embedder)
     record = IndexRecord(
         data=f"data-{int(before.data.removeprefix('data-')) + 1 if before else 1}",
-        documents=len(documents),
+        documents=len(digests),
         dim=embedder.dim,
         columns=_columns(surveyed, before if job.keep_missing else None),
         language=job.language or (before.language if before else "none"),
-        approximate=job.approximate or len(documents) > EXACT_UP_TO or (before is not None and before.approximate),
+        approximate=job.approximate or len(digests) > EXACT_UP_TO or (before is not None and before.approximate),
         embedder=embedder_record(embedder, job.model, job.revision, job.adapters),
         versions=versions() | installed_versions(("lancedb", "pyarrow")),
     )
     _remove_data(job.output, but=before)
     tally = Tally()
-    settings = ("columns", "language", "approximate")
-    if (
-        before is not None
-        and previous.documents == documents
-        and all(getattr(before, n) == getattr(record, n) for n in settings)
-    ):
+    content = digests, record.columns, record.language, record.approximate
+    if before is not None and (previous.digests, before.columns, before.language, before.approximate) == content:
         record = before
     else:
         computed = cache.table(record.embedder.model_dump_json())
-        missing = {key for key, _ in documents.values() if key not in previous and key not in computed}
+        missing = {key for key, _ in digests.values() if key not in previous and key not in computed}
         with atomic_folder(job.output / record.data) as data:
             table = create_table(data, record)
             with progress_bar("embedding", len(missing)) as advance:
                 for block in windows(chain(_read_again(job.corpus, surveyed), previous.read(retained, job.output))):
-                    texts = {documents[document.id][0]: document.full_text for document in block}
+                    texts = {digests[document.id][0]: document.full_text for document in block}
                     vectors = _vectors(texts, embedder, previous, computed, tally, advance)
-                    rows = [_row(document, *documents[document.id], record.columns) for document in block]
+                    rows = [_row(document, *digests[document.id], record.columns) for document in block]
                     add_rows(table, rows, np.stack([vectors[row[KEY]] for row in rows]))
             index_words(table, record.language)
             if record.approximate:
@@ -212,10 +208,10 @@ def _write(
         _remove_data(job.output, but=record)
     cache.remove()
     return IndexChanges(
-        documents=len(documents),
-        added=len(documents.keys() - previous.documents.keys()),
-        changed=sum(previous.documents.get(name, digests) != digests for name, digests in documents.items()),
-        removed=len(previous.documents.keys() - documents.keys()),
+        documents=len(digests),
+        added=len(digests.keys() - previous.digests.keys()),
+        changed=sum(previous.digests.get(name, now) != now for name, now in digests.items()),
+        removed=len(previous.digests.keys() - digests.keys()),
         embedded=tally.texts,
         truncated=tally.truncated,
         recall=record.recall,
@@ -239,7 +235,7 @@ def _remove_data(folder: Path, but: IndexRecord | None) -> None:
 
 def _read_again(corpus: Corpus, surveyed: Survey) -> Iterator[Document]:
     """The documents of the files, once more. Raises UnmaskError if they are not those of the survey, each of them once."""
-    missing = dict(surveyed.documents)
+    missing = dict(surveyed.digests)
     for document in read_documents(corpus):
         if missing.pop(document.id, None) != document.digests:
             raise UnmaskError(f"{document.file}, line {document.line} was changed while it was read: run the command again.")

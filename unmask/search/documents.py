@@ -92,7 +92,7 @@ class Survey:
     numbered: whether a document has no id but its line.
     """
 
-    documents: dict[str, tuple[bytes, bytes]]
+    digests: dict[str, tuple[bytes, bytes]]
     columns: dict[str, ColumnType | None]
     numbered: bool
 
@@ -102,25 +102,25 @@ def survey(corpus: Corpus) -> Survey:
 
     Raises UnmaskError, with file and line, for a row that is not a document and for a duplicate id.
     """
-    documents: dict[str, tuple[bytes, bytes]] = {}
+    digests: dict[str, tuple[bytes, bytes]] = {}
     columns: dict[str, ColumnType | None] = {}
     titled, numbered = not corpus.title, False
     for document in read_documents(corpus):
-        if document.id in documents:
+        if document.id in digests:
             raise UnmaskError(
                 f"{document.file}, line {document.line}: the id {document.id[:80]!r} comes twice. Every document needs an id of its own "
                 "(--id-column)."
             )
-        documents[document.id] = document.digests
+        digests[document.id] = document.digests
         numbered = numbered or document.id == _line_id(document.file, document.line)
         titled = titled or bool(document.title)
         for name, value in document.columns.items():
             columns[name] = common_type(columns.get(name), _type_of(value, row_ending(document.file) in _ONLY_TEXT))
-    if not documents and corpus.files:
+    if not digests and corpus.files:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
-    if documents and not titled:
+    if digests and not titled:
         raise UnmaskError(f"--title-column: no document has a title in the column '{corpus.title}'.")
-    return Survey(documents, columns, numbered)
+    return Survey(digests, columns, numbered)
 
 
 def read_documents(corpus: Corpus) -> Iterator[Document]:
