@@ -68,7 +68,7 @@ def read_text_rows(
         fault = item if isinstance(item, Fault) else _fault(job, line, item, ids)
         if fault is not None:
             text = item.get(job.column, "") if isinstance(item, dict) else fault.text
-            yield dead_letter(row, line, fault.told, text if isinstance(text, str) else str(text))
+            yield dead_letter(row, line, fault.reason, text if isinstance(text, str) else str(text))
         elif isinstance(item, dict):
             # several files meet in a folder of vectors
             name = str(item[job.id_column]) if job.id_column else f"{file}:{row}" if job.to_folder else str(row)
@@ -83,7 +83,7 @@ def _fault(job: EmbedJob, line: int, row: Row, ids: set[str]) -> Fault | None:
         if fault := fault_of_field(line, row, job.id_column, (str, int)):
             return fault
         name = str(row[job.id_column])
-        if name != _encodable(name):
+        if name != _replace_surrogates(name):
             return Fault(
                 f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold."
             )
@@ -99,10 +99,10 @@ def _as_text(value: Any) -> str | None:
     """A kept value as a string (JSON for other types), so that a column has one type in every file."""
     if value is None:
         return None
-    return _encodable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return _replace_surrogates(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """The text with '?' for each half of a surrogate pair, which JSON may hold and UTF-8 may not."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 

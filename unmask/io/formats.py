@@ -30,9 +30,9 @@ _FIELD = 1 << 27
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a row cannot be read. told: what follows the file's name in an error; text: how the row begins."""
+    """Why a row cannot be read. reason: what follows the file's name in an error; text: how the row begins."""
 
-    told: str
+    reason: str
     text: str = ""
 
 

@@ -68,7 +68,7 @@ def require_same_embedder(record: EmbedderRecord, embedder: Embedder) -> Embedde
     return embedder
 
 
-def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remote_code: bool = False) -> Embedder:
+def load_embedder(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remote_code: bool = False) -> Embedder:
     """The embedder of an index with its data in a folder.
 
     trust_remote_code: takes effect only if UNMASK_TRUST_CODE_OF lists the model, since its name comes from the index and not from the user.

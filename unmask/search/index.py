@@ -162,11 +162,11 @@ class Index:
     @cached_property
     def embedder(self) -> Embedder:
         """The embedder that the index was made with. Raises UnmaskError if it has changed since."""
-        from unmask.search.embedding import load, require_same_embedder
+        from unmask.search.embedding import load_embedder, require_same_embedder
 
         if self._embedder is not None:
             return require_same_embedder(self.record.embedder, self._embedder)
-        return load(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
+        return load_embedder(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
 
     def _check_filter(self, where: str) -> None:
         """Raise UnmaskError for a mistake in a filter, before a model is loaded."""
