@@ -62,7 +62,10 @@ def atomic_folder(folder: Path, replaces: Callable[[Path], bool] | None = None) 
         scratch.mkdir()
         try:
             yield scratch
-            _usual_modes(scratch)
+            mode = stat.S_IMODE(scratch.stat().st_mode)
+            for path in scratch.rglob("*"):  # some writers remove the permissions of other users
+                if not path.is_symlink():
+                    path.chmod(mode if path.is_dir() else mode & 0o666)
             sync_tree(scratch)
             _put_in_place(scratch, folder, _is_replaced(folder, replaces))
             sync(folder.parent)
@@ -293,14 +296,6 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _usual_modes(folder: Path) -> None:
-    """Give everything in a folder the mode that the umask gives to new files; some writers remove the permissions of other users."""
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    for path in folder.rglob("*"):
-        if not path.is_symlink():
-            path.chmod(mode if path.is_dir() else mode & 0o666)
 
 
 def _put_in_place(scratch: Path, folder: Path, replacing: bool) -> None:

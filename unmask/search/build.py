@@ -195,7 +195,18 @@ def _write(
                 for block in windows(chain(_read_again(job.corpus, surveyed), previous.read(retained, job.output))):
                     texts = {digests[document.id][0]: document.full_text for document in block}
                     vectors = _vectors(texts, embedder, previous, computed, tally, advance)
-                    rows = [_row(document, *digests[document.id], record.columns) for document in block]
+                    rows = []
+                    for document in block:
+                        key, digest = digests[document.id]
+                        row: dict[str, Any] = {
+                            ID: document.id,
+                            TITLE: document.title,
+                            TEXT: document.text,
+                            KEY: key,
+                            DIGEST: digest,
+                        }
+                        row |= {name: as_type(document.columns.get(name), stored) for name, stored in record.columns.items()}
+                        rows.append(row | {WORDS: keywords(document.full_text)})
                     add_rows(table, rows, np.stack([vectors[row[KEY]] for row in rows]))
             index_words(table, record.language)
             if record.approximate:
@@ -261,12 +272,6 @@ def _vectors(
     if keys := [key for key in texts if key not in vectors]:
         vectors.update(zip(keys, computed.get(keys), strict=True))
     return vectors
-
-
-def _row(document: Document, key: bytes, digest: bytes, columns: dict[str, ColumnType]) -> dict[str, Any]:
-    own_columns = {ID: document.id, TITLE: document.title, TEXT: document.text, KEY: key, DIGEST: digest}
-    other_columns = {name: as_type(document.columns.get(name), stored) for name, stored in columns.items()}
-    return own_columns | {WORDS: keywords(document.full_text)} | other_columns
 
 
 def _recall(table: Any, documents: int) -> float:

@@ -95,7 +95,13 @@ class Batcher:
                 raise Full
             self._queue.add(request, group, texts)
             self._changed.notify(len(texts))
-        request.future.add_done_callback(lambda _: self._drop(request))
+
+        def drop_waiting(_: Future[list[Any]]) -> None:
+            if request.missing:
+                with self._changed:
+                    self._queue.remove(request)
+
+        request.future.add_done_callback(drop_waiting)
         return request.future
 
     def close(self, timeout: float | None = None) -> None:
@@ -110,11 +116,6 @@ class Batcher:
             abandoned = self._queue.take_all()
         for text in abandoned:
             text.request.deliver(text.position, Closed())
-
-    def _drop(self, request: _Request) -> None:
-        if request.missing:
-            with self._changed:
-                self._queue.remove(request)
 
     def _work(self, worker: int) -> None:
         while batch := self._next():
