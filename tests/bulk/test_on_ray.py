@@ -15,7 +15,7 @@ from tests.bulk.corpora import PICO, content, job_of, run, write_corpus
 from unmask.bulk import on_ray
 from unmask.bulk.folder import embed_folder
 from unmask.bulk.on_ray import OnRay, _share
-from unmask.bulk.team import Result
+from unmask.bulk.team import ShardResult
 
 ray = pytest.importorskip("ray")
 HEAD = {
@@ -49,7 +49,7 @@ class Unlucky(OnRay):
         super().__init__(*arguments)
         self.cluster, self.machine = cluster, machine
 
-    def embed(self, shards: Any, digest: str, progress: Any) -> Iterator[Result]:
+    def embed(self, shards: Any, digest: str, progress: Any) -> Iterator[ShardResult]:
         for result in super().embed(shards, digest, progress):
             if self.machine is not None:
                 self.cluster.remove_node(self.machine, allow_graceful=False)

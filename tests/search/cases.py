@@ -10,7 +10,7 @@ import numpy as np
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
 from unmask.search.build import IndexChanges, IndexJob, build
-from unmask.search.documents import Corpus
+from unmask.search.documents import DocumentSource
 from unmask.search.index import Index
 from unmask.search.table import vectors_in
 
@@ -25,7 +25,7 @@ ROWS: list[dict[str, Any]] = [
 def indexed(embedder: Embedder, folder: Path, rows: list[dict[str, Any]] = ROWS, **options: Any) -> IndexChanges:
     """Index rows below a folder."""
     file = write_rows(folder / "corpus.jsonl", rows)
-    return build(IndexJob(Corpus((file,)), folder / "index", **({"model": "in memory"} | options)), lambda: embedder)
+    return build(IndexJob(DocumentSource((file,)), folder / "index", **({"model": "in memory"} | options)), lambda: embedder)
 
 
 def opened(embedder: Embedder, folder: Path) -> Index:

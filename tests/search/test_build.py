@@ -23,7 +23,7 @@ from unmask.io.files import only_run_in
 from unmask.io.seals import Damaged
 from unmask.search import build as building
 from unmask.search.build import IndexJob, build
-from unmask.search.documents import Corpus, join_title
+from unmask.search.documents import DocumentSource, join_title
 from unmask.search.embedding import document_vectors
 from unmask.search.index import Index
 from unmask.search.record import IndexRecord, read_index
@@ -187,7 +187,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_refused(change: str, embedder
         return embedder
 
     with pytest.raises(UnmaskError, match=r"was (changed|removed) while .* read"):
-        build(IndexJob(Corpus((file,)), tmp_path / "index", "in memory"), load)
+        build(IndexJob(DocumentSource((file,)), tmp_path / "index", "in memory"), load)
     assert len(opened(embedder, tmp_path)) == 4
 
 

@@ -20,7 +20,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.source import TRUSTED
 from unmask.search.build import IndexJob, build
-from unmask.search.documents import Corpus, join_title
+from unmask.search.documents import DocumentSource, join_title
 from unmask.search.index import Hit, Index
 from unmask.search.record import IndexRecord
 from unmask.search.table import add_rows, create_table, index_words, keywords, search_vectors, search_words
@@ -69,7 +69,7 @@ def test_search_has_the_score_of_a_comparison(bundled: bool, embedder: Embedder,
     outcome = evaluate(task, "x", lambda texts, _: np.asarray(embedder.encode(texts), np.float32))
     assert outcome.items is not None
     expected = outcome.items.columns["value"]
-    build(IndexJob(Corpus((folder / "corpus.jsonl",)), tmp_path / "index", "in memory"), lambda: embedder)
+    build(IndexJob(DocumentSource((folder / "corpus.jsonl",)), tmp_path / "index", "in memory"), lambda: embedder)
     relevant: dict[str, dict[str, int]] = {}
     for row in task.data["qrels"]:
         relevant.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])

@@ -18,7 +18,7 @@ from unmask.io.records import Record
 from unmask.io.seals import hash_file
 from unmask.io.terminal import counted
 
-Progress = Callable[[Counts], None]
+ReportCounts = Callable[[Counts], None]
 ENDING = ".parquet"
 
 
@@ -92,7 +92,7 @@ def finished_record(paths: ShardPaths, shard: Shard, digest: str) -> ShardRecord
     return record if intact else None
 
 
-def embed_shard(encoder: RowEncoder, paths: ShardPaths, shard: Shard, digest: str, progress: Progress) -> ShardRecord:
+def embed_shard(encoder: RowEncoder, paths: ShardPaths, shard: Shard, digest: str, progress: ReportCounts) -> ShardRecord:
     """Embed a shard and write its files. digest: of the settings; progress: takes what was done since its last call.
 
     Raises UnmaskError if the file of texts has changed since it was read, or gives fewer rows now.

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.bulk.embed_shard import Progress, ShardRecord
+from unmask.bulk.embed_shard import ReportCounts, ShardRecord
 from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.shards import Shard
-from unmask.bulk.team import Member, Result
+from unmask.bulk.team import Member, ShardResult
 from unmask.errors import UnmaskError, require_package
 from unmask.io.cluster import join, report_failures
 
@@ -44,7 +44,7 @@ class OnRay:
             description: dict[str, Any] = self._ray.get(self._actor().describe.remote())
             return description
 
-    def embed(self, shards: Sequence[Shard], digest: str, progress: Progress) -> Iterator[Result]:
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
         """Embed shards on the cluster."""
         waiting, running = list(reversed(shards)), dict[Any, tuple[Any, Shard]]()
         idle = [self._actor() for _ in range(min(self._workers, len(shards)))]

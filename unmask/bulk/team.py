@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from unmask.bulk.embed_shard import Progress, ShardPaths, ShardRecord, embed_shard, finished_record
+from unmask.bulk.embed_shard import ReportCounts, ShardPaths, ShardRecord, embed_shard, finished_record
 from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments, describe, load_with_stored_fit, settings_digest
 from unmask.bulk.row_encoder import RowEncoder
 from unmask.bulk.shards import Shard
 from unmask.errors import UnmaskError
 
-Result = tuple[Shard, ShardRecord | str]
+ShardResult = tuple[Shard, ShardRecord | str]
 """A shard and its record, or the reason why it failed."""
 
 
@@ -23,7 +23,7 @@ class Team(Protocol):
         """Everything except the texts that the vectors depend on. Raises UnmaskError if the embedder cannot be loaded."""
         ...
 
-    def embed(self, shards: Sequence[Shard], digest: str, progress: Progress) -> Iterator[Result]:
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
         """Embed shards, in any order. digest: of the settings; progress: takes what was done since its last call."""
         ...
 
@@ -42,7 +42,7 @@ class Member:
         self._paths = ShardPaths(job.output)
         self.description = describe(embedder, job, self._encoder.dim) | {"fit_file": fit_file}
 
-    def embed(self, shard: Shard, digest: str, progress: Progress) -> ShardRecord:
+    def embed(self, shard: Shard, digest: str, progress: ReportCounts) -> ShardRecord:
         """The record of a shard, which is embedded unless another process has already done so.
 
         digest: of the run's settings. Raises UnmaskError if this embedder is not the described one.
@@ -66,7 +66,7 @@ class ThisProcess:
         """Everything except the texts that the vectors depend on."""
         return self._member.description
 
-    def embed(self, shards: Sequence[Shard], digest: str, progress: Progress) -> Iterator[Result]:
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
         """Embed shards."""
         for shard in shards:
             yield shard, self._member.embed(shard, digest, progress)

@@ -20,12 +20,12 @@ from functools import cache
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
-from unmask.bulk.embed_shard import Progress, ShardRecord
+from unmask.bulk.embed_shard import ReportCounts, ShardRecord
 from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.row_encoder import Counts
 from unmask.bulk.shards import Shard
-from unmask.bulk.team import Member, Result
+from unmask.bulk.team import Member, ShardResult
 from unmask.errors import UnmaskError
 from unmask.io.terminal import complain
 from unmask.models.loading import pick_device
@@ -82,7 +82,7 @@ class Workers:
         except BrokenProcessPool as error:
             raise UnmaskError("A worker ended while it loaded the model: is there enough memory?") from error
 
-    def embed(self, shards: Sequence[Shard], digest: str, progress: Progress) -> Iterator[Result]:
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
         """Embed shards until all are done or failed. An error of the system, such as a full disk, ends the run."""
         waiting = list(shards)
         while waiting:
@@ -93,8 +93,8 @@ class Workers:
                     yield shard, "its worker died"
 
     def _embed_until_death(
-        self, shards: list[Shard], digest: str, progress: Progress
-    ) -> Generator[Result, None, tuple[list[Shard], list[Shard]]]:
+        self, shards: list[Shard], digest: str, progress: ReportCounts
+    ) -> Generator[ShardResult, None, tuple[list[Shard], list[Shard]]]:
         """Embed shards until a worker dies. Returns the shards that were not begun, and those that were in work."""
         futures: dict[Future[ShardRecord], Shard] = {}
         started, remaining = set[str](), dict[str, Shard]()

@@ -25,7 +25,7 @@ from unmask.io.files import atomic_folder, check_output, is_own, make_own, only_
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
-from unmask.search.documents import Corpus, Document, Survey, as_type, common_type, read_documents, survey
+from unmask.search.documents import Document, DocumentSource, Survey, as_type, common_type, read_documents, survey
 from unmask.search.embedding import document_vectors, embedder_record, require_same_embedder, store_fit, with_stored_fit
 from unmask.search.record import (
     DIGEST,
@@ -69,7 +69,7 @@ class IndexJob:
     documents to remove, with keep_missing. fitted: the user has fitted the embedder; otherwise it gets the fit of the index.
     """
 
-    corpus: Corpus
+    corpus: DocumentSource
     output: Path
     model: str
     revision: str | None = None
@@ -244,7 +244,7 @@ def _remove_data(folder: Path, but: IndexRecord | None) -> None:
             remove_own(data)
 
 
-def _read_again(corpus: Corpus, surveyed: Survey) -> Iterator[Document]:
+def _read_again(corpus: DocumentSource, surveyed: Survey) -> Iterator[Document]:
     """The documents of the files, once more. Raises UnmaskError if they are not those of the survey, each of them once."""
     missing = dict(surveyed.digests)
     for document in read_documents(corpus):

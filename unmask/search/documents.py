@@ -31,7 +31,7 @@ _DIGEST = 16
 
 
 @dataclass(frozen=True)
-class Corpus:
+class DocumentSource:
     """Files of documents, or rows in memory, and the names of the columns.
 
     title: None takes `title`, if there is one; empty: no titles. id: None takes `_id` or `id`, and else file and line. Raises UnmaskError
@@ -97,7 +97,7 @@ class Survey:
     numbered: bool
 
 
-def survey(corpus: Corpus) -> Survey:
+def survey(corpus: DocumentSource) -> Survey:
     """Read all documents once.
 
     Raises UnmaskError, with file and line, for a row that is not a document and for a duplicate id.
@@ -123,7 +123,7 @@ def survey(corpus: Corpus) -> Survey:
     return Survey(digests, columns, numbered)
 
 
-def read_documents(corpus: Corpus) -> Iterator[Document]:
+def read_documents(corpus: DocumentSource) -> Iterator[Document]:
     """The documents of all files, or those in memory, in order. Raises UnmaskError, with file and line, for a row that has no text."""
     if corpus.rows:
         yield from (_document(Path("documents"), line, row, corpus) for line, row in enumerate(corpus.rows, start=1))
@@ -134,7 +134,7 @@ def read_documents(corpus: Corpus) -> Iterator[Document]:
         yield from (_document(file, line, row, of_file) for line, row in read_rows(file))
 
 
-def _document(file: Path, line: int, row: Row, corpus: Corpus) -> Document:
+def _document(file: Path, line: int, row: Row, corpus: DocumentSource) -> Document:
     id_column = corpus.id or next((name for name in _IDS if name in row), None)
     title_column = corpus.title
     if title_column is None and corpus.text != "title":

@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.paths import expanded
-from unmask.search.documents import Corpus, Value, join_title
+from unmask.search.documents import DocumentSource, Value, join_title
 from unmask.search.record import ID, TEXT, TITLE, IndexRecord, Mode, check_data, find_index, read_index
 from unmask.search.snippets import snippet
 from unmask.search.table import open_table, search_vectors, search_words
@@ -135,7 +135,7 @@ class Index:
         an id or a text, and if the embedder has changed.
         """
         rows = tuple(map(dict, documents))
-        return self._update(Corpus((), id="_id" if rows and "_id" in rows[0] else "id", rows=rows))
+        return self._update(DocumentSource((), id="_id" if rows and "_id" in rows[0] else "id", rows=rows))
 
     def delete(self, ids: Iterable[str]) -> IndexChanges:
         """Remove the documents with these ids, and save the index. Raises UnmaskError for an id that the index does not have."""
@@ -145,9 +145,9 @@ class Index:
         stored = {name for batch in self._table.search().select([ID]).to_batches() for name in batch[ID].to_pylist()}
         if missing := sorted(removed - stored):
             raise UnmaskError(f"'{self.folder}' has no document {missing[0]!r}, so nothing was deleted.")
-        return self._update(Corpus(()), removed)
+        return self._update(DocumentSource(()), removed)
 
-    def _update(self, corpus: Corpus, removed: frozenset[str] = frozenset()) -> IndexChanges:
+    def _update(self, corpus: DocumentSource, removed: frozenset[str] = frozenset()) -> IndexChanges:
         """Change the index on disk, and open it again."""
         from unmask.search.build import IndexJob, build
 
