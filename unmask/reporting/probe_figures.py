@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.io.files import atomic
-from unmask.reporting.figures import shortened
+from unmask.reporting.figures import short_label
 from unmask.reporting.plotting import (
     BLUE,
     COLOURS,
@@ -123,7 +123,7 @@ def _band(axes: Axes, values: Any, bounds: Any, alpha: float = 0.2, **style: Any
 def draw_clusters(result: Clusters, names: Names = _AS_THEY_ARE) -> Figure:
     """Shares of each cluster of the first design by cluster of the second, and each measure next to chance and repeated k-means."""
     first, second = (names.get(design, design) for design in result.designs)
-    rows, columns = ([shortened(", ".join(words[:2]) or "-") for words in clusters] for clusters in result.words)
+    rows, columns = ([short_label(", ".join(words[:2]) or "-") for words in clusters] for clusters in result.words)
     # inches: the cells keep their size, whatever the length of their names
     cells = _CELL * max(result.clusters, 6)
     width, height = cells + _CHARACTER * max(map(len, rows)) + 5.6, cells + 0.75 * _CHARACTER * max(map(len, columns)) + 1

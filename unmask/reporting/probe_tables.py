@@ -172,7 +172,7 @@ def masked_table(result: Any) -> ProbeTable:
     notes = [
         f"{result.tokens} tokens of {result.texts} texts masked by '{result.mask_token}' (share {result.rate:g}, seed {result.seed}).",
         *([f"{result.skipped} texts have no token that can be masked."] if result.skipped else []),
-        *_truncated(result),
+        *_truncation_note(result),
         proof_note(result),
     ]
     return ProbeTable("Masked tokens, predicted from the previous position", rows, notes, prose=True)
@@ -264,15 +264,15 @@ def pairs_table(result: Any, labels: Mapping[str, str]) -> ProbeTable:
     ]
     first, second = (labels[name] for name in result.designs)
 
-    def signed(estimate: Any, digits: int = 3) -> str:
+    def signed_text(estimate: Any, digits: int = 3) -> str:
         return f"{estimate.value:+.{digits}f} ({interval_text(estimate.interval, 1, digits)})"
 
     spearman = [f"{estimate.value:.3f} ({interval_text(estimate.interval, 1, 3)})" for estimate in result.spearman]
     notes = [
-        f"A: {first}, Spearman {spearman[0]}. B: {second}, {spearman[1]}. A minus B {signed(result.difference)}.",
-        f"A wins {result.wins[0]} of {result.pairs} pairs, B {result.wins[1]}; mean margin {signed(result.margin, 4)}; "
+        f"A: {first}, Spearman {spearman[0]}. B: {second}, {spearman[1]}. A minus B {signed_text(result.difference)}.",
+        f"A wins {result.wins[0]} of {result.pairs} pairs, B {result.wins[1]}; mean margin {signed_text(result.margin, 4)}; "
         f"symmetric around 0: p = {result.p:.3g} (Wilcoxon).",
-        *(f"Spearman of A's margin with {name}: {signed(correlation)}." for name, correlation in result.goes_with.items()),
+        *(f"Spearman of A's margin with {name}: {signed_text(correlation)}." for name, correlation in result.goes_with.items()),
         proof_note(result),
     ]
     head = ("A wins by", "gold", "rank", "by A", "by B", "pair")
@@ -323,7 +323,7 @@ def states_table(result: Any) -> ProbeTable:
         "Mean over all tokens; any two: a token's causal state and a random token's bidirectional state; then by position from 0. "
         "Below: 95 % over texts; the JSON has the intervals of positions.",
         f"{sum(result.tokens)} tokens of {result.texts} texts.",
-        *_truncated(result),
+        *_truncation_note(result),
         proof_note(result),
     ]
     head = ("layer", "mean", "any two", *map(name_of, result.bins))
@@ -335,7 +335,7 @@ def range_text(bounds: Sequence[float], scale: float, digits: int) -> str:
     return f"{scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
 
 
-def _truncated(result: Any) -> list[str]:
+def _truncation_note(result: Any) -> list[str]:
     return [f"{result.truncated} texts were cut to {result.max_length} tokens (--max-length)."] if result.truncated else []
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead, TokenBatch
 from unmask.encoding.batching import collate, plan
+from unmask.encoding.cached_pass import chunks
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import POOLINGS
-from unmask.encoding.stored_vectors import chunks
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
