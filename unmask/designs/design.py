@@ -2,7 +2,7 @@
 
 Each design has a readable name, and each name gives the design back: `Design.parse(design.name) == design`. The grammar is
 
-    attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions] | filter[:dimensions] | idf ...]
+    attention[+rerouting] / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions] | filter[:dimensions] | idf ...]
 
     causal/eol/last                    last token of PromptEOL, last layer
     causal/eol/last@25                 the same at layer 25
@@ -19,6 +19,7 @@ Each design has a readable name, and each name gives the design back: `Design.pa
     causal/"Topic of: {text}"/mean     your own template
     causal/eol+sentiment/last          the mean of the vectors under each of these prompts (MetaEOL, arXiv 2402.18458)
     causal/echo+eol/mean+last          the same, with a pooling for each prompt
+    causal+kv@13-17/eol/last           every token also sees the key and the value of the last one (models/rerouting.py)
     bidirectional/plain/cross-attention    a trained head (heads.py); `unmask train` makes it
 """
 
@@ -35,7 +36,8 @@ from unmask.designs.prompts import AND, Prompts, averaged, find_prompt, name_of,
 from unmask.errors import UnmaskError, unknown
 from unmask.io.terminal import counted
 
-Attention = Literal["causal", "bidirectional"]
+Attention = str
+"""`causal` or `bidirectional`; causal attention may have a rerouting (models/rerouting.py), as in `causal+kv@13-17`."""
 HeadName = Literal[
     "cross-attention", "layer-attention", "latent-attention"
 ]  # these poolings have parameters, so they need training
@@ -47,7 +49,7 @@ RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
 EveryLayer = Literal["all", "mean"]  # how the layers are combined: concatenated, or averaged
 Layers = int | tuple[int, ...] | EveryLayer
 
-ATTENTIONS: Final = get_args(Attention)
+ATTENTIONS: Final = ("causal", "bidirectional")
 POOLINGS: Final = get_args(Pooling)
 HEADS: Final = get_args(HeadName)
 FEATURES: Final = get_args(Features)
@@ -91,7 +93,11 @@ class Design:
 
     def __post_init__(self) -> None:
         """Check every part, and fill in the defaults of the features."""
-        _one_of("attention", self.attention, ATTENTIONS)
+        _one_of("attention", plain_attention(self.attention), ATTENTIONS)
+        if AND in self.attention and not self.attention.startswith("causal"):
+            raise UnmaskError(
+                f"'{self.attention}' does not work: under bidirectional attention, early tokens see the whole text already."
+            )
         for pooling in self.poolings:
             _one_of("pooling", pooling, POOLINGS)
         if isinstance(self.prompt, str):
@@ -349,7 +355,7 @@ class Design:
         weighted = [_WEIGHTED.fullmatch(pooling) for pooling in poolings.split(AND)]
         weights, names = zip(*((match[1], match[2]) for match in weighted if match is not None), strict=True)
         return cls(
-            cast("Attention", attention),
+            attention,
             library_templates(prompts_of(prompt)),
             cast("tuple[Pooling, ...]", names) if len(names) > 1 else cast("Pooling", names[0]),
             _parse_layer(layer),
@@ -409,6 +415,11 @@ def _labelled(name: str) -> tuple[str, Design]:
 def _one_of(kind: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise unknown(kind, value, allowed)
+
+
+def plain_attention(attention: Attention) -> str:
+    """The attention without its rerouting."""
+    return attention.partition(AND)[0]
 
 
 def transform_parts(transform: str) -> tuple[str, int | None]:

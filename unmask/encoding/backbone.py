@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.designs.design import Attention, Design
+from unmask.designs.design import Attention, Design, plain_attention
+from unmask.designs.prompts import AND
 from unmask.encoding.features import Raw
 from unmask.encoding.heads import Head
 from unmask.encoding.lexical import lexical_vectors
@@ -41,6 +42,7 @@ from unmask.models.decoder import (
 from unmask.models.identity import attention_implementation
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.placement import main_device
+from unmask.models.rerouting import Rerouting, reroute
 from unmask.models.routers import ROUTINGS, Router, verify_routers, why_no_routers
 
 if TYPE_CHECKING:
@@ -100,6 +102,20 @@ class TokenBatch:
     """Ranges that are pooled in place of `pooling_mask`, each to a vector."""
     word_ids: Sequence[Sequence[int]] | None = None
     """The tokens of each text's words, for lexical designs."""
+    placeholder: Int[Tensor, " text"] | None = None
+    """The position of a token before the embedded span whose state a rerouting sets."""
+
+    def with_placeholder(self) -> TokenBatch:
+        """The batch with one more token before each embedded span. It is attended to, and not pooled. Raises UnmaskError for spans."""
+        if self.spans is not None:
+            raise UnmaskError("Parts of a text have no vectors of their own where a placeholder stands before the whole text.")
+        texts, tokens = self.ids.shape
+        start = self.pooling_mask.int().argmax(dim=1)
+        positions = torch.arange(tokens + 1, device=self.ids.device).expand(texts, -1)
+        before = (positions - (positions > start[:, None]).long()).clamp(max=tokens - 1)
+        here = positions == start[:, None]
+        ids, attention, pooling = (part.gather(1, before) for part in (self.ids, self.attention_mask, self.pooling_mask))
+        return replace(self, ids=ids, attention_mask=attention | here, pooling_mask=pooling & ~here, placeholder=start)
 
     def to(self, device: torch.device) -> TokenBatch:
         """The same batch on a device."""
@@ -152,6 +168,8 @@ class Backbone:
 
     head: Head | None = None
     """The trained pooling, if the design has one."""
+    rerouting: Rerouting | None = None
+    """What its attention shows to early tokens besides what is before them."""
     autocast: torch.dtype | None = None
     """Precision of products while weights of another precision train."""
     _output: OutputLayer | None = None
@@ -174,12 +192,17 @@ class Backbone:
 
     def set_attention(self, attention: Attention) -> None:
         """Switch the attention and prove it again. Raises AttentionError and then leaves the model unchanged."""
+        attention, _, name = attention.partition(AND)
+        rerouting = Rerouting.parse(name) if name else None
+        if rerouting is not None:
+            rerouting.require_layers(self.depth)
         with model_lock(self.model):
             with attention_kept(self.model):
                 set_attention(self.model, attention)
                 self.proof: AttentionProof = self._prove(attention)
             set_attention(self.model, attention)
-            self.attention: Attention = attention
+            self.attention: Attention = f"{attention}{AND}{name}" if name else attention
+            self.rerouting = rerouting
         if self.proof.hybrid:
             warnings.warn(f"{type(self.model).__name__} is {self.proof.summary}.", stacklevel=3)
 
@@ -230,7 +253,7 @@ class Backbone:
         the attention. Without gradients, dropout is off.
         """
         with model_lock(self.model), attention_kept(self.model), no_dropout(self.model):
-            set_attention(self.model, self.attention)
+            set_attention(self.model, plain_attention(self.attention))
             yield
 
     @property
@@ -402,6 +425,8 @@ class Backbone:
                 routing[item] = []
         self._require_embeddings(batch)
         batch = batch.to(self.device)
+        if self.rerouting is not None and self.rerouting.kind == "prepend":
+            batch = batch.with_placeholder()
         stop = None if routing else max(by_layer)
 
         def pool_states(layer: int, _: nn.Module, __: Any, output: Any) -> None:
@@ -425,7 +450,14 @@ class Backbone:
             for router in self.routers if routing else []:
                 handle = router.module.register_forward_hook(partial(pool_weights, router), with_kwargs=True)
                 hooks.callback(handle.remove)
+            reached = hooks.enter_context(self._rerouted(batch))
             final = self._forward(batch)
+        if self.rerouting is not None:
+            expected = range(self.rerouting.first, min(self.rerouting.last, stop or self.depth) + 1)
+            if missing := set(expected) - reached:
+                raise UnmaskError(
+                    f"{type(self.model).__name__} did not reroute layer {min(missing)}: it attends in a way of its own."
+                )
         for item in by_layer.get(self.depth, []):
             assert final is not None
             values[item] = batch.pooled(item.pool, final)
@@ -468,6 +500,14 @@ class Backbone:
                 return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
         except _DeepEnough:
             return None
+
+    def _rerouted(self, batch: TokenBatch) -> AbstractContextManager[set[int]]:
+        """The rerouting of the attention, if it has one, and the layers that it has reached so far."""
+        if self.rerouting is None:
+            return nullcontext(set())
+        positions = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+        last = torch.where(batch.attention_mask, positions, -1).argmax(dim=1)
+        return reroute(self.model, self.layers, self.rerouting, last, batch.placeholder)
 
     def _positions(self, attention_mask: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
         """Mask and position ids of tokens that follow `before` cached ones; nothing for texts without cache and padding.

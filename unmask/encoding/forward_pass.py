@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.designs.design import ATTENTIONS, Attention, Design
+from unmask.designs.design import ATTENTIONS, Attention, Design, plain_attention
 from unmask.designs.prompts import Prompts
 from unmask.encoding.backbone import Backbone, PrefixCache
 from unmask.encoding.batching import collate
@@ -31,7 +31,10 @@ def group_by_pass(designs: Iterable[Design]) -> dict[PassKey, list[Design]]:
     Within an attention, designs with several prompts come last: they reuse what was computed for each of these prompts.
     """
     groups: dict[PassKey, list[Design]] = {}
-    for design in sorted(designs, key=lambda design: (ATTENTIONS.index(design.attention), len(design.prompts) > 1)):
+    for design in sorted(
+        designs,
+        key=lambda design: (ATTENTIONS.index(plain_attention(design.attention)), design.attention, len(design.prompts) > 1),
+    ):
         groups.setdefault((design.attention, design.prompt), []).append(design)
     return groups
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from unmask.designs.design import ATTENTIONS, Design
+from unmask.designs.design import ATTENTIONS, Design, plain_attention
 from unmask.designs.prompts import AND
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.cached_pass import AveragedPasses, CachedPass, link_shared_passes
@@ -381,7 +381,7 @@ def _provenance(backbone: Backbone) -> dict[str, Any]:
 
 def load_checked(plan: ScoringPlan) -> Encoder:
     """Load the model of a plan, and check each of its designs on it before anything is computed."""
-    attention = min((design.attention for design in plan.designs.values()), key=ATTENTIONS.index)
+    attention = min((plain_attention(design.attention) for design in plan.designs.values()), key=ATTENTIONS.index)
     encoder = Encoder.load(plan.source, attention, max_length=plan.limit, batch_tokens=plan.batch_tokens)
     if plan.saved and (head := plan.saved.trained_head(encoder.backbone.model)):
         encoder = encoder.with_head(head)

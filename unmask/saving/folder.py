@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unmask.designs.design import Design, as_design
+from unmask.designs.design import Design, as_design, plain_attention
 from unmask.designs.prompts import Prompts
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, build_head
@@ -320,7 +320,7 @@ def _reads_all(embedder: Saveable) -> bool:
 
 def _is_plain(design: Design, prompt: Prompts) -> bool:
     """Whether a design pools the last layer under this prompt. Its transforms of hidden states are linear."""
-    return replace(design, transforms=()) == Design(design.attention, prompt, design.pooling)
+    return replace(design, transforms=()) == Design(plain_attention(design.attention), prompt, design.pooling)
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:

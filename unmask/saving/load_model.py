@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unmask.designs.design import ATTENTIONS, Attention, Design
+from unmask.designs.design import ATTENTIONS, Attention, Design, plain_attention
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.tokenization import MAX_LENGTH
@@ -29,7 +29,7 @@ def load_encoder(
     predicts: also load the output layer that predicts tokens (`Encoder.language_model`). Raises UnmaskError if a plain model is given
     without an attention, and AttentionError if the model does not attend as requested.
     """
-    if attention is not None and attention not in ATTENTIONS:
+    if attention is not None and plain_attention(attention) not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
     saved = read_saved(source.model, source.revision, source.adapters)
     if saved is not None:

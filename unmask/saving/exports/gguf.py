@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from unmask.designs.design import Design
+from unmask.designs.design import Design, plain_attention
 from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError
 from unmask.models.identity import loaded_from
@@ -75,8 +75,8 @@ def _nearest(embedder: Exportable) -> Design:
     design = embedder.design
     pooling = design.pooling if design.pooling in _POOLINGS and not pools_a_part(embedder) else "last"
     if design.layer == embedder.backbone.depth:
-        return Design(design.attention, design.prompt, pooling, design.layer)
-    return Design(design.attention, design.prompt, pooling)
+        return Design(plain_attention(design.attention), design.prompt, pooling, design.layer)
+    return Design(plain_attention(design.attention), design.prompt, pooling)
 
 
 def _unlike_llama_cpp(config: Any) -> str | None:
