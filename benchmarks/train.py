@@ -101,7 +101,7 @@ def bundled_triples(folder: Path) -> Path:
 def chunks_of(prepared: Any, batch: Sequence[Any]) -> list[TokenBatch]:
     """What the loop computes for a batch."""
     chunks = prepared.collate(batch)["chunks"]
-    return [TokenBatch(chunk["input_ids"], chunk["attention_mask"].bool(), chunk["embed_mask"]) for chunk in chunks]
+    return [TokenBatch(chunk["input_ids"], chunk["attention_mask"].bool(), chunk["pooling_mask"]) for chunk in chunks]
 
 
 def columns_of(prepared: Any, batch: Sequence[Any], width: int) -> list[TokenBatch]:
@@ -114,7 +114,10 @@ def columns_of(prepared: Any, batch: Sequence[Any], width: int) -> list[TokenBat
     if not width:
         return columns
     pad = torch.nn.functional.pad
-    return [TokenBatch(*(pad(part, (0, width - part.shape[1])) for part in (c.ids, c.real, c.embed))) for c in columns]
+    return [
+        TokenBatch(*(pad(part, (0, width - part.shape[1])) for part in (c.ids, c.attention_mask, c.pooling_mask)))
+        for c in columns
+    ]
 
 
 def run_loop(recipe: Recipe, prepared: Any) -> float:
@@ -145,7 +148,7 @@ def run_bare(trainee: Trainee, steps: Sequence[Sequence[TokenBatch]]) -> float:
         for chunk in chunks:
             with trainee.backbone.computing():
                 states = trainee.backbone.model(
-                    input_ids=chunk.ids, attention_mask=chunk.real.long(), use_cache=False
+                    input_ids=chunk.ids, attention_mask=chunk.attention_mask.long(), use_cache=False
                 ).last_hidden_state
             states[:, -1].float().pow(2).mean().backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)

@@ -37,7 +37,7 @@ class EmbedderModule(nn.Module):
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Add `sentence_embedding` of shape (text, dim), float32."""
         embedder = self.embedder
-        batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
+        batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["pooling_mask"].bool())
         design, prompts = embedder.design, embedder.design.prompts
         # the prompt is in the tokens, so prompts with the same pooling are read together
         readings = [replace(design.under(prompt), prompt=prompts[0]) for prompt in prompts]
@@ -52,12 +52,14 @@ class EmbedderModule(nn.Module):
         if rotary_border(backbone.model) == inf:
             return backbone.raw(batch, designs)
         rows_by_step: dict[tuple[int, ...], list[int]] = {}
-        for row, length in enumerate(batch.real.sum(dim=1).tolist()):
+        for row, length in enumerate(batch.attention_mask.sum(dim=1).tolist()):
             rows_by_step.setdefault(steps_of([length]), []).append(row)
         raws = []
         for rows in rows_by_step.values():
-            used = batch.real[rows].any(dim=0)  # without the columns that are padding in all of these rows
-            ids, real, embed = (part[rows][:, used] for part in (batch.ids, batch.real, batch.embed))
-            raws.append(backbone.raw(TokenBatch(ids, real, embed), designs))
+            used = batch.attention_mask[rows].any(dim=0)  # without the columns that are padding in all of these rows
+            ids, attention_mask, pooling_mask = (
+                part[rows][:, used] for part in (batch.ids, batch.attention_mask, batch.pooling_mask)
+            )
+            raws.append(backbone.raw(TokenBatch(ids, attention_mask, pooling_mask), designs))
         order = torch.tensor([row for rows in rows_by_step.values() for row in rows]).argsort()
         return {design: joined([raw[design] for raw in raws]).select(order) for design in designs}

@@ -96,7 +96,7 @@ class UnmaskModule(EmbedderModule, InputModule):  # type: ignore[misc]
         tokenized = list(texts.tokenize(inputs, prompt or None))
         # all texts in one prompt after the other
         batch = collate([text.part(index) for index in range(len(texts.parts)) for text in tokenized], texts.pad_id)
-        return {"input_ids": batch.ids, "attention_mask": batch.real.long(), "embed_mask": batch.embed}
+        return {"input_ids": batch.ids, "attention_mask": batch.attention_mask.long(), "pooling_mask": batch.pooling_mask}
 
     def get_embedding_dimension(self) -> int:
         """Number of dimensions of a vector."""

@@ -20,7 +20,7 @@ from unmask.embedder import Embedder
 from unmask.encoding import shared_prefix
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
-from unmask.encoding.vector_store import StoredRows, VectorStore
+from unmask.encoding.vector_cache import CacheTable, VectorCache
 from unmask.errors import UnmaskError
 from unmask.evaluation import reference_models
 from unmask.evaluation.embedder_scores import score
@@ -344,16 +344,16 @@ def test_vectors_that_are_damaged_during_a_run_are_computed_again(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = score_designs(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "whole"))
-    get, done = StoredRows.get, []
+    get, done = CacheTable.get, []
 
-    def damage(self: StoredRows, keys: Any) -> Any:
+    def damage(self: CacheTable, keys: Any) -> Any:
         for block in self.folder.glob("00000000.npz"):
             if block not in done:  # the first block of each design, just before it is read
                 done.append(block)
                 block.write_bytes(block.read_bytes()[:-9])
         return get(self, keys)
 
-    monkeypatch.setattr(StoredRows, "get", damage)
+    monkeypatch.setattr(CacheTable, "get", damage)
     with heard() as messages:
         results = score_designs(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "damaged"))
     assert scores(results) == scores(expected)
@@ -365,8 +365,8 @@ def test_vectors_leave_the_disk_when_all_plans_are_done(folder: Path, tasks: lis
     plan, store = plan_of(folder, "mean", tasks), ResultStore(tmp_path)
     score_designs(plan, store)
     assert not (tmp_path / ".unmask-vectors").exists()
-    of_second_model = VectorStore.beside(tmp_path)
-    of_second_model.stored("of another model")
+    of_second_model = VectorCache.in_folder(tmp_path)
+    of_second_model.table("of another model")
     score_designs(plan, store)
     assert of_second_model.folder.is_dir()
     forget_vectors(store)
@@ -374,7 +374,7 @@ def test_vectors_leave_the_disk_when_all_plans_are_done(folder: Path, tasks: lis
     of_second_model.folder.mkdir()
     (of_second_model.folder / "mine").write_text("mine")
     with pytest.raises(UnmaskError, match="the folder holds other files"):
-        VectorStore.beside(tmp_path)
+        VectorCache.in_folder(tmp_path)
     assert (of_second_model.folder / "mine").read_text() == "mine"
 
 

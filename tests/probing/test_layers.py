@@ -83,7 +83,7 @@ def test_a_layer_that_is_worse_is_told_from_the_best(tokenizer: Any, monkeypatch
             vectors = encode_words(texts) if design.layer == 2 else self.noise[design.layer].normal(size=(len(texts), 16))
             return vectors.astype(np.float32)
 
-    monkeypatch.setattr("unmask.probing.layers.StoredVectors", Told)
+    monkeypatch.setattr("unmask.probing.layers.CachedPass", Told)
     task = find_task(str(write_task(tmp_path / "task", "sts")))
     found = score_layers(pico_model(tokenizer, "causal"), layer_designs(MEAN, 3), task)
     assert (found.best, found.level, found.metric, found.n) == (2, (2,), "cosine_spearman", 24)

@@ -26,8 +26,8 @@ from unmask.moe.experts.abilities.harness import accuracies
 from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
 from unmask.moe.experts.lessons.lessons import read_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.model import override_routing
+from unmask.moe.mixture.model import load_mixture
+from unmask.moe.mixture.override import override_routing
 from unmask.studies.claims.claim import Claim
 from unmask.studies.self_moe import data as study_data
 from unmask.studies.self_moe import measurements

@@ -49,7 +49,7 @@ def tokens_in(batch: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
     return [
         (ids[mask.bool()].tolist(), embed[mask.bool()].tolist())
         for chunk in batch["chunks"]
-        for ids, mask, embed in zip(chunk["input_ids"], chunk["attention_mask"], chunk["embed_mask"], strict=True)
+        for ids, mask, embed in zip(chunk["input_ids"], chunk["attention_mask"], chunk["pooling_mask"], strict=True)
     ]
 
 

@@ -19,7 +19,7 @@ from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.training.card import write_card
 from unmask.training.loop import Loop, trainer_arguments
 from unmask.training.stages import STAGES

@@ -17,7 +17,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.training.recipe import Recipe
 from unmask.training.trainee import Trainee
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.command import Command, Group, models_named, refuse_inside_models
+from unmask.cli.command import Command, Group, model_paths, refuse_inside_models
 from unmask.cli.options import ADVANCED, Data, OutputFolder, Reads, Scale, Settings, Writes
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say, tell, tell_json, tell_result
@@ -57,7 +57,7 @@ def train(
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(available)}.")
     root, plan = data_root(data), load_recipe(recipe, scale, settings or [])
     check_output(output, [plan.model, *(root / source.path for source in plan.data.values())], folder=True)
-    refuse_inside_models(output, models_named(plan.model))
+    refuse_inside_models(output, model_paths(plan.model))
     say(f"loading {plan.model} ...")
     with training_progress() as callbacks:
         jobs = run_recipe(plan, output, root, Listener(_print_coverage, callbacks), keep_leaks=keep_leaks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.functional import normalize
 from unmask.designs.design import transform_parts
 from unmask.encoding.lexical import inverse_frequencies, weighted
 from unmask.errors import UnmaskError
+from unmask.io.seals import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from unmask.designs.design import Design
@@ -85,6 +87,18 @@ class Fit:
     def tensors(self) -> dict[str, Tensor]:
         """The fitted tensors by name; alpha is not among them."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def save(self, file: Path) -> None:
+        """Write the values as safetensors with a checksum, whole and durable. An alpha is a tensor of one number."""
+        alpha = {} if self.alpha is None else {"alpha": torch.tensor(self.alpha, dtype=torch.float64)}
+        save_tensors(file, self.tensors | alpha)
+
+    @classmethod
+    def load(cls, file: Path) -> Fit:
+        """What `save` wrote. Raises FileNotFoundError and Damaged."""
+        tensors = load_tensors(file)
+        alpha = tensors.pop("alpha", None)
+        return cls(None if alpha is None else float(alpha), **tensors)
 
     def transform(self, design: Design, raw: Raw) -> Raw:
         """The features after the transforms of a design, as far as they have been fitted."""

@@ -23,7 +23,7 @@ from typing import Any
 from unmask.designs.design import Design
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
-from unmask.encoding.vector_store import VectorStore
+from unmask.encoding.vector_cache import VectorCache
 from unmask.errors import UnmaskError
 from unmask.evaluation.leader import lead, reasons
 from unmask.evaluation.results import Result, ResultStore
@@ -105,7 +105,7 @@ class Race:
     def __post_init__(self) -> None:
         """List the layers that could be tried."""
         self.alive, self.designs = dict(self.plan.designs), dict(self.plan.designs)
-        self.cache, self.fits = VectorStore.beside(self.store.folder), dict[Design, Fit]()
+        self.cache, self.fits = VectorCache.in_folder(self.store.folder), dict[Design, Fit]()
         self.load: Callable[[], Encoder] = cache_once(partial(load_checked, self.plan))
         self.layer_designs = self._layers_of(self.alive)
         """Each layer that could be tried. The designs that could have won are the plan's and these."""
@@ -305,7 +305,7 @@ def recommend(plan: ScoringPlan, store: ResultStore, *, layers: bool = True) -> 
             raise _no_score_error(final_plan, store)
     else:
         results = [result for result in race.results if result.label == label]
-    race.cache.forget()
+    race.cache.remove()
     candidates = len(plan.designs) + len(race.layer_designs)
     level = 1 - SIGNIFICANT / (1 if halves else candidates)
     item_sets = [store.items(result) for result in results]

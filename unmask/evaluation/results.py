@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import append_line, atomic, make_folder
-from unmask.io.seals import Damaged, open_line, sealed_line
+from unmask.io.seals import Damaged, open_line, seal_line
 from unmask.statistics.bootstrap import Items
 
 Line = TypeVar("Line", bound=BaseModel)
@@ -192,7 +192,7 @@ _MARKS = (b'"model_revision"', b'"task_revision"', b'"peak_memory"', b'"checksum
 
 
 def _seal(line: BaseModel) -> str:
-    return sealed_line(line.model_dump(mode="json"))
+    return seal_line(line.model_dump(mode="json"))
 
 
 class ResultStore:

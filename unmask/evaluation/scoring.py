@@ -15,14 +15,14 @@ from typing import Any
 from unmask.designs.design import ATTENTIONS, Design
 from unmask.designs.prompts import AND
 from unmask.encoding.backbone import Backbone
+from unmask.encoding.cached_pass import AveragedPasses, CachedPass, link_shared_passes
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import PassKey, Vectors, group_by_pass
 from unmask.encoding.lexical import KEPT, dot_products
 from unmask.encoding.shared_prefix import group_by_shared_prefix
-from unmask.encoding.stored_vectors import AveragedVectors, StoredVectors, link_shared_passes
 from unmask.encoding.tokenization import MAX_LENGTH
-from unmask.encoding.vector_store import VectorStore
+from unmask.encoding.vector_cache import VectorCache
 from unmask.errors import require_package
 from unmask.evaluation.outcomes import (
     attempt,
@@ -118,7 +118,7 @@ def score_designs(
     plan: ScoringPlan,
     store: ResultStore,
     *,
-    cache: VectorStore | None = None,
+    cache: VectorCache | None = None,
     load: Callable[[], Encoder] | None = None,
     fits: dict[Design, Fit] | None = None,
 ) -> list[Result]:
@@ -135,19 +135,19 @@ def score_designs(
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     planned = PlannedResults(plan, store, model_revision(plan.source), precision_of(plan.source))
     planned.record_what_does_not_apply()
-    vectors = cache or VectorStore.beside(store.folder)
+    vector_cache = cache or VectorCache.in_folder(store.folder)
     if any(planned.store.get(conditions) is None for conditions in planned.cells.values()):
         encoder = load() if load else load_checked(plan)
-        _score_missing(planned, encoder, vectors, {} if fits is None else fits)
+        _score_missing(planned, encoder, vector_cache, {} if fits is None else fits)
         if cache is None:  # if nothing was missing, the vectors belong to another model that is not scored yet
-            vectors.forget()
+            vector_cache.remove()
     results = ((label, planned.store.get(conditions)) for (label, _), conditions in planned.cells.items())
     return [result.model_copy(update={"label": label}) for label, result in results if result is not None]
 
 
 def forget_vectors(store: ResultStore) -> None:
     """Remove the vectors that runs stored with their scores."""
-    VectorStore.beside(store.folder).forget()
+    VectorCache.in_folder(store.folder).remove()
 
 
 def failures_of(plan: ScoringPlan, store: ResultStore) -> list[Failure]:
@@ -221,7 +221,7 @@ class PlannedResults:
         return {label: designs[label] for label, cell in cells.items() if cell is not None and self.store.get(cell) is None}
 
 
-def _score_missing(planned: PlannedResults, encoder: Encoder, cache: VectorStore, fitted: dict[Design, Fit]) -> None:
+def _score_missing(planned: PlannedResults, encoder: Encoder, cache: VectorCache, fitted: dict[Design, Fit]) -> None:
     """Compute and store the results that are missing, one forward pass after the other."""
     plan = planned.plan
     encoder = replace(encoder, max_length=plan.limit, batch_tokens=plan.batch_tokens or 0)
@@ -285,7 +285,7 @@ def _fit_missing(
     return {design: fitted[design] for design in required if design in fitted}
 
 
-def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, cache: VectorStore, name: str) -> None:
+def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, cache: VectorCache, name: str) -> None:
     """Score groups of designs on one task. Prompts that share a prefix read a text once. name: of the vectors in the cache."""
     work = []
     for group in groups:
@@ -298,13 +298,13 @@ def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, 
             fits = {design: group.fits[design] for design in [*missing.values(), *linked] if design in group.fits}
             if part != prompt:  # what needs a fit is not part of an average
                 fits = {design: Fit() for design in linked if not design.needs_fit}
-            by_prompt[part] = StoredVectors(group.encoder, fits, cache, name, f"{part} on {task.name}")
+            by_prompt[part] = CachedPass(group.encoder, fits, cache, name, f"{part} on {task.name}")
         work.append((group, missing, by_prompt))
-    link_shared_passes([stored for _, _, by_prompt in work for stored in by_prompt.values()])
+    link_shared_passes([cached for _, _, by_prompt in work for cached in by_prompt.values()])
     for group, missing, by_prompt in work:
         backbone = group.encoder.backbone
         say(f"{backbone.attention}/{AND.join(by_prompt)} on {task.name}: {', '.join(missing)}")
-        vectors = AveragedVectors(by_prompt, group.fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
+        vectors = AveragedPasses(by_prompt, group.fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
         provenance = _provenance(backbone)
         for label, design in missing.items():
             planned.attempt(
@@ -334,7 +334,7 @@ def _score(
     label: str,
     task: Task,
     design: Design,
-    vectors: StoredVectors | AveragedVectors,
+    vectors: CachedPass | AveragedPasses,
     provenance: Mapping[str, Any],
 ) -> tuple[Result, Items | None]:
     from unmask.tasks.mteb.evaluator import evaluate

@@ -41,7 +41,7 @@ def score_words(encoder: Encoder, task: LocalTask, layers: Sequence[int]) -> dic
     for layer, probe in probes.items():
         scores = probe.scores
         # what each sentence adds to numerator and denominator of the score, and to the number of words or entities in the gold tags
-        ratio, gold = scores.entity_f1 or scores.accuracy, scores.words if scores.given is None else scores.given
+        ratio, gold = scores.entity_f1 or scores.accuracy, scores.words if scores.gold is None else scores.gold
         items = Items("ratio", {"above": ratio.above, "below": ratio.below, "gold": gold})
         other_scores = {"accuracy": probe.accuracy, "majority": probe.majority}
         other_scores.pop(probe.metric, None)

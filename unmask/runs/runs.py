@@ -98,17 +98,17 @@ class Run:
         self,
         folder: Path,
         settings: BaseModel,
-        inputs: Mapping[str, str | None],
+        inputs: Mapping[str, str | None] | None = None,
         *,
-        work: Path,
-        record: str,
+        work: Path | None = None,
+        record: str = RECORD,
         may_grow: Sequence[str] = (),
         processes: Processes | None = None,
     ) -> None:
-        self.folder, self.work = folder, work
+        self.folder, self.work = folder, work or folder
         self._settings = settings.model_dump(mode="json", by_alias=True)
         self.inputs: dict[str, str] = {}
-        self._file = work / record
+        self._file = self.work / record
         self._may_grow = tuple(may_grow)
         self._processes: Processes = processes or _OneProcess()
         self._record = RunRecord.read(self._file)
@@ -117,7 +117,7 @@ class Run:
         if self._record is not None:
             self._settings = _merge_settings(folder, self._record, self._settings, self._may_grow)
             self.inputs = dict(self._record.inputs)
-        self.check(inputs)
+        self.check(inputs or {})
 
     @property
     def has_started(self) -> bool:
@@ -155,7 +155,7 @@ class Run:
         """
         if self.is_done(name):
             file = self.work / name / STEP
-            return StepRecord.checked(read_record(file) or {}, file).value
+            return StepRecord.parse(read_record(file) or {}, file).value
         folder = self.scratch(name)
         value = compute(folder)
         self._processes.wait()
@@ -239,9 +239,18 @@ class Run:
 
 
 @contextmanager
+def hold(folder: Path, record: str = RECORD) -> Iterator[None]:
+    """Hold a folder for a run whose settings are known later; it then makes a `Run`. Raises UnmaskError as `open` does."""
+    with only_run_in(folder):
+        require_own(folder, record)
+        make_own(folder)
+        yield
+
+
+@contextmanager
 def open(
     folder: Path,
-    settings: BaseModel | Callable[[], BaseModel],
+    settings: BaseModel,
     *,
     inputs: Mapping[str, str | None] | None = None,
     output: str | None = None,
@@ -251,21 +260,14 @@ def open(
 ) -> Iterator[Run]:
     """Open a run in a folder that grows in place, and hold it until the block ends.
 
-    settings: or a function that returns them, called while the folder is held. inputs: digests by name; None for an input that is not
-    available any more, which is not compared. output: the sealed subfolder that is the result, if there is one. may_grow: names of
-    settings whose tables may get new keys in a later run. record: name of the record's file. Raises UnmaskError if another run holds the
-    folder, if it holds files of another program, and for other settings or inputs.
+    inputs: digests by name; None for an input that is not available any more, which is not compared. output: the sealed subfolder that is
+    the result, if there is one. may_grow: names of settings whose tables may get new keys in a later run. record: name of the record's
+    file. Raises UnmaskError if another run holds the folder, if it holds files of another program, and for other settings or inputs.
     """
-    is_first = processes is None or processes.is_first()
-    with only_run_in(folder) if is_first else nullcontext():
-        if is_first:
-            require_own(folder, record)
-            make_own(folder)
+    with hold(folder, record) if processes is None or processes.is_first() else nullcontext():
         if processes is not None:
             processes.wait()
-        if not isinstance(settings, BaseModel):
-            settings = settings()
-        run = Run(folder, settings, inputs or {}, work=folder, record=record, may_grow=may_grow, processes=processes)
+        run = Run(folder, settings, inputs, record=record, may_grow=may_grow, processes=processes)
         if run._record is not None and run._record.result is not None:
             run.result = run._record.result
             if output is not None and not _is_intact(folder / output):
@@ -293,7 +295,7 @@ def open_published(
                 raise UnmaskError(
                     f"'{folder / record}' is damaged, so the settings of '{folder}' are unknown. Delete the folder."
                 )
-            run = Run(folder, settings, inputs or {}, work=folder, record=record)
+            run = Run(folder, settings, inputs, record=record)
             if _is_intact(folder):
                 assert run._record is not None
                 run.result = run._record.result
@@ -301,7 +303,7 @@ def open_published(
                 remove_with_scratch(work)
                 return
             _holds_only_own(folder, record)
-        run = Run(folder, settings, inputs or {}, work=work, record=record)
+        run = Run(folder, settings, inputs, work=work, record=record)
         yield run
         if run.result is not None:
             remove_with_scratch(work)

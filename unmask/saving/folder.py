@@ -137,7 +137,7 @@ class EmbedderSettings(BaseModel):
         if self._dense is not None:
             return self._dense
         file = self._folder / FIT
-        return Fit(self.alpha, **(load_tensors(file) if file.is_file() else {}))
+        return replace(Fit.load(file) if file.is_file() else Fit(), alpha=self.alpha)
 
     def trained_head(self, decoder: PreTrainedModel) -> Head | None:
         """The head that was trained and saved with this embedder, if its design has one."""
@@ -366,7 +366,7 @@ def write(embedder: Saveable, folder: Path) -> None:
     if head is not None:
         save_tensors(folder / HEAD, head.state_dict())
     if embedder.fitted.tensors:
-        save_tensors(folder / FIT, embedder.fitted.tensors)
+        replace(embedder.fitted, alpha=None).save(folder / FIT)  # alpha is in unmask.json
     design, source = embedder.design, embedder.source
     chain = getattr(embedder.backbone.model, "merged_chain", None)
     settings = EmbedderSettings(

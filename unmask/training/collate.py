@@ -54,7 +54,8 @@ class PairCollator:
         chunks = [collate([tokens[index] for index in batch], self.tokenizer.pad_id) for batch in batches]
         inputs: dict[str, Any] = {
             "chunks": [
-                {"input_ids": chunk.ids, "attention_mask": chunk.real.long(), "embed_mask": chunk.embed} for chunk in chunks
+                {"input_ids": chunk.ids, "attention_mask": chunk.attention_mask.long(), "pooling_mask": chunk.pooling_mask}
+                for chunk in chunks
             ],
             "order": order.reshape(-1, len(rows)),
             "rows": [row.id for row in rows],

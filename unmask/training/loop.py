@@ -24,7 +24,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainingArguments
 
 from unmask.errors import UnmaskError
-from unmask.io.files import naming, remove, sync
+from unmask.io.files import name_in_errors, remove, sync
 from unmask.io.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
 from unmask.training.cpu_kernels import attention_kernel
@@ -143,7 +143,7 @@ class Loop(Trainer):  # type: ignore[misc]
         for name, weight in self.model.named_parameters():
             if weight.requires_grad and not bool(weight.isfinite().all()):
                 raise UnmaskError(f"Step {self.state.global_step}: weights of {name} are not finite. {self._advice()}")
-        with naming(Path(str(self.args.output_dir))):
+        with name_in_errors(Path(str(self.args.output_dir))):
             super()._save_checkpoint(model, trial)
         processes.wait()
         if self.args.should_save:

@@ -162,7 +162,7 @@ def _check_result_holds_weights(recipe: Recipe, embedder: Embedder) -> None:
         )
     mixture.routing.require_gradient()
     pooling = [name for name in recipe.stages if STAGES[name].pools and recipe.stage(name).checkpointing]
-    if pooling and not mixture.routing.recomputable:
+    if pooling and not mixture.routing.is_recomputable:
         raise UnmaskError(
             f"Stage '{pooling[0]}' cannot have checkpointing = true. The routers of '{recipe.model}' decide for more than one block "
             "(level 'sequence', router 'final' or a span). A part of the batch would be computed again by the decisions of another "

@@ -19,7 +19,7 @@ from unmask.io.records import Record
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_decoder
-from unmask.models.routers import proven_routers
+from unmask.models.routers import verify_routers
 from unmask.moe.upcycling import UpcycleOptions, save_upcycled, upcycle
 from unmask.starter import reference_texts
 from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, ModelSpec
@@ -154,7 +154,7 @@ class ModelBuilder:
         folder = inside(self.study.folder / "models", name)
         if spec.experts is not None:
             upcycled = folder.with_name(f"{name}-upcycled")
-            if not upcycled.exists() and proven_routers(load_decoder(parent.source)[0]):
+            if not upcycled.exists() and verify_routers(load_decoder(parent.source)[0]):
                 return [parent]  # it is a mixture of experts already
             options, dense_parent = UpcycleOptions(spec.experts), parent
 

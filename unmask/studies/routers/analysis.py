@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from unmask.io.array_types import NDArray
 from unmask.moe.routing.formulas import joint_of_texts, normalised_information
-from unmask.moe.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
+from unmask.moe.routing.text_bootstrap import permute_labels, text_weights, without_chance
 from unmask.statistics.correlations import FEWEST_UNITS, RankCorrelation, rank_correlation
 from unmask.statistics.paired import PairedTest, VarianceSource, holm, t_test, with_holm
 from unmask.studies.claims.claim import Claim, Finding, findings
@@ -176,7 +176,7 @@ def _without_chance(shares: Shares, labels: NDArray[Any], weights: NDArray[np.fl
 def _information_and_chance(shares: Shares, labels: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """I(D;E) of each routing point, and what shuffled labels give there."""
     once = np.ones((1, len(labels)))
-    chance = np.mean([_by_point(shares, shuffled, once)[0] for shuffled in shuffled_labels(labels)], axis=0)
+    chance = np.mean([_by_point(shares, shuffled, once)[0] for shuffled in permute_labels(labels)], axis=0)
     return _by_point(shares, labels, once)[0], chance
 
 

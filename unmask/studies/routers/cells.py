@@ -31,9 +31,9 @@ from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.likelihood import likelihoods, response_likelihood
 from unmask.moe.experts.mixing import RECORD as MIXING_RECORD
 from unmask.moe.experts.mixing import MixingSettings
-from unmask.moe.mixture.model import override_routing
+from unmask.moe.mixture.override import override_routing
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
-from unmask.moe.routing.measures import measured_routing
+from unmask.moe.routing.measures import load_or_measure_routing
 from unmask.moe.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings, RoutingRecord
 from unmask.moe.routing.recording import record_routing
 from unmask.moe.routing.text_bootstrap import text_counts
@@ -204,7 +204,7 @@ class CellMeasurements:
             for name in (MEASURES, EXPERTS, PARTS, RECORD):  # the record last: until then, a stopped run finds it again
                 remove(folder / name)
         record = record_routing(encoder, LabelledTexts(texts, (DOMAIN,)), folder)
-        measured = measured_routing(record)
+        measured = load_or_measure_routing(record)
         counts, strength = response_choices(record, [len(lesson.prompt) for lesson, _ in lessons])
         return {**measured["general"], **measured["labels"][DOMAIN]["measures"]}, strength, counts
 

@@ -15,7 +15,14 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item
 from unmask.moe.experts.abilities.answer_likelihood import Choice, draw_choices, require_answers, require_multiple_choice
-from unmask.moe.experts.abilities.harness import TestItems, draw_items, draw_tests, find_test, learned_of, require_code_to_run
+from unmask.moe.experts.abilities.harness import (
+    TestItems,
+    draw_items,
+    draw_tests,
+    find_test,
+    learned_filter,
+    require_code_to_run,
+)
 from unmask.moe.experts.lessons.domain import load_domain
 from unmask.moe.experts.lessons.generation import Writer
 from unmask.moe.experts.lessons.lessons import Lesson, keep_lessons, read_lessons, read_seeds, split_apart
@@ -148,7 +155,7 @@ def ability_tests(plan: SelfMoEPlan, root: Path, data: StudyData) -> AbilityTest
     learned = [lesson for by_domain in (data.learned, data.seeds) for lessons in by_domain.values() for lesson in lessons]
     files = {name: root / file if file else None for name, file in plan.requested_abilities.items()}
     items = draw_tests(files, plan.limit, plan.seed, learned)
-    training_texts = learned_of(learned)
+    training_texts = learned_filter(learned)
     answers = {
         name: draw_items(name, root / file, plan.limit, plan.seed, training_texts)
         for name, file in plan.requested_answers.items()

@@ -21,15 +21,15 @@ from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_language_model
-from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, behind
+from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, negative_margin
 from unmask.moe.experts.abilities.harness import HarnessItems, TestItems, accuracies
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.likelihood import likelihoods
 from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.merging import merge_experts
-from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.model import override_routing
-from unmask.moe.names import Method
+from unmask.moe.mixture.model import load_mixture
+from unmask.moe.mixture.override import override_routing
+from unmask.moe.names import MergeMethod
 from unmask.studies.self_moe.data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
@@ -78,7 +78,7 @@ class Measurements:
             self._measure(row, *self._load(folder))
         return self._values(row)
 
-    def measure_merge(self, row: str, experts: Sequence[Path], method: Method, density: float | None = None) -> Values:
+    def measure_merge(self, row: str, experts: Sequence[Path], method: MergeMethod, density: float | None = None) -> Values:
         """The values of the base model with these experts merged into it."""
         self._check_model(row, *experts)
         if self._is_missing(row):
@@ -178,7 +178,9 @@ class Measurements:
             yield mixture.model.eval(), tokenizer
 
     @contextmanager
-    def open_merge(self, experts: Sequence[Path], method: Method, density: float | None = None) -> Iterator[tuple[Any, Any]]:
+    def open_merge(
+        self, experts: Sequence[Path], method: MergeMethod, density: float | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         """The base model with these experts merged into it."""
         model, tokenizer = load_base_language_model(self.source)
         merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
@@ -273,7 +275,7 @@ def _choice_nats(model: Any, tokenizer: Any, choices: Sequence[Choice], max_leng
         for choice, of_choice in zip(choices, by_choice, strict=True)
     ]
     return {
-        "behind": [behind(choice.item, of_choice) for choice, of_choice in zip(choices, by_choice, strict=True)],
+        "behind": [negative_margin(choice.item, of_choice) for choice, of_choice in zip(choices, by_choice, strict=True)],
         "nats": [float(value) for value in nats],
     }
 

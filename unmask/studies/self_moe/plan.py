@@ -13,7 +13,7 @@ from unmask.moe.experts.lessons.domain import load_domain
 from unmask.moe.experts.lessons.specialise import FEWEST_SEEDS
 from unmask.moe.experts.router import Balance, RouterOptions
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.names import Average
+from unmask.moe.names import LossAverage
 from unmask.studies.claims.claim import Claim
 from unmask.studies.mixtures import LearningPlan
 from unmask.studies.plan import digest_of, read_plan
@@ -28,7 +28,7 @@ class Variant:
     about: str
     routing: Routing = field(default_factory=Routing)
     options: RouterOptions = field(default_factory=RouterOptions)
-    average: Average = "example"
+    average: LossAverage = "example"
     shared: bool = False
     """Whether the instance-merged expert is used for every token too."""
     untrained: bool = False

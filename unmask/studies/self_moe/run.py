@@ -18,7 +18,7 @@ from unmask.moe.experts.lesson_training import share_of
 from unmask.moe.experts.lessons.lessons import Lesson
 from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
-from unmask.moe.names import Method
+from unmask.moe.names import MergeMethod
 from unmask.studies.mixtures import MixtureBuilder, lessons_record
 from unmask.studies.self_moe.data import Number, StudyData, ability_tests, check_tests, draw, number_of, write_lessons
 from unmask.studies.self_moe.findings import BASE, HUMAN, INSTANCE, ORACLE, SELF, SelfMoEFindings
@@ -266,6 +266,6 @@ def _measure_learners(
     return rows | {MIXSE: measurements.measure_model(row_name(MIXSE, number), builder.mixture(MIXSE, number))}
 
 
-def _merge_methods(plan: SelfMoEPlan) -> Sequence[tuple[str, Method, float | None]]:
+def _merge_methods(plan: SelfMoEPlan) -> Sequence[tuple[str, MergeMethod, float | None]]:
     """How the weights of experts are merged: the row, the method and its density."""
     return ("TIES", "ties", plan.ties_density), ("DARE", "dare", plan.dare_density), ("linear", "linear", None)
