@@ -44,7 +44,7 @@ class PoolingOptions(StageOptions):
     TF-IDF is enough."""
 
     @model_validator(mode="after")
-    def _check_batch(self) -> PoolingOptions:
+    def _check_groups(self) -> PoolingOptions:
         if self.accumulate > 1:
             raise ValueError(
                 "a batch in parts compares fewer texts: leave accumulate out, cache_tokens already limits the memory"

@@ -57,7 +57,7 @@ class StageOptions(Table):
     """Steps between checkpoints; a run with `evaluate_every` writes one at each evaluation instead."""
 
     @model_validator(mode="after")
-    def _check_batch(self) -> StageOptions:
+    def _check_accumulate(self) -> StageOptions:
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} cannot be split into {self.accumulate} equal parts (accumulate)")
         return self
