@@ -17,8 +17,8 @@ from tests.training.running import ended, forked, killed_at_random
 from unmask.encoding import cached_pass, prefix_cache
 from unmask.encoding.cached_pass import chunks
 from unmask.encoding.encoder import Encoder
-from unmask.evaluation.compare import compare
 from unmask.evaluation.results import ResultStore
+from unmask.evaluation.scoring import score_designs
 
 KILLS, FOLDERS = (5, 4) if ALL else (2, 1)
 
@@ -38,7 +38,7 @@ def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypat
     monkeypatch.setattr(cached_pass, "chunks", lambda lengths: chunks(lengths, 100))
 
     def run(name: str) -> None:
-        compare(plan, ResultStore(tmp_path / name))
+        score_designs(plan, ResultStore(tmp_path / name))
 
     run("warm")  # what is loaded once by a process is inherited by its copies
     begun = time.perf_counter()

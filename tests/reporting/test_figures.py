@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, made_ranks, write_exact
-from unmask.evaluation.verdict import ranked
+from unmask.evaluation.verdict import rank_systems
 from unmask.reporting.figures import (
     DIMENSIONS,
     MEMORY,
@@ -135,7 +135,7 @@ def test_a_filled_mark_follows_the_rule_of_the_table(reference: float, tmp_path:
 @pytest.mark.parametrize("price", [TOKENS, TIME, MEMORY, DIMENSIONS], ids=lambda price: price.what)
 def test_every_point_of_a_cost_figure_has_a_name_that_covers_no_other(price: Price, large_report: Written) -> None:
     grid = read_grid(large_report.folder)
-    found: Any = SimpleNamespace(order=ranked(grid.results), common=list(grid.tasks))
+    found: Any = SimpleNamespace(order=rank_systems(grid.results), common=list(grid.tasks))
     with figure_style():
         figure = trade(grid, found, price)
         assert figure is not None

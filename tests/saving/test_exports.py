@@ -23,7 +23,7 @@ from unmask.encoding.heads import HeadOptions, build_head
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import build_mixture
+from unmask.moe.mixture.model import build_mixture
 from unmask.saving.exports import model2vec, standalone
 from unmask.saving.exports.export import TARGETS, export
 from unmask.saving.exports.onnx import load_reader

@@ -80,6 +80,8 @@ class Fit:
     routing_whitening: Tensor | None = None
     idf: Tensor | None = None
     filter: Tensor | None = None
+    dense: Tensor | None = None
+    dense_bias: Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -104,10 +106,21 @@ class Fit:
             raw = self._transform(transform, raw)
         return raw
 
+    def linear(self, design: Design, dim: int) -> tuple[Tensor, Tensor]:
+        """The transforms of a design with one hidden state as one linear layer: a weight of shape (out, dim), and a bias."""
+        bias = _present(self.transform(design, Raw(torch.zeros(1, dim, dtype=torch.float64))).hidden)
+        weight = _present(self.transform(design, Raw(torch.eye(dim, dtype=torch.float64))).hidden) - bias
+        return weight.T.float().contiguous(), bias[0].float()
+
     def _transform(self, transform: str, raw: Raw) -> Raw:
         kind, _ = transform_parts(transform)
         if kind == "filter":
             return replace(raw, hidden=_each_term(raw.hidden, self.filter))
+        if kind == "dense":
+            dense = _each_term(raw.hidden, self.dense)
+            return replace(
+                raw, hidden=dense if self.dense_bias is None else _present(dense) + self.dense_bias.to(_present(dense))
+            )
         if kind == "idf":
             return replace(raw, lexical=weighted(_present(raw.lexical), self.idf)) if self.idf is not None else raw
         return Raw(
@@ -172,6 +185,8 @@ def fit(design: Design, raw: Raw, output_weights: Tensor | None = None) -> Fit:
             fitted = replace(fitted, idf=inverse_frequencies([_present(before.lexical)]))
         elif kind == "filter":
             fitted = replace(fitted, filter=middle_directions(_present(output_weights), keep))
+        elif kind == "dense":
+            raise UnmaskError(f"'{design.name}' has a linear layer that comes with a trained model: nothing else can fit it.")
         elif kind == "zscore":
             names = ("hidden_mean", "hidden_std", "routing_mean", "routing_std")
             moments = (*_moments(before.hidden), *_moments(before.routing))

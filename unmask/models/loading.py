@@ -58,7 +58,7 @@ class HeadMissing(UnmaskError):
 
 # Folders that rooms above this one load. Their functions are named, not imported, since they build on this module.
 _LOADERS = {
-    "mixture": "unmask.moe.mixture.mixture_folder:load_mixture",
+    "mixture": "unmask.moe.mixture.model:load_mixture",
     "expert": "unmask.moe.mixture.merging:load_merged_expert",
 }
 

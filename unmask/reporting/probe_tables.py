@@ -116,10 +116,10 @@ def prefix_table(result: Any, triples: int) -> ProbeTable:
     rows = [
         (
             stage.name,
-            with_interval(stage.found.same, stage.found.same_interval, 1, 4),
-            with_interval(stage.found.different, stage.found.different_interval, 1, 4),
-            with_interval(stage.found.gap, stage.found.interval, 1, 4),
-            with_interval(stage.found.accuracy, stage.found.accuracy_interval),
+            with_interval(stage.result.same, stage.result.same_interval, 1, 4),
+            with_interval(stage.result.different, stage.result.different_interval, 1, 4),
+            with_interval(stage.result.gap, stage.result.interval, 1, 4),
+            with_interval(stage.result.accuracy, stage.result.accuracy_interval),
         )
         for stage in result.stages
     ]
@@ -134,9 +134,9 @@ def prefix_table(result: Any, triples: int) -> ProbeTable:
     notes += [
         f"{stage.name}: the gap is exactly 0: the states of a prefix do not depend on the continuation."
         for stage in result.stages
-        if not any(stage.found.gaps)
+        if not any(stage.result.gaps)
     ]
-    notes += [f"{stage.name}: layer {stage.found.layer}, {stage.found.provenance['proof']}." for stage in result.stages]
+    notes += [f"{stage.name}: layer {stage.result.layer}, {stage.result.provenance['proof']}." for stage in result.stages]
     return ProbeTable("Shared prefixes", rows, notes, ("", "same", "different", "gap", "above 0"))
 
 
@@ -258,7 +258,7 @@ def pairs_table(result: Any, labels: Mapping[str, str]) -> ProbeTable:
             f"{pair.gold_rank:.2f}",
             f"{pair.ranks[0]:.2f}",
             f"{pair.ranks[1]:.2f}",
-            f"{pair.one.strip()} | {pair.other.strip()}",
+            f"{pair.first.strip()} | {pair.second.strip()}",
         )
         for pair in (*result.first, *reversed(result.second))
     ]

@@ -71,7 +71,7 @@ class Processes(Protocol):
     def wait(self) -> None:
         """Wait for all processes."""
 
-    def agreed(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The value of the first process."""
 
 
@@ -82,7 +82,7 @@ class _OneProcess:
     def wait(self) -> None:
         return None
 
-    def agreed(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
 
@@ -115,7 +115,7 @@ class Run:
         self._key: str | None = self._record.key if self._record else None
         self._done: set[str] = set()
         if self._record is not None:
-            self._settings = _compared_settings(folder, self._record, self._settings, self._may_grow)
+            self._settings = _merge_settings(folder, self._record, self._settings, self._may_grow)
             self.inputs = dict(self._record.inputs)
         self.check(inputs or {})
 
@@ -143,7 +143,7 @@ class Run:
 
     def is_done(self, name: str) -> bool:
         """Whether a step is complete and its files are intact. The rest of a damaged step is removed."""
-        if name not in self._done and self._processes.agreed(self._processes.is_first() and self._is_complete(name)):
+        if name not in self._done and self._processes.broadcast(self._processes.is_first() and self._is_complete(name)):
             self._done.add(name)
         return name in self._done
 
@@ -174,7 +174,7 @@ class Run:
         """
         folder = self.work / name
         if self._processes.is_first():
-            self._begin(folder)
+            self._start_step(folder)
         self._processes.wait()
         return folder
 
@@ -215,9 +215,13 @@ class Run:
         return True
 
     def _key_of_steps(self) -> str:
-        return self._key or _digest({"settings": _without(self._settings, self._may_grow), "inputs": self.inputs})
+        if self._key:
+            return self._key
+        settings = {name: value for name, value in self._settings.items() if name not in self._may_grow}
+        content = json.dumps({"settings": settings, "inputs": self.inputs}, sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    def _begin(self, folder: Path) -> None:
+    def _start_step(self, folder: Path) -> None:
         is_written = (folder / STEP).is_file()
         before = StepRecord.read(folder / STEP)
         if before is not None and before.key != self._key_of_steps():
@@ -269,7 +273,7 @@ def open(
             if output is not None and not _is_intact(folder / output):
                 run.result = None
         if processes is not None:
-            run.result = processes.agreed(run.result)
+            run.result = processes.broadcast(run.result)
         yield run
 
 
@@ -358,7 +362,7 @@ def _holds_only_own(folder: Path, record: str) -> bool:
     return True
 
 
-def _compared_settings(folder: Path, record: RunRecord, now: dict[str, Any], may_grow: Sequence[str]) -> dict[str, Any]:
+def _merge_settings(folder: Path, record: RunRecord, now: dict[str, Any], may_grow: Sequence[str]) -> dict[str, Any]:
     """The settings, with the keys of an earlier run where they may grow. Raises UnmaskError if they differ otherwise."""
     before = record.settings
     merged = {**now}
@@ -374,29 +378,20 @@ def _compared_settings(folder: Path, record: RunRecord, now: dict[str, Any], may
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], may_grow: Sequence[str] = ()) -> list[str]:
     """What differs between settings (see `open`), in words and by dotted names."""
-    old, new = dict(_flat(before)), dict(_flat(now))
+    old, new = dict(_flatten(before)), dict(_flatten(now))
     grown = {name for name in new if name not in old and name.split(".")[0] in may_grow}
     changed = [name for name in dict.fromkeys((*new, *old)) if name not in grown and old.get(name) != new.get(name)]
-    return [f"{name} was {_shown(old.get(name))} and is {_shown(new.get(name))} now" for name in changed]
+    return [f"{name} was {_format_value(old.get(name))} and is {_format_value(new.get(name))} now" for name in changed]
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = "not set" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 4]} ..."
-
-
-def _without(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
-
-
-def _digest(content: Any) -> str:
-    plain = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]
