@@ -322,9 +322,9 @@ def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, 
                 ),
             )
         conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference", "own_prompts"})
-        for prompt, stored in by_prompt.items():
-            if stored.cost.texts:
-                device, cost = hardware(backbone.device), asdict(stored.cost)
+        for prompt, cached in by_prompt.items():
+            if cached.cost.texts:
+                device, cost = hardware(backbone.device), asdict(cached.cost)
                 planned.store.add_cost(Cost(attention=backbone.attention, prompt=prompt, hardware=device, **conditions, **cost))
 
 
