@@ -17,8 +17,8 @@ from unmask.errors import UnmaskError
 from unmask.models.rerouting import _with_first_column
 
 EVERY = ("causal+kv@2-3", "causal+kv@1-2:1.5", "causal+prepend@2-3")
-NO_SDPA = {"gemma2", "bloom", "gpt-oss", "mamba"}
-"""They attend by functions of their own, or not at all."""
+OWN_ATTENTION = {"gemma2", "bloom", "gpt-oss", "falcon", "qwen3-next", "mamba"}
+"""They attend by functions of their own, or not in every layer."""
 FIRST = POOLINGS["first"]
 
 
@@ -35,9 +35,9 @@ def test_a_rerouted_text_does_not_depend_on_its_batch(name: str, attention: str)
     try:
         batch = read(name, attention, padded(tokens))
     except UnmaskError as error:
-        assert name in NO_SDPA and "kv" in attention, error
+        assert name in OWN_ATTENTION and "kv" in attention, error
         return
-    assert not (name in NO_SDPA and "kv" in attention)
+    assert not (name in OWN_ATTENTION and "kv" in attention)
     left = read(name, attention, padded(tokens, "left"))
     alone = [
         torch.cat(rows)
@@ -48,7 +48,7 @@ def test_a_rerouted_text_does_not_depend_on_its_batch(name: str, attention: str)
 
 
 @pytest.mark.parametrize(("attention", "layer"), [("causal+kv@2-3", 2), ("causal+prepend@2-3", 2), ("causal+kv@3-3", 3)])
-@pytest.mark.parametrize("name", ["llama", "falcon", "olmoe", "deepseek-v3", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "olmoe", "deepseek-v3", "gemma3"])
 def test_the_first_token_sees_the_last_one_from_the_first_layer_that_is_named(name: str, attention: str, layer: int) -> None:
     [text] = texts([9])
     other = torch.cat([text[:-1], (text[-1:] + 11) % 500 + 3])
@@ -75,7 +75,7 @@ def test_keys_and_values_of_the_last_token_stand_before_the_others() -> None:
 def test_without_weight_the_last_token_changes_nothing() -> None:
     tokens = texts()
     plain, none = (read("llama", attention, padded(tokens)) for attention in ("causal", "causal+kv@1-3:-10000"))
-    assert all(torch.equal(before, after) for before, after in zip(plain, none, strict=True))
+    assert all(torch.allclose(before, after, atol=1e-5) for before, after in zip(plain, none, strict=True))
 
 
 @pytest.mark.parametrize(

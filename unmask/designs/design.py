@@ -2,7 +2,7 @@
 
 Each design has a readable name, and each name gives the design back: `Design.parse(design.name) == design`. The grammar is
 
-    attention[+rerouting] / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions] | filter[:dimensions] | idf ...]
+    attention[+rerouting] / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ transform ...]
 
     causal/eol/last                    last token of PromptEOL, last layer
     causal/eol/last@25                 the same at layer 25
