@@ -25,6 +25,7 @@ def print_comparison(run: ComparisonRun) -> None:
     for results, tests in run.parts:
         baseline = next((result.system for result in results if result.label == run.baseline), None)
         console.print(ranking(results, console.width))
+        console.print()
         if tests:
             console.print(differences(results, tests, console.width))
         console.print(advice(kind_leaders(results, run.store, baseline), results))

@@ -221,7 +221,7 @@ DIMENSIONS = Price("dimensions of a vector", lambda cost: float(cost.dim))
 
 
 def main_price(grid: Grid, summary: Summary) -> Price:
-    """Time where every design has been timed; tokens a text otherwise."""
+    """Time where every design has been timed; tokens per text otherwise."""
     return TIME if all(grid.cost(system).milliseconds_per_text for system, _ in summary.order) else TOKENS
 
 
