@@ -202,6 +202,21 @@ def pico_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.fixture(scope="session")
+def language_model_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A pico model on disk with its language-model head."""
+    folders: dict[str, Path] = {}
+
+    def make(family: str = "llama") -> Path:
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp(family)
+            FAMILIES[family].build_language_model().save_pretrained(folders[family])
+            tokenizer.save_pretrained(folders[family])
+        return folders[family]
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def _base(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What every `base` is a copy of."""
     from tests.moe.mixture.models import language_model

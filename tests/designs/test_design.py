@@ -43,17 +43,34 @@ def designs(draw: st.DrawFn) -> Design:
     allowed = [features for features in FEATURES if features != "lexical" or pooling == "last"]
     features: Any = draw(st.sampled_from(allowed)) if pooling not in HEADS else "hidden"
     if features == "lexical":
-        return Design(draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features="lexical", idf=draw(st.booleans()))
+        return Design(
+            draw(st.sampled_from(ATTENTIONS)),
+            draw(prompts()),
+            pooling,
+            features="lexical",
+            transforms=draw(st.sampled_from([(), ("idf",)])),
+        )
     layers = st.none() if pooling == "layer-attention" else st.none() | st.integers(1, 200)
     alphas = st.none() | st.just("auto") | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     options: dict[str, Any] = {
-        "layer": draw(layers if pooling in HEADS else layers | st.sampled_from(["all", "mean"]))
-        if features != "routing"
-        else None,
+        "layer": None,
         "alpha": draw(alphas) if features == "sum" else None,
         "routing": draw(st.none() | st.sampled_from(ROUTINGS)) if features != "hidden" else None,
-        **draw(st.sampled_from([{}, {"zscore": True}, {"whiten": "all"}, {"whiten": 7}])),
     }
+    several = st.lists(st.integers(1, 200), min_size=2, max_size=4, unique=True).map(tuple)
+    if pooling in HEADS:
+        options["layer"] = draw(layers)
+    elif features != "routing":
+        options["layer"] = draw(layers | several | st.sampled_from(["all", "mean"]))
+        if draw(st.booleans()):
+            pooling = tuple(draw(st.permutations(("last", "mean", "max")).map(lambda order: order[: draw(st.integers(2, 3))])))
+            options["weights"] = draw(st.just(()) | st.tuples(*[st.sampled_from([0.5, 1, 2.25])] * len(pooling)))
+    chains: list[tuple[str, ...]] = [("zscore",)]
+    if isinstance(pooling, str) and not isinstance(options["layer"], tuple):
+        chains += [("whiten",), ("whiten:7",)]
+    if features != "routing" and pooling not in HEADS and options["layer"] != "all":
+        chains = [*chains, ("filter",), *(chain for kind in chains for chain in (("filter:9", *kind), (*kind, "filter")))]
+    options["transforms"] = draw(st.sampled_from([(), *chains]))
     return Design(draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features=features, **options)
 
 
@@ -74,13 +91,16 @@ def test_different_designs_have_different_names(pair: list[Design]) -> None:
         ("causal/plain/mean", Design()),
         ("bidirectional/plain/max@all", Design("bidirectional", pooling="max", layer="all")),
         ("causal/eol/last@25", Design("causal", "eol", "last", 25)),
-        ("causal/eol/last/sum:0.5~topk/zscore", Design("causal", "eol", "last", None, "sum", 0.5, "topk", True)),
+        ("causal/eol/last/sum:0.5~topk/zscore", Design("causal", "eol", "last", None, "sum", 0.5, "topk", ("zscore",))),
         ("causal/plain/mean@mean", Design(layer="mean")),
-        ("causal/plain/mean/whiten", Design(whiten="all")),
-        ("causal/eol/last@all/concat/whiten:64", Design("causal", "eol", "last", "all", "concat", whiten=64)),
+        ("causal/plain/mean@2+10", Design(layer=(10, 2))),
+        ("causal/eol/last+0.7mean", Design("causal", "eol", ("mean", "last"), weights=(0.7, 1))),
+        ("causal/eol/last/zscore/filter:9", Design("causal", "eol", "last", transforms=("zscore", "filter:9"))),
+        ("causal/plain/mean/whiten", Design(transforms=("whiten",))),
+        ("causal/eol/last@all/concat/whiten:64", Design("causal", "eol", "last", "all", "concat", transforms=("whiten:64",))),
         ("causal/eol/last/lexical", Design("causal", "eol", "last", features="lexical")),
-        ("causal/eol/last/lexical/idf", Design("causal", "eol", "last", features="lexical", idf=True)),
-        ('causal/"a/b {text}"/mean/zscore', Design("causal", "a/b {text}", zscore=True)),
+        ("causal/eol/last/lexical/idf", Design("causal", "eol", "last", features="lexical", transforms=("idf",))),
+        ('causal/"a/b {text}"/mean/zscore', Design("causal", "a/b {text}", transforms=("zscore",))),
         ('causal/chat:"a/b {text}"/mean', Design("causal", "chat:a/b {text}")),
     ],
 )
@@ -92,6 +112,8 @@ def test_names_read_as_documented(name: str, design: Design) -> None:
 def test_a_design_has_other_names_too() -> None:
     assert Design(features="sum", alpha=1, routing="softmax") == Design(features="sum")
     assert Design.parse("causal/plain/mean/hidden") == Design.parse("mean")
+    assert Design.parse("causal/plain/2mean+2last") == Design.parse("causal/plain/last+mean")
+    assert Design.parse("causal/subject/last") == Design.parse("subject")
     assert Design.parse("causal/Topic: {text}/mean") == Design.parse('causal/"Topic: {text}"/mean')
     for name, preset in PRESETS.items():
         design = Design.parse(preset.design)
@@ -128,13 +150,14 @@ def test_every_name_of_the_vocabulary_has_its_implementation(kind: str, registry
         ("causal/plain/mean/routing~sofmax", "Did you mean 'softmax'"),
         # names that do not parse
         ("causal/plain", "is not a design"),
-        ("causal/plain/mean/zscore/hidden", "'zscore/hidden' does not fit after the pooling"),
+        ("causal/plain/mean/zscore/hidden", "Unknown transform 'hidden'"),
         ("causal/plain/mean/whiten:all", "number of dimensions"),
-        ("causal/plain/mean@last", "1 or more, or 'all' or 'mean', not 'last'"),
+        ("causal/plain/mean/hidden/sum", "does not fit after the pooling"),
+        ("causal/plain/mean@last", "1 or more, several of them, such as 20.24, or 'all' or 'mean', not 'last'"),
         ("causal/plain/mean/sum:much", "positive number or 'auto'"),
         ('causal/"{text}" is/mean', "wrong quotes"),
         # values
-        ("causal/plain/mean/whiten:0", "at least 1 dimension, not 0"),
+        ("causal/plain/mean/whiten:0", "keep a number of dimensions, at least 1"),
         ("causal/plain/mean@0", "Layer 0 does not exist"),
         ("causal/plain/mean/sum:nan", "positive number or 'auto'"),
         # options that would change nothing
@@ -145,8 +168,20 @@ def test_every_name_of_the_vocabulary_has_its_implementation(kind: str, registry
         ("causal/eol/mean/lexical", "use the pooling 'last', not 'mean'"),
         ("causal/eol/last@3/lexical", "remove '@3'"),
         ("causal/eol+tone/last/lexical", "A lexical vector works with one prompt"),
-        ("causal/eol/last/lexical/whiten:8", "'zscore' or 'whiten' would fill it"),
+        ("causal/eol/last/lexical/whiten:8", "only 'idf' keeps it so"),
+        ("causal/plain/mean+mean", "name different poolings"),
+        ("causal/plain/0.5mean", "Weights are for poolings that are added"),
+        ("causal/echo+eol/0.5mean+last", "Weights are for poolings that are added"),
+        ("causal/echo+eol/mean+last+max", "3 poolings, and the design has 2 prompts"),
+        ("causal/plain/mean@3+3", "two different layers"),
+        ("causal/plain/mean/zscore/zscore", "a transform twice"),
+        ("causal/plain/mean/whiten/zscore", "'zscore' beside it would change nothing"),
+        ("causal/plain/last+mean/whiten", "works with one pooling at one layer"),
+        ("causal/plain/last+mean/routing", "Routing weights have one pooling"),
+        ("causal/plain/mean@all/filter", "the model's own width"),
+        ("causal/plain/mean/zscore:3", "keep a number of dimensions"),
         # heads
+        ("causal/plain/cross-attention+mean", "nothing can be added to it"),
         ("causal/plain/cross-attention/routing", "pools hidden states only"),
         ("causal/plain/latent-attention@all", "it uses one layer; 'layer-attention' uses all"),
         ("causal/plain/layer-attention@3", "it uses all layers already"),

@@ -43,7 +43,7 @@ def test_a_file_stands_for_its_designs_under_their_names(tmp_path: Path) -> None
     assert parse_designs(f"mean,{file},last") == {
         "mean": Design(),
         "topic": Design("causal", 'Topic of "{text}":"', "last"),
-        "all-tokens": Design("causal", "Text: {text}", "mean", zscore=True),
+        "all-tokens": Design("causal", "Text: {text}", "mean", transforms=("zscore",)),
         "last": Design(pooling="last"),
     }
 
@@ -83,7 +83,9 @@ def test_an_average_has_the_prompts_of_the_file_and_registered_ones(tmp_path: Pa
         """,
     )
     found = parse_designs(str(file))
-    assert found["both"] == Design("causal", (found["topic"].prompts[0], "eol", "Style: {text}"), "last", zscore=True)
+    assert found["both"] == Design(
+        "causal", (found["topic"].prompts[0], "eol", "Style: {text}"), "last", transforms=("zscore",)
+    )
     assert found["each"] == Design("causal", ("Style: {text}", "echo"), ("last", "mean"))
     assert Design.parse(found["both"].name) == found["both"]
 

@@ -42,8 +42,7 @@ def test_a_plus_in_a_template_is_a_character() -> None:
         ('causal/plain+"{text}"/last', "are the same"),
         ("causal/eol+plain/last+cross-attention", "'cross-attention' is trained under one prompt"),
         ("causal/eol+plain/last+mean+last", "is 3 poolings, and the design has 2 prompts"),
-        ("causal/eol/last+mean", "'last\\+mean' is 2 poolings, and the design has 1 prompt: name one pooling"),
-        ("causal/eol+plain/last@2+mean", "One layer is for all poolings, and it stands after them"),
+        ("causal/eol+plain/last@2+mean", "It stands after all poolings"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused(name: str, message: str) -> None:
@@ -53,7 +52,7 @@ def test_what_cannot_be_averaged_is_refused(name: str, message: str) -> None:
 
 def test_poolings_follow_their_prompts() -> None:
     one = Design.parse("causal/tone+eol/mean+last@2/zscore")
-    assert one == Design("causal", ("tone", "eol"), ("mean", "last"), 2, zscore=True)
+    assert one == Design("causal", ("tone", "eol"), ("mean", "last"), 2, transforms=("zscore",))
     assert (one.prompts, one.poolings, one.name) == (("eol", "tone"), ("last", "mean"), "causal/eol+tone/last+mean@2/zscore")
-    assert one.under("tone") == Design("causal", "tone", "mean", 2, zscore=True)
+    assert one.under("tone") == Design("causal", "tone", "mean", 2, transforms=("zscore",))
     assert Design.parse("causal/tone+eol/mean+mean") == Design.parse("causal/eol+tone/mean"), "one pooling has one name"

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,11 @@ DENSE = [
     "causal/plain/mean@mean",
     "causal/plain/mean/zscore",
     "causal/plain/mean/whiten:8",
+    "causal/eol/last+0.7mean/zscore/filter:16",
+    "causal/plain/mean@1+2/filter/zscore",
     "causal/eol+sentiment/last",
     "causal/echo+eol/mean+last@2/zscore",
+    "causal/echo+eol/last@1+2/zscore/filter:8",
     'bidirectional/chat:eol+echo+"Topic of: {text}"/mean@all/zscore',
 ]
 SPARSE = [
@@ -56,6 +60,7 @@ SPARSE = [
     "causal/echo/mean@all/concat/zscore",
     "causal/eol/last/sum:auto",
     "causal/eol/last/sum:auto/zscore",
+    "causal/eol/last+mean/sum:auto/zscore/filter:8",
     "causal/plain/mean/concat/whiten:6",
     "bidirectional/plain/mean/sum",
     "causal/eol+intent+style/last/sum:auto/zscore",
@@ -71,10 +76,15 @@ Hard = Callable[[str, str], Vectors]
 
 
 @pytest.fixture(scope="module")
-def encoders(pico: Callable[..., Embedder]) -> dict[str, Encoder]:
-    return {
-        family: replace(pico("causal/plain/mean", family=family).encoder, max_length=LIMIT) for family in ("llama", "olmoe")
-    }
+def encoders(language_model_folder: Callable[[str], Path]) -> dict[str, Encoder]:
+    families = ("llama", "olmoe")
+    with torch.inference_mode(False):  # whichever test is first, its weights serve all
+        return {
+            family: Encoder.load(
+                Source(str(language_model_folder(family)), dtype="float32", device="cpu"), "causal", max_length=LIMIT
+            )
+            for family in families
+        }
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Features: MoEE's sum is one vector, and what is fitted is what a hand would compute."""
 
-from typing import Literal
-
 import pytest
 import torch
 from hypothesis import given
@@ -56,11 +54,37 @@ def test_each_kind_of_features_by_hand() -> None:
 def test_standardisation_by_hand() -> None:
     """Mean and sample deviation of [1, 3, 5] are 3 and 2, of [0, 6, 6] 4 and the root of 12."""
     raw = Raw(table([1.0], [3.0], [5.0]), table([0.0], [6.0], [6.0]))
-    design = Design(features="concat", zscore=True)
+    design = Design(features="concat", transforms=("zscore",))
     fitted = fit(design, raw)
     assert (fitted.hidden_mean, fitted.hidden_std, fitted.alpha) == (table([3.0])[0], table([2.0])[0], None)
     new = vectors(design, Raw(table([7.0], [3.0]), table([10.0], [4.0])), fitted)
     assert torch.allclose(new, table([2.0, 6 / 12**0.5], [0.0, 0.0]))
+
+
+def test_states_that_are_added_are_transformed_and_scaled_first() -> None:
+    design = Design(pooling=("last", "mean"), weights=(1, 0.5), transforms=("zscore", "filter:4"))
+    raw, weights = Raw(correlated(30, 12)), torch.randn(50, 6)
+    fitted = fit(design, raw, weights)
+    alone = [
+        normalize(vectors(one, part, fit(one, part, weights)))
+        for one in (Design(transforms=design.transforms),)
+        for part in (Raw(raw.hidden[:, :6]), Raw(raw.hidden[:, 6:]))  # type: ignore[index]
+    ]
+    assert torch.allclose(vectors(design, raw, fitted), alone[0] + 0.5 * alone[1], atol=1e-5)
+
+
+def test_the_filter_keeps_the_middle_of_the_spectrum_of_the_output_layer() -> None:
+    weights, states = torch.randn(300, 10) * torch.logspace(0, 1, 10), torch.randn(4, 10)
+    design = Design(transforms=("filter:4",))
+    fitted = fit(design, Raw(states), weights)
+    middle = torch.linalg.svd(weights, full_matrices=False).Vh[3:7]
+    # a singular vector has no sign
+    assert torch.allclose(vectors(design, Raw(states), fitted).abs(), (states @ middle.T).abs(), atol=1e-4)
+    assert vectors(
+        Design(transforms=("filter",)), Raw(states), fit(Design(transforms=("filter",)), Raw(states), weights)
+    ).shape == (4, 5)
+    with pytest.raises(UnmaskError, match="cannot keep 11 dimensions of states that have 10"):
+        fit(Design(transforms=("filter:11",)), Raw(states), weights)
 
 
 def correlated(texts: int, dim: int) -> Tensor:
@@ -68,11 +92,11 @@ def correlated(texts: int, dim: int) -> Tensor:
     return torch.randn(texts, dim) @ torch.randn(dim, dim) * torch.logspace(0, 1, dim) + 50
 
 
-@pytest.mark.parametrize("keep", ["all", 3])
-def test_a_whitened_corpus_is_uncorrelated_and_of_variance_one(keep: int | Literal["all"]) -> None:
-    corpus, design = correlated(40, 6), Design(whiten=keep)
+@pytest.mark.parametrize("keep", [6, 3])
+def test_a_whitened_corpus_is_uncorrelated_and_of_variance_one(keep: int) -> None:
+    corpus, design = correlated(40, 6), Design(transforms=(f"whiten:{keep}",))
     found = vectors(design, Raw(corpus), fit(design, Raw(corpus)))
-    assert found.shape == (40, 6 if keep == "all" else 3) and found.dtype == torch.float32
+    assert found.shape == (40, keep) and found.dtype == torch.float32
     norms = fit(design, Raw(corpus)).hidden_whitening.norm(dim=0)  # type: ignore[union-attr]
     assert (norms.diff() > 0).all(), "the directions with the most variance come first"
     assert torch.allclose(found.mean(dim=0), torch.zeros(found.shape[1]), atol=1e-4)
@@ -82,7 +106,7 @@ def test_a_whitened_corpus_is_uncorrelated_and_of_variance_one(keep: int | Liter
 def test_whitening_does_not_blow_up_what_cannot_vary() -> None:
     """Routing weights of a layer sum to 1: one direction has no variance but that of rounding."""
     corpus = torch.randn(80, 8).softmax(dim=1)
-    design = Design(features="routing", whiten="all")
+    design = Design(features="routing", transforms=("whiten",))
     fitted = fit(design, Raw(routing=corpus))
     new = torch.randn(5, 8).softmax(dim=1)
     apart = vectors(design, Raw(routing=new), fitted) - vectors(design, Raw(routing=new * (1 + 1e-7)), fitted)
@@ -103,8 +127,8 @@ def test_alpha_is_that_of_all_pairs_however_many_are_computed_at_once(at_once: i
 def test_what_does_not_vary_is_centred_only_and_cannot_balance_alpha() -> None:
     for value, texts in ((0.0, 2), (0.1, 20), (1 / 3, 240), (-1e4, 20), (1e-20, 20)):
         alike = torch.full((texts, 7), value)
-        fitted = fit(Design(zscore=True), Raw(alike))
-        found = vectors(Design(zscore=True), Raw(torch.stack([alike[0], alike[0] + 2])), fitted)
+        fitted = fit(Design(transforms=("zscore",)), Raw(alike))
+        found = vectors(Design(transforms=("zscore",)), Raw(torch.stack([alike[0], alike[0] + 2])), fitted)
         assert torch.allclose(found, table([0.0] * 7, [2.0] * 7), atol=2e-3)
         with pytest.raises(UnmaskError, match="routing weights of all reference texts are the same"):
             balanced_alpha(torch.randn(texts + 1, 7), torch.full((texts + 1, 7), value))

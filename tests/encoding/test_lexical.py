@@ -35,21 +35,7 @@ Make = Callable[..., Embedder]
 
 
 @pytest.fixture(scope="module")
-def folder_of(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folders: dict[str, Path] = {}
-
-    def make(family: str) -> Path:
-        if family not in folders:
-            folders[family] = tmp_path_factory.mktemp(family)
-            FAMILIES[family].build_language_model().save_pretrained(folders[family])
-            tokenizer.save_pretrained(folders[family])
-        return folders[family]
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def lexical(folder_of: Callable[[str], Path]) -> Make:
+def lexical(language_model_folder: Callable[[str], Path]) -> Make:
     """An embedder of a family whose language-model head is on the disk. One without options is loaded once: tests only read it."""
     loaded: dict[tuple[str, str], Embedder] = {}
 
@@ -57,7 +43,7 @@ def lexical(folder_of: Callable[[str], Path]) -> Make:
         if (family, design) in loaded and not options:
             return loaded[family, design]
         with torch.inference_mode(False):  # whichever test is first, its weights serve all
-            made = Embedder.from_pretrained(folder_of(family), design, dtype="float32", device="cpu", **options)
+            made = Embedder.from_pretrained(language_model_folder(family), design, dtype="float32", device="cpu", **options)
         if not options and not made.design.needs_fit:  # a fit would stay with it
             loaded[family, design] = made
         return made
@@ -80,12 +66,14 @@ ONE = torch.ones(1, 1)
 @pytest.mark.sample(8)
 @every_family
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Path], lexical: Make, family: str) -> None:
+def test_a_vector_is_what_the_language_model_gives(
+    language_model_folder: Callable[[str], Path], lexical: Make, family: str
+) -> None:
     """All logits after the rendered prompt, and by hand those of the words."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    whole = AutoModelForCausalLM.from_pretrained(folder_of(family), dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder_of(family))
+    whole = AutoModelForCausalLM.from_pretrained(language_model_folder(family), dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(language_model_folder(family))
     found = rows(lexical(family), TEXTS)
     assert (found > 0).any(axis=1).sum() >= 3
     for text, row in zip(TEXTS, found, strict=True):
@@ -167,13 +155,15 @@ def test_the_tokens_of_words(lexical: Make) -> None:
     assert not rows(lexical(), ["", "?! \n", "🎉"]).any() and lexical().encode_sparse([]).shape == (0, 512)
 
 
-def test_saved_and_loaded_again_vectors_are_bit_equal(lexical: Make, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_saved_and_loaded_again_vectors_are_bit_equal(
+    lexical: Make, language_model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
     """A tied head is saved; an adapter has the head of its base."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(folder_of("llama")),
+        AutoModelForCausalLM.from_pretrained(language_model_folder("llama")),
         LoraConfig(target_modules=["v_proj"], init_lora_weights=False),
     )
     model.save_pretrained(tmp_path / "adapter")

@@ -60,11 +60,12 @@ def _print_grammar() -> None:
         "wraps it in the chat template.\n"
         "Several prompts, whose vectors are averaged: causal/eol+sentiment/last.\n"
         "One pooling for each of them: causal/echo+eol/mean+last.\n"
+        "Two poolings of one prompt, added: causal/eol/last+0.7mean.\n"
         "Prompts of your own with names, and with solved examples: a file, -d FILE.toml\n"
         "(docs/how-to.md).\n\n"
         "A design is\n"
         "  attention/prompt/pooling[@layer][/features[:alpha][~routing]]\n"
-        "                                  [/zscore | /whiten[:N] | /idf]"
+        "      [/zscore] [/whiten[:N]] [/filter[:N]] [/idf], in any order"
     )
     for part, values in {
         "attention": ", ".join(ATTENTIONS),
@@ -72,10 +73,11 @@ def _print_grammar() -> None:
         "head": f"{', '.join(HEADS)} (a pooling that `unmask train` makes)",
         "features": ", ".join(FEATURES),
         "routing": ", ".join(ROUTINGS),
-        "layer": "1, 2, ...; all (every layer at unit length, side by side); mean (the mean over layers); the last one if not given",
+        "layer": "1, 2, ...; 20+24 (their sum); all (each at unit length, side by side); mean (over layers); the last one if not given",
         "alpha": "a positive number, or auto: chosen without labels, so that both similarities have the same spread",
         "zscore": "every dimension standardised by reference texts",
         "whiten": "decorrelated as well; whiten:64 keeps the 64 directions of most variance",
+        "filter": "without both edges of the output layer's spectrum, which write frequent tokens; filter:448 keeps 448 dimensions",
         "idf": "for lexical: words weigh more the rarer they are in reference texts",
     }.items():
         tell_wrapped(values, f"  {part:10} ")

@@ -22,12 +22,13 @@ from __future__ import annotations
 import re
 import tomllib
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.designs.prompts import AND, PROMPTS, Prompt, Prompts, averaged, name_of
+from unmask.designs.prompts import AND, PROMPTS, Prompt, Prompts, averaged, is_template, name_of
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.io.paths import expanded
 from unmask.io.terminal import counted
@@ -103,6 +104,24 @@ def members(name: str) -> list[str]:
         prompt = name_of(_prompt(file, label, entries))
         designs.append(f"{label}=causal/{prompt}/{pooling}{'/zscore' if entry.zscore else ''}")
     return designs
+
+
+def library_templates(prompts: Prompts) -> Prompts:
+    """Prompts with the templates of the library in place of its names. A registered prompt of the same name goes first."""
+    if isinstance(prompts, str):
+        return _library_template(prompts)
+    return tuple(map(_library_template, prompts))
+
+
+def _library_template(prompt: str) -> str:
+    if prompt in PROMPTS or is_template(prompt):
+        return prompt
+    return _library().get(prompt, prompt)
+
+
+@cache
+def _library() -> dict[str, str]:
+    return {name: entry.whole for name, entry in read_prompts(LIBRARY).items() if isinstance(entry, PromptEntry)}
 
 
 def _prompt(file: Path, name: str, entries: dict[str, PromptEntry | AverageEntry]) -> Prompts:

@@ -260,15 +260,15 @@ class Backbone:
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
         """The reads of a design in the forward pass of one prompt. Raises UnmaskError if the model lacks the layer or the routers."""
         self._require_parts(design)
-        pool = POOLINGS[design.one_pooling]
-        layers = range(1, self.depth + 1) if isinstance(design.layer, str) else [design.layer or self.depth]
-        hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden or design.is_sparse else []
-        return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
+        layers = range(1, self.depth + 1) if isinstance(design.layer, str) else design.numbered_layers or [self.depth]
+        hidden = [HiddenRead(layer, POOLINGS[pooling]) for pooling in design.poolings for layer in layers]
+        routing = RoutingRead(design.routing or "softmax", POOLINGS[design.poolings[0]]) if design.uses_routing else None
+        return hidden if design.uses_hidden or design.is_sparse else [], routing
 
     def check(self, design: Design) -> None:
         """Raise UnmaskError for a design that this model, with its head, cannot serve."""
         self._require_parts(design)
-        if design.is_sparse:
+        if design.uses_output_layer:
             _ = self.output_layer
 
     @property
@@ -286,8 +286,10 @@ class Backbone:
                 f"'{design.name}' uses routing weights, but {type(self.model).__name__} {why_no_routers(self.model)}. "
                 "Features 'hidden' work on every model."
             )
-        if isinstance(design.layer, int) and design.layer > self.depth:
-            raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
+        if max(design.numbered_layers, default=0) > self.depth:
+            raise UnmaskError(
+                f"'{design.name}' reads layer {max(design.numbered_layers)}, but this model has {self.depth} layers."
+            )
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def cache_prefix(self, prefixes: Sequence[Sequence[int]]) -> PrefixCache | None:
@@ -487,6 +489,16 @@ def _mean_or_zero(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
 
 
 def _joined(layers: list[Tensor], design: Design) -> Tensor:
-    if design.layer == "all":
-        return torch.cat([nn.functional.normalize(layer, dim=1) for layer in layers], dim=1)
-    return torch.stack(layers).mean(0) if design.layer == "mean" else layers[0]
+    """The hidden states of a design: of every pooling at every layer, one after the other."""
+    if isinstance(design.layer, int | tuple) or design.layer is None:
+        return torch.cat(layers, dim=1) if len(layers) > 1 else layers[0]
+    depth = len(layers) // len(design.poolings) if design.adds_poolings else len(layers)
+    return torch.cat(
+        [
+            torch.cat([nn.functional.normalize(layer, dim=1) for layer in of_pooling], dim=1)
+            if design.layer == "all"
+            else torch.stack(of_pooling).mean(0)
+            for of_pooling in (layers[start : start + depth] for start in range(0, len(layers), depth))
+        ],
+        dim=1,
+    )

@@ -328,7 +328,8 @@ class Encoder:
                 raw = joined(parts)
                 for values in raw.parts:
                     require_finite(values.float().numpy(), order, forward.backbone.dtype, "reference text")
-                yield design, fit(design, raw)
+                weights = forward.backbone.output_layer.weight.cpu() if design.uses_output_layer else None
+                yield design, fit(design, raw, weights)
             except UnmaskError as error:
                 if on_error is None:
                     raise

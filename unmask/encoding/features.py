@@ -7,15 +7,16 @@ classification and any vector index.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from unmask.designs.design import transform_parts
 from unmask.encoding.lexical import inverse_frequencies, weighted
 from unmask.errors import UnmaskError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _ROUNDING = 1e-6  # relative variation in fp32 below this is rounding
+_ROWS = 2**14  # of an output layer, at once in float64
 _COSINES = 2**22  # of pairs of reference texts, at once in memory
 
 
@@ -75,14 +77,25 @@ class Fit:
     hidden_whitening: Tensor | None = None
     routing_whitening: Tensor | None = None
     idf: Tensor | None = None
+    filter: Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The fitted tensors by name; alpha is not among them."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
-    def standardise(self, raw: Raw) -> Raw:
-        """(x - mean) / deviation of every dimension, or (x - mean) W. Without a fit, the features themselves."""
+    def transform(self, design: Design, raw: Raw) -> Raw:
+        """The features after the transforms of a design, as far as they have been fitted."""
+        for transform in design.transforms:
+            raw = self._transform(transform, raw)
+        return raw
+
+    def _transform(self, transform: str, raw: Raw) -> Raw:
+        kind, _ = transform_parts(transform)
+        if kind == "filter":
+            return replace(raw, hidden=_each_term(raw.hidden, self.filter))
+        if kind == "idf":
+            return replace(raw, lexical=weighted(_present(raw.lexical), self.idf)) if self.idf is not None else raw
         return Raw(
             _standardise(raw.hidden, self.hidden_mean, self.hidden_std, self.hidden_whitening),
             _standardise(raw.routing, self.routing_mean, self.routing_std, self.routing_whitening),
@@ -91,15 +104,13 @@ class Fit:
 
 def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
     """The vectors of a design, from the features of the texts. Raises UnmaskError if the design must be fitted first."""
-    scaled = design.zscore or design.whiten is not None
-    unscaled = scaled and fit.hidden_mean is None and fit.routing_mean is None
-    if unscaled or (design.alpha == "auto" and fit.alpha is None) or (design.idf and fit.idf is None):
+    if any(getattr(fit, name) is None for name in _fitted_parts(design)):
         raise UnmaskError(f"'{design.name}' must be fitted on reference texts first: call Embedder.fit(texts).")
+    raw = fit.transform(design, raw)
     if design.is_sparse:
-        lexical = _present(raw.lexical)
-        return weighted(lexical, fit.idf) if design.idf and fit.idf is not None else lexical
-    raw = fit.standardise(raw) if scaled else raw
-    hidden, routing = raw.hidden, raw.routing
+        return _present(raw.lexical)
+    hidden = None if raw.hidden is None else added(raw.hidden, design.term_weights)
+    routing = raw.routing
     if design.features == "hidden":
         return _present(hidden)
     if design.features == "routing":
@@ -110,28 +121,74 @@ def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
     return weighted_sum(_present(hidden), _present(routing), float(alpha or 0))
 
 
+def _fitted_parts(design: Design) -> Iterator[str]:
+    """The fields of `Fit` that the vectors of a design need."""
+    if design.alpha == "auto":
+        yield "alpha"
+    for kind, _ in map(transform_parts, design.transforms):
+        yield {"zscore": "{}_mean", "whiten": "{}_whitening"}.get(kind, kind).format(
+            "hidden" if design.uses_hidden else "routing"
+        )
+
+
+def added(states: Float[Tensor, "text terms_dim"], weights: Sequence[float]) -> Float[Tensor, "text dim"]:
+    """The sum of the states that stand side by side, each scaled to length 1 and weighted. A single one is not scaled."""
+    if len(weights) == 1:
+        return states
+    terms = normalize(states.unflatten(1, (len(weights), -1)), dim=2)
+    return (terms * torch.tensor(weights, dtype=terms.dtype, device=terms.device)[:, None]).sum(dim=1)
+
+
 def weighted_sum(hidden: Tensor, routing: Tensor, alpha: float) -> Tensor:
     """[HS/|HS| ; sqrt(alpha) RW/|RW|], the one vector of MoEE (sum)."""
     return torch.cat([normalize(hidden, dim=1), alpha**0.5 * normalize(routing, dim=1)], dim=1)
 
 
-def fit(design: Design, raw: Raw) -> Fit:
-    """Fit what the design needs, on the features of reference texts. Raises UnmaskError if they are too few."""
+def fit(design: Design, raw: Raw, output_weights: Tensor | None = None) -> Fit:
+    """Fit what the design needs, on the features of reference texts. Raises UnmaskError if they are too few.
+
+    output_weights: of the output layer, for designs with a filter, shape (token, dim).
+    """
     fitted = Fit()
-    if not design.needs_fit:
-        return fitted
     check_corpus(design, raw, len(raw.parts[0]))
-    if design.idf:
-        return Fit(idf=inverse_frequencies([_present(raw.lexical)]))
-    if design.zscore:
-        fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
-    if design.whiten is not None:
-        (hidden_mean, hidden), (routing_mean, routing) = (whitening(part, design.whiten) for part in (raw.hidden, raw.routing))
-        fitted = Fit(hidden_mean=hidden_mean, routing_mean=routing_mean, hidden_whitening=hidden, routing_whitening=routing)
+    before = raw
+    for transform in design.transforms:
+        kind, keep = transform_parts(transform)
+        if kind == "idf":
+            fitted = replace(fitted, idf=inverse_frequencies([_present(before.lexical)]))
+        elif kind == "filter":
+            fitted = replace(fitted, filter=middle_directions(_present(output_weights), keep))
+        elif kind == "zscore":
+            names = ("hidden_mean", "hidden_std", "routing_mean", "routing_std")
+            moments = (*_moments(before.hidden), *_moments(before.routing))
+            fitted = replace(fitted, **dict(zip(names, moments, strict=True)))
+        else:
+            (hidden_mean, hidden), (routing_mean, routing) = (whitening(part, keep) for part in (before.hidden, before.routing))
+            fitted = replace(
+                fitted, hidden_mean=hidden_mean, routing_mean=routing_mean, hidden_whitening=hidden, routing_whitening=routing
+            )
+        before = fitted._transform(transform, before)
     if design.alpha == "auto":
-        standard = fitted.standardise(raw)
-        fitted = replace(fitted, alpha=balanced_alpha(_present(standard.hidden), _present(standard.routing)))
+        hidden = added(_present(before.hidden), design.term_weights)
+        fitted = replace(fitted, alpha=balanced_alpha(hidden, _present(before.routing)))
     return fitted
+
+
+def middle_directions(weights: Float[Tensor, "token dim"], keep: int | None) -> Float[Tensor, "dim kept"]:
+    """The right singular vectors of an output layer without both edges of the spectrum (EmbedFilter, arXiv 2606.07502).
+
+    The edges write frequent tokens, which say little of a text. The columns are orthonormal, by falling singular value. keep: their
+    number; None keeps half. Raises UnmaskError for more dimensions than a state has.
+    """
+    dim = weights.shape[1]
+    kept = dim // 2 if keep is None else keep
+    if kept > dim:
+        raise UnmaskError(f"The filter cannot keep {kept} dimensions of states that have {dim}.")
+    # the eigenvectors of W'W are the right singular vectors of W: dim x dim, whatever the vocabulary
+    gram = sum((part.double().T @ part.double() for part in weights.split(_ROWS)), torch.zeros((), dtype=torch.float64))
+    directions = torch.linalg.eigh(gram).eigenvectors.flip(1)
+    edge = (dim - kept) // 2
+    return directions[:, edge : edge + kept].float().contiguous()
 
 
 def check_corpus(design: Design, raw: Raw, texts: int) -> None:
@@ -139,10 +196,10 @@ def check_corpus(design: Design, raw: Raw, texts: int) -> None:
     least = 3 if design.alpha == "auto" else 2  # alpha is a ratio of deviations over pairs, and two texts are one pair
     if texts < least:
         raise UnmaskError(f"'{design.name}' needs at least {least} reference texts, not {texts}.")
-    if design.whiten is not None:
+    for kind, keep in map(transform_parts, design.transforms):
         for part in (raw.hidden, raw.routing):
-            if part is not None:
-                _kept_dimensions(texts, part.shape[1], design.whiten)
+            if kind == "whiten" and part is not None:
+                _kept_dimensions(texts, part.shape[1], keep)
 
 
 def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
@@ -187,7 +244,7 @@ def _moments(part: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     return mean, torch.where(deviation > _ROUNDING * mean.abs(), deviation, torch.ones_like(deviation))
 
 
-def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor | None, Tensor | None]:
+def whitening(part: Tensor | None, keep: int | None) -> tuple[Tensor | None, Tensor | None]:
     """The mean, and W = U diag(1 / sqrt(lambda + eps)) of shape (dim, kept). (x - mean) W is uncorrelated, with variance 1.
 
     U, lambda: eigenvectors and eigenvalues of the covariance, largest first (Su et al., arXiv 2103.15316). eps is a millionth of the
@@ -213,9 +270,9 @@ def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor |
     return mean.float(), (directions / (values + eps).sqrt()).float().contiguous()
 
 
-def _kept_dimensions(texts: int, dim: int, keep: int | Literal["all"]) -> int:
+def _kept_dimensions(texts: int, dim: int, keep: int | None) -> int:
     """The number of kept dimensions. Raises UnmaskError if the vectors have fewer, or if there are too few texts to fit them."""
-    dims = dim if keep == "all" else keep
+    dims = dim if keep is None else keep
     if dims > dim:
         raise UnmaskError(f"Whitening cannot keep {dims} dimensions of vectors that have {dim}.")
     if texts <= dims:
@@ -233,3 +290,10 @@ def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None, w
     if whiten is not None:
         return centred @ whiten.to(part)
     return centred if std is None else centred / std.to(part)
+
+
+def _each_term(states: Tensor | None, matrix: Tensor | None) -> Tensor | None:
+    """The product of each of the states that stand side by side with a matrix of their width."""
+    if states is None or matrix is None:
+        return states
+    return (states.unflatten(1, (-1, len(matrix))) @ matrix.to(states)).flatten(1)

@@ -86,7 +86,7 @@ def require_width(dim: int | None, width: int, precision: Precision) -> None:
 
 def require_signs(design: Design, precision: Precision) -> None:
     """Raise UnmaskError for binary vectors of a design whose values have no sign: all their bits would be 1."""
-    if precision == "binary" and design.routing in _POSITIVE and not design.zscore and design.whiten is None:
+    if precision == "binary" and design.routing in _POSITIVE and not design.transforms:
         raise UnmaskError(
             f"Routing weights are never negative, so binary would give each text the same bits for them. Add '/zscore' to "
             f"'{design.name}', or use int8."

@@ -170,11 +170,15 @@ class AveragedVectors:
         """Vectors of one design, float32 of shape (text, dim). An instruction goes to the prompts that take one."""
 
         def read(prompt: str) -> Raw:
-            parts = {
-                feature.features: torch.from_numpy(self.passes[prompt].get(feature, texts, instruction))
-                for feature in design.features_under(prompt)
-            }
-            return Raw(parts.get("hidden"), parts.get("routing"))
+            hidden, routing = (
+                [
+                    torch.from_numpy(self.passes[prompt].get(feature, texts, instruction))
+                    for feature in design.features_under(prompt)
+                    if feature.features == features
+                ]
+                for features in ("hidden", "routing")
+            )
+            return Raw(torch.cat(hidden, dim=1) if hidden else None, routing[0] if routing else None)
 
         averaged: Vectors = vectors(design, mean_of([read(prompt) for prompt in design.prompts]), self.fits[design]).numpy()
         return averaged

@@ -347,7 +347,7 @@ def _score_words(planned: PlannedResults, encoder: Encoder, task: LocalTask, mis
 
     backbone = encoder.backbone
     say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
-    layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
+    layers = {label: max(design.numbered_layers, default=backbone.depth) for label, design in missing.items()}
     outcomes = attempted(
         partial(score_words, encoder, task, sorted(set(layers.values()))),
         partial(planned.give_up, list(missing), task),

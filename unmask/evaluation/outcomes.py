@@ -79,8 +79,8 @@ def why_not_scored(design: Design, task: Task) -> str | None:
         return "words are read in the plain text, without a prompt"
     if design.uses_routing:
         return "words are read from hidden states, not from routing weights"
-    if isinstance(design.layer, str):
-        return "words are read at one layer"
+    if isinstance(design.layer, str | tuple) or design.adds_poolings:
+        return "words are read at one layer, without a pooling"
     if design.needs_head:
         return "words are read without a trained pooling"
     return None

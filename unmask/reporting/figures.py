@@ -133,7 +133,7 @@ def curves(grid: Grid, kind: str) -> list[Curve]:
     families: dict[tuple[str, str | None, Design], dict[int | None, list[Result]]] = {}
     for result in grid.results:
         design = design_of(result)
-        if result.kind == kind and design is not None and not isinstance(design.layer, str):
+        if result.kind == kind and design is not None and not isinstance(design.layer, str | tuple):
             family = families.setdefault((result.model, result.conditions.reference, replace(design, layer=None)), {})
             family.setdefault(design.layer, []).append(result)
     models = list(dict.fromkeys(model for model, _, _ in families))

@@ -69,8 +69,7 @@ class Trainee:
         pools = STAGES[stage].pools
         head, body = self.backbone.head, self.backbone.model
         (self.language_model or body).requires_grad_(False)
-        layer = self.embedder.design.layer
-        depth = layer if isinstance(layer, int) and self.recipe.train == "lora" else None
+        depth = max(self.embedder.design.numbered_layers, default=None) if self.recipe.train == "lora" else None
         kinds = weight_kinds(body, self.backbone.layers, depth)
         torch.manual_seed(seed)
         if self.recipe.train == "lora":

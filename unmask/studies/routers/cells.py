@@ -47,7 +47,7 @@ BASE, ORACLE = "base", "oracle"
 CELL, COUNTS, DOMAIN = "cell.json", "counts.npz", "domain"
 TOGETHER = "together"
 """The expert trained on every domain, which "shared expert" uses too."""
-_EOL = {"attention": "causal", "prompt": "eol", "pooling": "last", "zscore": True}
+_EOL = {"attention": "causal", "prompt": "eol", "pooling": "last", "transforms": ("zscore",)}
 HIDDEN: Mapping[str, Design] = {"hidden": Design(**_EOL)}  # type: ignore[arg-type]
 DESIGNS: Mapping[str, Design] = {
     **HIDDEN,
