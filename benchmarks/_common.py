@@ -55,9 +55,8 @@ def start(script: str, description: str | None, arguments: Sequence[str] | None,
     versions = ", ".join(
         f"{name} {version}" for name, version in installed_versions(("unmask", "torch", "transformers")).items()
     )
-    print(
-        f"```\n{shlex.join(command)}\n```\nOn {hardware(torch.device('cpu'))}, {counted(torch.get_num_threads(), 'thread')}, with {versions}."
-    )
+    threads = counted(torch.get_num_threads(), "thread")
+    print(f"```\n{shlex.join(command)}\n```\nOn {hardware(torch.device('cpu'))}, {threads}, with {versions}.")
     return args
 
 

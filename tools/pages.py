@@ -310,6 +310,7 @@ def study(runs: Sequence[Run]) -> Iterator[str]:
             f"{_common_direction(run, first)}Of the {counted(len(measured), 'claim')} that this run measured, {len(changed)} have "
             f"another verdict than in the first run{':' if changed else '.'}"
         )
+        yield ""
         for finding in changed:
             verdict, before = finding.verdict.capitalize(), first.verdicts.get(finding.claim.id)
             yield f"- {verdict} (first run: {before}): {finding.claim.says}"
@@ -335,10 +336,7 @@ def _common_direction(run: Run, first: Run) -> str:
     )
     common = here.keys() & there.keys()
     same = sum(here[pair] * there[pair] > 0 for pair in common)
-    return (
-        f"This run and the first run have {counted(len(common), 'difference')} in common. {same} of them point the same way. (A claim "
-        "has one difference for each rival. One that stands in several claims counts once.) "
-    )
+    return f"Of {counted(len(common), 'difference')} that both this run and the first run measured, {same} have the same sign. "
 
 
 def main() -> None:

@@ -331,7 +331,9 @@ def what_it_takes(first: System, second: System, test: Comparison, results: Sequ
         estimate, limit = f"about {round(needed, -digits):,.0f} items like these", _MOST_ITEMS
     if not outcome.n < needed <= limit:  # of a few items that differ, the exact test needs more than a normal one
         return None
-    return f"Separating {display_name(first, results)} from {display_name(second, results)} takes {estimate} ({POWER:.0%} power)."
+    return (
+        f"Separating {display_name(first, results)} from {display_name(second, results)} takes {estimate} ({POWER:.0%} power)."
+    )
 
 
 def points(value: float) -> str:

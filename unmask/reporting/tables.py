@@ -113,7 +113,9 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
     families = ", and over ".join(dict.fromkeys(test.family for test in comparisons))
     note = f"* p < {SIGNIFICANT}: {tests_used(comparisons)} on {unit}, Holm-corrected over {families}."
     if outcome.unit == "items":
-        note += " There are too few tasks for a test over tasks, so the result is about these tasks, not about tasks in general."
+        note += (
+            " There are too few tasks for a test over tasks, so the result is about these tasks, not about tasks in general."
+        )
     if len(order) < len({result.system for result in results}):
         note += f" The {max_columns} best are shown; comparison.json has every pair."
     return Group(table, "", Text(note, style="dim"), "")
