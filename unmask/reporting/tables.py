@@ -97,7 +97,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
     order = order[:max_columns]
     by_pair = {(test.a, test.b): test for test in comparisons}
     outcome = comparisons[0].outcome
-    table = empty_table("Row minus column x 100; * significant", show_edge=False)
+    table = empty_table("", show_edge=False)
     table.add_column("", no_wrap=True, max_width=name)
     for rank in range(2, len(order) + 1):
         table.add_column(str(rank), justify="right", no_wrap=True, min_width=6)
@@ -118,7 +118,8 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
         )
     if len(order) < len({result.system for result in results}):
         note += f" The {max_columns} best are shown; comparison.json has every pair."
-    return Group(table, "", Text(note, style="dim"), "")
+    title = Text("Row minus column x 100; * significant", style="italic")
+    return Group(title, table, "", Text(note, style="dim"), "")
 
 
 def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> RenderableType:
