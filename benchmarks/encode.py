@@ -79,7 +79,7 @@ def compare_speed(ours: Embedder, folder: str, sets: dict[str, list[str]], repea
         @torch.inference_mode()  # type: ignore[untyped-decorator]
         def bare(batches: Sequence[Any] = batches) -> None:
             for batch in batches:
-                mask = None if batch.real.all() else batch.real.long()
+                mask = None if batch.attention_mask.all() else batch.attention_mask.long()
                 ours.backbone.model(input_ids=batch.ids, attention_mask=mask, use_cache=False)
 
         competitors = {

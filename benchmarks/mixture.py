@@ -19,7 +19,7 @@ from benchmarks._common import best_times, head, row, start
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

@@ -23,7 +23,7 @@ from unmask.designs.design import Design
 from unmask.encoding.backbone import TokenBatch
 from unmask.encoding.batching import collate
 from unmask.training.data import DataSource, read_pairs
-from unmask.training.loop import Loop, arguments
+from unmask.training.loop import Loop, trainer_arguments
 from unmask.training.recipe import Recipe
 from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
              "data": {"triples": {"path": TRIPLES}}, "contrastive": {**stage, "cache_tokens": 1 << 20}}
         )  # fmt: skip
         trainee = Trainee.load(recipe, Design.parse("prompteol"), 0)
-        trainee.begin("contrastive", 0)
+        trainee.start_stage("contrastive", 0)
         sets = [read_pairs("triples", DataSource(path=TRIPLES), folder, 0)]
         assert recipe.contrastive is not None
         prepared = STAGES["contrastive"].prepare(recipe.contrastive, trainee, sets, 0)
@@ -101,7 +101,7 @@ def bundled_triples(folder: Path) -> Path:
 def chunks_of(prepared: Any, batch: Sequence[Any]) -> list[TokenBatch]:
     """What the loop computes for a batch."""
     chunks = prepared.collate(batch)["chunks"]
-    return [TokenBatch(chunk["input_ids"], chunk["attention_mask"].bool(), chunk["embed_mask"]) for chunk in chunks]
+    return [TokenBatch(chunk["input_ids"], chunk["attention_mask"].bool(), chunk["pooling_mask"]) for chunk in chunks]
 
 
 def columns_of(prepared: Any, batch: Sequence[Any], width: int) -> list[TokenBatch]:
@@ -114,7 +114,10 @@ def columns_of(prepared: Any, batch: Sequence[Any], width: int) -> list[TokenBat
     if not width:
         return columns
     pad = torch.nn.functional.pad
-    return [TokenBatch(*(pad(part, (0, width - part.shape[1])) for part in (c.ids, c.real, c.embed))) for c in columns]
+    return [
+        TokenBatch(*(pad(part, (0, width - part.shape[1])) for part in (c.ids, c.attention_mask, c.pooling_mask)))
+        for c in columns
+    ]
 
 
 def run_loop(recipe: Recipe, prepared: Any) -> float:
@@ -129,7 +132,7 @@ def run_loop(recipe: Recipe, prepared: Any) -> float:
             times.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
-        options = arguments(recipe.contrastive, Path(folder), 0, True, evaluates=False)  # type: ignore[arg-type]
+        options = trainer_arguments(recipe.contrastive, Path(folder), 0, True, evaluates=False)  # type: ignore[arg-type]
         loop = Loop(prepared.module, options, prepared.rows, prepared.collate, prepared.objective, None, [Clock()])
         loop.remove_callback(PrinterCallback)
         loop.train()
@@ -145,7 +148,7 @@ def run_bare(trainee: Trainee, steps: Sequence[Sequence[TokenBatch]]) -> float:
         for chunk in chunks:
             with trainee.backbone.computing():
                 states = trainee.backbone.model(
-                    input_ids=chunk.ids, attention_mask=chunk.real.long(), use_cache=False
+                    input_ids=chunk.ids, attention_mask=chunk.attention_mask.long(), use_cache=False
                 ).last_hidden_state
             states[:, -1].float().pow(2).mean().backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)

@@ -74,7 +74,7 @@ SLOW = (
     "reporting/test_exports", "reporting/test_page", "saving/test_exports", "saving/test_folder", "saving/test_own_files",
     "statistics/test_power",
     "studies/", "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmarks", "training/test_damage",
-    "training/test_distributed", "training/test_leakage", "training/test_resume", "training/test_run", "training/test_sharding",
+    "training/test_distributed", "training/test_leakage", "training/test_resume", "training/test_train", "training/test_sharding",
     "training/test_train_cli", "ui/test_browser",
 )  # fmt: skip
 LONGEST = (

@@ -227,9 +227,9 @@ def largest_difference(backbone: Backbone, longest: int) -> float:
     lengths = [min(length, longest - 3 * (length < LONGEST)) for length in LENGTHS]
     texts = [(torch.arange(length) * 7919 + length) % (VOCABULARY - 3) + 3 for length in lengths]
     ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=7)
-    real = torch.arange(ids.shape[1]) < torch.tensor([[len(text)] for text in texts])
+    mask = torch.arange(ids.shape[1]) < torch.tensor([[len(text)] for text in texts])
     with torch.inference_mode():
-        together = backbone.read(TokenBatch(ids, real, real), reads)
+        together = backbone.read(TokenBatch(ids, mask, mask), reads)
         largest = 0.0
         for row, text in enumerate(texts[:-1]):
             whole = torch.ones(1, len(text), dtype=torch.bool)

@@ -15,8 +15,8 @@ MODULES = {
 }
 ROOMS = (
     "__main__", "cli", "ui", "studies", "moe", "reporting", "training", "evaluation", "search", "bulk", "server", "probing",
-    "sentence_transformers_module", "embedder", "saving", "encoding", "tasks", "models", "starter", "statistics", "designs", "runs", "io",
-    "errors",
+    "sentence_transformers_module", "embedder_module", "embedder", "saving", "encoding", "tasks", "models", "starter", "statistics",
+    "designs", "runs", "io", "errors",
 )  # fmt: skip
 """From top to bottom. `unmask/__init__.py`, with the version and the public names, belongs to no room."""
 HEAVY = ("torch", "transformers", "mteb", "sklearn", "scipy", "pandas", "lancedb", "pyarrow")

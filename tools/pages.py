@@ -24,9 +24,9 @@ from unmask.evaluation.results import SENTENCE_TRANSFORMERS
 from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.studies.claims.claim import VERDICTS, Claim, Finding
-from unmask.studies.claims.tables import claims_sheet, common_method_note, counts, verdict_counts
-from unmask.studies.engine import load_plan
+from unmask.studies.claims.tables import claims_sheet, common_method_note, counts_sentence, verdict_counts
 from unmask.studies.sheet import Sheet
+from unmask.studies.study import load_plan
 from unmask.tasks.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -274,7 +274,7 @@ def overview(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     findings = {title: counted_findings(runs) for title, runs in studies.items()}
     links = {title: f"[{title}](#{title.lower().replace(' ', '-')})" for title in studies}
     every = [finding for of_paper in findings.values() for finding in of_paper]
-    yield f"**{counts(every)}**\n\nThese claims are refuted:\n"
+    yield f"**{counts_sentence(every)}**\n\nThese claims are refuted:\n"
     for title, of_paper in findings.items():
         yield from (f"- {links[title]}: {finding.claim.says}" for finding in of_paper if finding.verdict == "refuted")
     yield "\nFurther runs refute other claims:\n"
@@ -293,7 +293,7 @@ def overview(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     here = [finding.here.verdict for finding in every if finding.verdict == "undecided" and finding.here]
     yield (
         f"{len(here)} undecided claims were tested on tasks in general. On the measured tasks alone, {here.count('confirmed')} of "
-        f'them are confirmed and {here.count("refuted")} refuted: see the column "on these tasks".\n'
+        f'them are confirmed and {here.count("refuted")} refuted: see the column "on the measured tasks".\n'
     )
 
 
@@ -324,7 +324,7 @@ def _source(run: Run) -> str:
     )
     return (
         f"```\n{result['command']}\n```\nOn {run.model}, {result['hardware']}, {versions}; [all tables]({run.name}.md). "
-        f"[{len(result['data'])} sets of data, with their revisions]({run.name}.json). {counts(run.findings)}\n"
+        f"[{len(result['data'])} sets of data, with their revisions]({run.name}.json). {counts_sentence(run.findings)}\n"
     )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tests.chromium import CHROMIUM
-from unmask.reporting.svg import ACCENT, INK, SOFT, as_svg, drawing, inline
+from unmask.reporting.svg import ACCENT, INK, SOFT, as_svg, figure_style, inline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def main() -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     run_commands()
     write_svg("cost", (RUNS / "report/report/figures/cost.svg").read_text("utf-8"), "Score against cost")
-    with drawing():
+    with figure_style():
         write_svg("layers", as_svg(layer_curves()), "Score by layer")
         write_svg("critical", as_svg(critical_diagram_example()), "Critical-difference diagram")
         write_svg("grown", as_svg(loss_curve()), "Loss of a grown mixture in training")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unmask.designs.design import Design
     from unmask.embedder import Embedder
     from unmask.errors import AttentionError, UnmaskError
-    from unmask.moe.mixture.mixture_folder import Mixture
+    from unmask.moe.mixture.model import Mixture
 
     __version__: str
 
@@ -27,7 +27,7 @@ __all__ = ["AttentionError", "Design", "Embedder", "Mixture", "UnmaskError", "__
 _HOMES = {
     "Design": "designs.design",
     "Embedder": "embedder",
-    "Mixture": "moe.mixture.mixture_folder",
+    "Mixture": "moe.mixture.model",
     "AttentionError": "errors",
     "UnmaskError": "errors",
 }

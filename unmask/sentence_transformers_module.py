@@ -6,9 +6,8 @@ from another package. No code of ours is stored in the folder; a model with Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,10 @@ import torch
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
-from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding.backbone import TokenBatch
-from unmask.encoding.batching import collate, steps_of
-from unmask.encoding.features import Raw, joined, mean_of, vectors
+from unmask.embedder_module import EmbedderModule
+from unmask.encoding.batching import collate
 from unmask.errors import UnmaskError
-from unmask.models.decoder import restore_rotary, rotary_border
 
 
 def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,23 +39,14 @@ def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"dtype": str(dtype).removeprefix("torch."), "attn_implementation": attention}
 
 
-class UnmaskModule(InputModule):  # type: ignore[misc]
-    """An embedder as the only module of a SentenceTransformer: tokens of a batch in, `sentence_embedding` out, differentiable."""
+class UnmaskModule(EmbedderModule, InputModule):  # type: ignore[misc]
+    """An embedder as the only module of a SentenceTransformer."""
 
     def __init__(self, embedder: Embedder) -> None:
-        """Wrap an embedder; its model becomes a submodule, so that `.to(device)` moves it."""
-        super().__init__()
+        """Wrap an embedder. Raises UnmaskError for sparse vectors."""
         embedder.design.require_dense("SentenceTransformer")
-        self.embedder = embedder
-        self.model = embedder.backbone.model
-        self.head = embedder.backbone.head
+        super().__init__(embedder)
         self.tokenizer = embedder.tokenizer
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> UnmaskModule:
-        """Move or cast the module: what `.to()`, `.bfloat16()` and `.half()` call. Rotary frequencies stay in fp32."""
-        super()._apply(fn, recurse)
-        restore_rotary(self.model)
-        return self
 
     @classmethod
     def load(cls, model_name_or_path: str, **options: Any) -> UnmaskModule:
@@ -109,35 +96,7 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
         tokenized = list(texts.tokenize(inputs, prompt or None))
         # all texts in one prompt after the other
         batch = collate([text.part(index) for index in range(len(texts.parts)) for text in tokenized], texts.pad_id)
-        return {"input_ids": batch.ids, "attention_mask": batch.real.long(), "embed_mask": batch.embed}
-
-    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add `sentence_embedding` of shape (text, dim), float32."""
-        embedder = self.embedder
-        batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
-        design, prompts = embedder.design, embedder.design.prompts
-        # the prompt is in the tokens, so prompts with the same pooling are read together
-        readings = [replace(design.under(prompt), prompt=prompts[0]) for prompt in prompts]
-        raws, texts = self._read(batch, list(dict.fromkeys(readings))), len(batch.ids) // len(prompts)
-        parts = [raws[reading].select(slice(index * texts, (index + 1) * texts)) for index, reading in enumerate(readings)]
-        features["sentence_embedding"] = vectors(design, mean_of(parts), embedder.fitted)
-        return features
-
-    def _read(self, batch: TokenBatch, designs: Sequence[Design]) -> dict[Design, Raw]:
-        """The features of each row. Rows that would change each other's features (`steps_of`) have a forward pass of their own."""
-        backbone = self.embedder.backbone
-        if rotary_border(backbone.model) == inf:
-            return backbone.raw(batch, designs)
-        rows_by_step: dict[tuple[int, ...], list[int]] = {}
-        for row, length in enumerate(batch.real.sum(dim=1).tolist()):
-            rows_by_step.setdefault(steps_of([length]), []).append(row)
-        raws = []
-        for rows in rows_by_step.values():
-            used = batch.real[rows].any(dim=0)  # without the columns that are padding in all of these rows
-            ids, real, embed = (part[rows][:, used] for part in (batch.ids, batch.real, batch.embed))
-            raws.append(backbone.raw(TokenBatch(ids, real, embed), designs))
-        order = torch.tensor([row for rows in rows_by_step.values() for row in rows]).argsort()
-        return {design: joined([raw[design] for raw in raws]).select(order) for design in designs}
+        return {"input_ids": batch.ids, "attention_mask": batch.attention_mask.long(), "pooling_mask": batch.pooling_mask}
 
     def get_embedding_dimension(self) -> int:
         """Number of dimensions of a vector."""

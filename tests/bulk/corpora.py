@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk.folder import Manifest, embed_folder
-from unmask.bulk.job import Job
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.team import ThisProcess
 
@@ -35,12 +35,12 @@ def write_corpus(folder: Path) -> Path:
     return folder
 
 
-def job_of(folder: Path, **options: Any) -> Job:
+def job_of(folder: Path, **options: Any) -> EmbedJob:
     """Embed `corpus` into `out`, in shards of 16 rows."""
-    return Job(**{"inputs": (folder / "corpus",), "output": folder / "out", "shard_rows": 16, **options})
+    return EmbedJob(**{"inputs": (folder / "corpus",), "output": folder / "out", "shard_rows": 16, **options})
 
 
-def run(job: Job, arguments: EmbedderArguments = PICO, prune: bool = False) -> Manifest:
+def run(job: EmbedJob, arguments: EmbedderArguments = PICO, prune: bool = False) -> Manifest:
     """Embed in this process."""
     return embed_folder(job, lambda: ThisProcess(job, arguments), prune=prune)
 

@@ -15,7 +15,7 @@ import torch
 from tests.bulk.corpora import PICO, content, job_of, letters_of, rows_of, run, write_corpus
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
-from unmask.bulk.job import Job
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.single_file import embed_file
 from unmask.embedder import Embedder
@@ -39,7 +39,7 @@ def texts(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("ending", "late"), [(".parquet", False), (".jsonl", True)])
 def test_rows_are_the_chunks_of_encode_chunks(ending: str, late: bool, embedder: Embedder, texts: Path, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{ending}"
-    job = Job((texts,), file, id_column="name", keep=("year",), chunk=16, overlap=4, late=late)
+    job = EmbedJob((texts,), file, id_column="name", keep=("year",), chunk=16, overlap=4, late=late)
     expected = embedder.encode_chunks(DOCUMENTS, 16, 4, late=late)
     assert embed_file(embedder, job).texts == len(expected) > len(DOCUMENTS)
     rows = pq.read_table(file).to_pylist() if ending == ".parquet" else [json.loads(line) for line in file.open()]
@@ -93,7 +93,7 @@ def test_a_document_with_a_bad_chunk_is_a_dead_letter(late: bool, tmp_path: Path
 def test_the_manifest_holds_the_measured_loss(embedder: Embedder, tmp_path: Path) -> None:
     texts = [f"{TEXTS[number % 6]} {number}" for number in range(40)]
     given = write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
-    job = Job((given,), tmp_path / "vectors.npy", precision="int8", dim=32)
+    job = EmbedJob((given,), tmp_path / "vectors.npy", precision="int8", dim=32)
     done = embed_file(embedder, job)
     expected = measure_loss(np.asarray(embedder.encode(texts, dim=32), np.float32), "int8")
     assert done.loss == expected and expected is not None
@@ -112,7 +112,7 @@ def test_mistakes_are_found_before_texts_are_read(texts: Path, tmp_path: Path) -
     ]
     for options, message in files:
         with pytest.raises(UnmaskError, match=message):
-            Job(**{"inputs": (texts,), "output": Path("vectors.parquet"), **options}).files()
+            EmbedJob(**{"inputs": (texts,), "output": Path("vectors.parquet"), **options}).files()
     write_corpus(tmp_path / "corpus")
     for options, message in (
         ({"chunk": 8, "late": True}, "nearest design"),

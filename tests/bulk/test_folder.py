@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from tests.bulk.corpora import BAD, PICO, ROWS, content, job_of, letters_of, row
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk import embed_shard, team
-from unmask.bulk.documents import DeadLetter, read_documents
 from unmask.bulk.folder import check_folder
-from unmask.bulk.loading import EmbedderArguments, key_of
+from unmask.bulk.job import EmbedJob
+from unmask.bulk.loading import EmbedderArguments, settings_digest
 from unmask.bulk.team import Member
+from unmask.bulk.text_rows import DeadLetter, read_text_rows
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.forward_pass import ForwardPass
@@ -69,7 +71,7 @@ def test_the_vectors_are_those_of_encode_with_ids_of_file_and_row(here: Path) ->
     manifest = run(job)
     rows = rows_of(here / "out")
     assert manifest.complete and manifest.texts == len(rows) == 3 * ROWS - 3
-    items = [item for file in sorted((here / "corpus").iterdir()) for item in read_documents(file, job)]
+    items = [item for file in sorted((here / "corpus").iterdir()) for item in read_text_rows(file, job)]
     documents = [item for item in items if not isinstance(item, DeadLetter)]
     assert [row["id"] for row in rows] == [document.id for document in documents]
     assert [row["id"] for row in rows[:11]] == [*(f"corpus/a.jsonl:{number}" for number in range(10)), "corpus/a.jsonl:13"]
@@ -167,6 +169,19 @@ def test_another_model_design_or_option_is_refused_by_name(here: Path) -> None:
         assert content(here / "out") == before
 
 
+def test_a_folder_made_before_an_option_existed_continues(here: Path, computed: list[str]) -> None:
+    @dataclass(frozen=True)
+    class NewerJob(EmbedJob):
+        stride: int = 1
+
+    run(job_of(here))
+    before = list(computed)
+    options = vars(job_of(here))
+    assert run(NewerJob(**options)).complete and computed == before
+    with pytest.raises(UnmaskError, match=r"options.stride was not set and is 2 now"):
+        run(NewerJob(**options, stride=2))
+
+
 def test_a_fit_is_made_once_and_every_later_run_reads_it(
     here: Path, computed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +195,7 @@ def test_a_fit_is_made_once_and_every_later_run_reads_it(
     with monkeypatch.context() as patch:
         patch.setattr(Encoder, "fit", lambda *_: pytest.fail("fitted again"))
         other_batches = EmbedderArguments("pico", FITTED.design, {**PICO.options, "batch_tokens": 99})
-        assert key_of(Member(job_of(here), other_batches).description) == key_of(first.description)
+        assert settings_digest(Member(job_of(here), other_batches).description) == settings_digest(first.description)
         assert run(job_of(here), other_batches).complete and not computed
     assert {name for name, file in content(here / "out").items() if file != before[name]} <= {"manifest.json", "run.json"}
     before = content(here / "out")
@@ -255,7 +270,7 @@ def test_equal_ids_are_dead_letters_in_one_file_and_counted_over_all(here: Path)
 
 
 def test_a_text_beyond_the_limit_is_a_dead_letter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.bulk.documents.LONGEST", 1000)
+    monkeypatch.setattr("unmask.bulk.text_rows.LONGEST", 1000)
     monkeypatch.setattr("unmask.bulk.shards.LONGEST", 1000)
     rows = [{"text": "a"}, {"text": "x" * 1001}, {"text": "b"}]
     only(here, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

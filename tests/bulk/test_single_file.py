@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
-from unmask.bulk.document_encoder import DocumentEncoder
-from unmask.bulk.job import Job
-from unmask.bulk.single_file import Done, check_file, embed_file
+from unmask.bulk.job import EmbedJob
+from unmask.bulk.row_encoder import RowEncoder
+from unmask.bulk.single_file import EmbeddedFile, check_file, embed_file
 from unmask.bulk.vector_writers import WRITERS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -74,7 +74,7 @@ def manifest_of(file: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("output", "precision"), [(".npy", "float32"), (".parquet", "float16"), (".jsonl", "int8")])
 def test_the_vectors_are_those_of_encode(output: str, precision: Any, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{output}"
-    done = embed_file(embedder, Job((texts_in(tmp_path),), file, precision=precision))
+    done = embed_file(embedder, EmbedJob((texts_in(tmp_path),), file, precision=precision))
     expected = embedder.encode(TEXTS, precision=precision)
     assert (done.texts, done.dim) == (6, 64)
     vectors = read_vectors(file)
@@ -90,10 +90,10 @@ def test_the_vectors_are_those_of_encode(output: str, precision: Any, embedder: 
 @pytest.mark.parametrize("output", [".parquet", ".jsonl"])
 def test_ids_are_row_numbers_or_a_column(output: str, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{output}"
-    embed_file(embedder, Job((texts_in(tmp_path, ".txt"),), file))
+    embed_file(embedder, EmbedJob((texts_in(tmp_path, ".txt"),), file))
     assert read_ids(file) == [str(number) for number in range(6)]
     rows = [{"key": key, "text": "a"} for key in (7, "ü\n\u2028", "8")]
-    embed_file(embedder, Job((write_rows(tmp_path / "texts.jsonl", rows),), file, id_column="key"))
+    embed_file(embedder, EmbedJob((write_rows(tmp_path / "texts.jsonl", rows),), file, id_column="key"))
     assert read_ids(file) == ["7", "ü\n\u2028", "8"]
 
 
@@ -105,14 +105,14 @@ def test_options_of_vectors_reach_them(
 ) -> None:
     embedder, texts = pico("causal/instruction/mean"), ["a", "", "b"]  # an empty text keeps its row
     rows = write_rows(tmp_path / "texts.csv", [{"body": text, "text": "wrong"} for text in texts])
-    assert embed_file(embedder, Job((rows,), tmp_path / "vectors.npy", column="body", **options)) == Done(3, width)
+    assert embed_file(embedder, EmbedJob((rows,), tmp_path / "vectors.npy", column="body", **options)) == EmbeddedFile(3, width)
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(texts, **options))
     assert not np.array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(texts))
 
 
 def test_sparse_vectors_are_token_ids_and_values(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     embedder, output = pico("causal/eol/last/lexical", family="gemma2"), tmp_path / "vectors.jsonl"
-    assert embed_file(embedder, Job((texts_in(tmp_path),), output, keep=("name",))) == Done(len(TEXTS), 512)
+    assert embed_file(embedder, EmbedJob((texts_in(tmp_path),), output, keep=("name",))) == EmbeddedFile(len(TEXTS), 512)
     found = [json.loads(line) for line in output.read_text().splitlines()]
     for row, expected, number in zip(found, embedder.encode_sparse(TEXTS).toarray(), range(len(TEXTS)), strict=True):
         assert list(row) == ["id", "indices", "values", "name"] and row["name"] == f"n{number}"
@@ -131,7 +131,7 @@ def test_options_of_dense_vectors_are_refused_with_sparse_ones(pico: Callable[..
     ]
     for output, options, message in cases:
         with pytest.raises(UnmaskError, match=message):
-            DocumentEncoder(embedder, Job((file,), tmp_path / output, **options))
+            RowEncoder(embedder, EmbedJob((file,), tmp_path / output, **options))
 
 
 # --- manifest --------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
     from importlib import metadata
 
     texts, file, folder = texts_in(tmp_path), tmp_path / "vectors.parquet", pico_folder("llama")
-    job = Job((texts,), file)
+    job = EmbedJob((texts,), file)
     embed_file(loaded, job)
     found = manifest_of(file)
     assert found["model"]["model"] == str(folder)
@@ -164,7 +164,9 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
 def test_the_manifest_counts_texts_that_were_cut(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     embedder = pico("causal/plain/mean", max_length=5)
     with pytest.warns(UserWarning, match="3 of 6 texts were cut to 5 tokens"):
-        embed_file(embedder, Job((texts_in(tmp_path, texts=["x", "y", "z", *(["word " * 20] * 3)]),), tmp_path / "vectors.npy"))
+        embed_file(
+            embedder, EmbedJob((texts_in(tmp_path, texts=["x", "y", "z", *(["word " * 20] * 3)]),), tmp_path / "vectors.npy")
+        )
     found = manifest_of(tmp_path / "vectors.npy")
     assert (found["texts"], found["truncated"], found["max_length"]) == (6, 3, 5)
 
@@ -174,7 +176,7 @@ def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
     stop: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "vectors.npy"
-    embed_file(embedder, Job((texts_in(tmp_path),), file))
+    embed_file(embedder, EmbedJob((texts_in(tmp_path),), file))
     rename = Path.replace
 
     def killed(self: Path, target: Path) -> Path:
@@ -184,11 +186,11 @@ def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        embed_file(embedder, Job((texts_in(tmp_path),), file, dim=3))
+        embed_file(embedder, EmbedJob((texts_in(tmp_path),), file, dim=3))
     assert np.load(file).shape[1] == (64 if stop == "vectors" else 3)
     assert {one.name for one in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
     monkeypatch.setattr(Path, "replace", rename)
-    embed_file(embedder, Job((texts_in(tmp_path),), file, dim=3))
+    embed_file(embedder, EmbedJob((texts_in(tmp_path),), file, dim=3))
     assert manifest_of(file)["output"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -198,9 +200,9 @@ def test_several_windows_make_the_file_that_one_makes(
 ) -> None:
     texts = texts_in(tmp_path, texts=[f"{text} {number}" for number in range(5) for text in TEXTS])
     files = [tmp_path / f"{name}{output}" for name in ("one", "several")]
-    embed_file(embedder, Job((texts,), files[0], keep=() if output == ".npy" else ("name",)))
-    monkeypatch.setattr("unmask.bulk.documents.WINDOW_ROWS", 7)
-    embed_file(embedder, Job((texts,), files[1], keep=() if output == ".npy" else ("name",)))
+    embed_file(embedder, EmbedJob((texts,), files[0], keep=() if output == ".npy" else ("name",)))
+    monkeypatch.setattr("unmask.bulk.text_rows.WINDOW_ROWS", 7)
+    embed_file(embedder, EmbedJob((texts,), files[1], keep=() if output == ".npy" else ("name",)))
     np.testing.assert_allclose(read_vectors(files[0]), read_vectors(files[1]), atol=1e-5)
     if output == ".npy":
         assert np.load(files[1]).flags.c_contiguous
@@ -214,7 +216,7 @@ def test_columns_are_kept_as_text(output: str, embedder: Embedder, tmp_path: Pat
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     vectors = tmp_path / f"vectors{output}"
-    embed_file(embedder, Job((file,), vectors, keep=("year", "tags", "title")))
+    embed_file(embedder, EmbedJob((file,), vectors, keep=("year", "tags", "title")))
     found = (
         pq.read_table(vectors).to_pylist()
         if output == ".parquet"
@@ -242,7 +244,7 @@ def test_a_malformed_row_is_named(row: dict[str, Any], expected: str, tmp_path: 
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ({"name": "1", "text": "a"}, row)))
     with pytest.raises(UnmaskError) as error:
-        check_file(Job((file,), tmp_path / "vectors.jsonl", id_column="name"))
+        check_file(EmbedJob((file,), tmp_path / "vectors.jsonl", id_column="name"))
     assert f"{file}, {expected}" in str(error.value)
 
 
@@ -250,7 +252,7 @@ def test_vectors_that_are_not_finite_are_not_written(pico: Callable[..., Embedde
     overflowing = pico("causal/eol/last")
     [letter] = overflowing.tokenizer("Z")["input_ids"]
     overflowing.backbone.model.get_input_embeddings().weight.data[letter] = float("nan")  # type: ignore[operator, union-attr, index]
-    job = Job((texts_in(tmp_path, texts=["fine", "a Z"]),), tmp_path / "vectors.parquet")
+    job = EmbedJob((texts_in(tmp_path, texts=["fine", "a Z"]),), tmp_path / "vectors.parquet")
     with pytest.raises(
         UnmaskError, match=r"texts\.jsonl, line 2: its vector is not finite \(NaN or infinity\)\. The model computes in float32"
     ):
@@ -277,7 +279,7 @@ def test_nothing_is_written_when_a_part_fails(
     else:
         monkeypatch.setattr(f"unmask.{name}", fail)
     with pytest.raises(OSError, match="disk full"):
-        embed_file(embedder, Job((texts,), file))
+        embed_file(embedder, EmbedJob((texts,), file))
     assert {*files_in(tmp_path)} == {texts, file} and file.read_text() == "vectors of yesterday"
 
 
@@ -288,6 +290,6 @@ def test_an_output_that_a_pattern_or_a_folder_stands_for_is_refused(tmp_path: Pa
     before, output = (tmp_path / "b.jsonl").read_bytes(), tmp_path / "b.jsonl"
     for given in (tmp_path / "*.jsonl", tmp_path):
         with pytest.raises(UnmaskError, match=r"b.jsonl' is a file of the input, and the output would overwrite it"):
-            check_file(Job((given,), output))
+            check_file(EmbedJob((given,), output))
     Path(f"{output}.manifest.json").touch()  # it is what the same command wrote before
-    assert check_file(Job((tmp_path / "*.jsonl",), output)).rows == 1 and output.read_bytes() == before
+    assert check_file(EmbedJob((tmp_path / "*.jsonl",), output)).rows == 1 and output.read_bytes() == before

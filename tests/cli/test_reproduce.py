@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.in_process import run_program
 from unmask.cli import app
-from unmask.cli.reproduce import _each
+from unmask.cli.reproduce import _run_on_models
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
 
@@ -84,4 +84,4 @@ def test_a_file_of_somebody_else_is_not_replaced(name: str, tmp_path: Path) -> N
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / name).write_text("my notes")
     with pytest.raises(UnmaskError, match=f"{name}' was not written by unmask"):
-        _each(["one", "two"], tmp_path, lambda *_: pytest.fail("the first study begins"))
+        _run_on_models(["one", "two"], tmp_path, lambda *_: pytest.fail("the first study begins"))

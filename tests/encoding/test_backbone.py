@@ -65,7 +65,7 @@ def padded(tokens: Sequence[Tensor], side: str = "right", longest: int = max(LEN
     for row, text in enumerate(tokens):
         where = slice(0, len(text)) if side == "right" else slice(longest - len(text), longest)
         batch.ids[row, where] = text
-        batch.real[row, where] = batch.embed[row, where] = True
+        batch.attention_mask[row, where] = batch.pooling_mask[row, where] = True
     return batch
 
 
@@ -83,14 +83,14 @@ def one(backbone: Backbone, batch: TokenBatch, read: Read) -> Tensor:
 
 def at_last(states: Tensor, batch: TokenBatch) -> Tensor:
     """States (text, token, dim) or rows (text x token, dim) at the last real token of each text."""
-    return states.reshape(*batch.ids.shape, -1)[torch.arange(len(batch.ids)), batch.real.sum(dim=1) - 1]
+    return states.reshape(*batch.ids.shape, -1)[torch.arange(len(batch.ids)), batch.attention_mask.sum(dim=1) - 1]
 
 
 def run(backbone: Backbone, batch: TokenBatch, **options: Any) -> Any:
     """The model as transformers calls it."""
-    inputs: dict[str, Any] = {"input_ids": batch.ids, "attention_mask": batch.real.long(), "use_cache": False}
+    inputs: dict[str, Any] = {"input_ids": batch.ids, "attention_mask": batch.attention_mask.long(), "use_cache": False}
     if "position_ids" in signature(backbone.model.forward).parameters:
-        inputs["position_ids"] = (batch.real.cumsum(dim=1) - 1).clamp_min(0)
+        inputs["position_ids"] = (batch.attention_mask.cumsum(dim=1) - 1).clamp_min(0)
     with torch.inference_mode():
         return backbone.model(**inputs, **options)
 

@@ -46,11 +46,13 @@ def test_plans_by_hand(lengths: list[int], budget: int, batches: list[list[int]]
 def test_the_masks_give_each_text_back(texts: list[TokenizedText], pad: int) -> None:
     batch = collate(texts, pad)
     assert batch.ids.shape == (len(texts), max(len(text.ids) for text in texts))
-    assert [tuple(ids[real].tolist()) for ids, real in zip(batch.ids, batch.real, strict=True)] == [text.ids for text in texts]
-    embedded = [tuple(ids[embed].tolist()) for ids, embed in zip(batch.ids, batch.embed, strict=True)]
+    assert [tuple(ids[real].tolist()) for ids, real in zip(batch.ids, batch.attention_mask, strict=True)] == [
+        text.ids for text in texts
+    ]
+    embedded = [tuple(ids[embed].tolist()) for ids, embed in zip(batch.ids, batch.pooling_mask, strict=True)]
     assert embedded == [text.ids[text.start :] for text in texts]
-    assert (batch.ids[~batch.real] == pad).all()
-    assert torch.equal(batch.real, batch.real.cummin(dim=1).values), "padding is on the right"
+    assert (batch.ids[~batch.attention_mask] == pad).all()
+    assert torch.equal(batch.attention_mask, batch.attention_mask.cummin(dim=1).values), "padding is on the right"
 
 
 def test_threads_share_the_tokens() -> None:

@@ -20,14 +20,14 @@ from unmask.embedder import Embedder
 from unmask.encoding import shared_prefix
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
-from unmask.encoding.vector_store import StoredRows, VectorStore
+from unmask.encoding.vector_cache import CacheTable, VectorCache
 from unmask.errors import UnmaskError
-from unmask.evaluation import reference_rows
-from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors, unscored
+from unmask.evaluation import reference_models
 from unmask.evaluation.embedder_scores import score
-from unmask.evaluation.outcomes import failed, model_revision
-from unmask.evaluation.reference_rows import compare_reference
+from unmask.evaluation.outcomes import make_failure, model_revision
+from unmask.evaluation.reference_models import score_reference_model
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
+from unmask.evaluation.scoring import ScoringPlan, failures_of, forget_vectors, score_designs
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
 from unmask.tasks.find import find_task
@@ -84,8 +84,8 @@ def task_in(folder: Path) -> LocalTask:
     return task
 
 
-def plan_of(folder: Path, designs: str, tasks: Sequence[LocalTask], **changes: Any) -> ComparisonPlan:
-    plan = ComparisonPlan(
+def plan_of(folder: Path, designs: str, tasks: Sequence[LocalTask], **changes: Any) -> ScoringPlan:
+    plan = ScoringPlan(
         Source(str(folder), dtype="float32", device="cpu"), parse_designs(designs), tasks, 128, reference_texts()[:20]
     )
     return replace(plan, **changes)
@@ -113,7 +113,7 @@ def test_every_design_scores_as_its_embedder_does_alone(
     family: str, designs: str, pico_folder: Callable[[str], Path], tasks: list[LocalTask], tmp_path: Path
 ) -> None:
     folder = pico_folder(family)
-    results = compare(plan_of(folder, designs, tasks), ResultStore(tmp_path))
+    results = score_designs(plan_of(folder, designs, tasks), ResultStore(tmp_path))
     assert len(results) == len(designs.split(",")) * len(tasks)
     for label in parse_designs(designs):
         embedder = Embedder.from_pretrained(folder, label, dtype="float32", device="cpu", max_length=128)
@@ -126,10 +126,10 @@ def test_every_design_scores_as_its_embedder_does_alone(
 def test_designs_of_one_attention_and_prompt_share_their_passes(
     folder: Path, tasks: list[LocalTask], passes: list[int], tmp_path: Path
 ) -> None:
-    compare(plan_of(folder, "mean", tasks), ResultStore(tmp_path / "one"))
+    score_designs(plan_of(folder, "mean", tasks), ResultStore(tmp_path / "one"))
     alone = passes.copy()
     passes.clear()
-    compare(plan_of(folder, FIVE, tasks), ResultStore(tmp_path / "five"))
+    score_designs(plan_of(folder, FIVE, tasks), ResultStore(tmp_path / "five"))
     assert passes == alone != []
 
 
@@ -137,10 +137,10 @@ def test_an_average_of_prompts_that_are_compared_costs_no_pass(
     folder: Path, tasks: list[LocalTask], passes: list[int], tmp_path: Path
 ) -> None:
     single = "causal/style/last,causal/eol/last/zscore"
-    compare(plan_of(folder, single, tasks), ResultStore(tmp_path / "single"))
+    score_designs(plan_of(folder, single, tasks), ResultStore(tmp_path / "single"))
     alone = passes.copy()
     passes.clear()
-    results = compare(plan_of(folder, f"{AVERAGE},{single}", tasks), store := ResultStore(tmp_path / "all"))
+    results = score_designs(plan_of(folder, f"{AVERAGE},{single}", tasks), store := ResultStore(tmp_path / "all"))
     assert passes == alone != []
     assert {cost.prompt for cost in store.costs} == {"eol", "style"}
     by_label = {(result.label, result.task): result for result in results}
@@ -155,10 +155,10 @@ def test_a_lexical_design_ranks_by_dot_products_from_the_pass_of_a_dense_one(
 ) -> None:
     ranking, sts = (task_in(write_task(tmp_path / kind, kind)) for kind in ("retrieval", "sts"))
     folder, lexical, store = pico_folder("gemma2"), "causal/eol/last/lexical", ResultStore(tmp_path / "both")
-    compare(plan_of(folder, "prompteol", [ranking]), ResultStore(tmp_path / "one"))
+    score_designs(plan_of(folder, "prompteol", [ranking]), ResultStore(tmp_path / "one"))
     alone = passes.copy()
     passes.clear()
-    _, result = compare(plan_of(folder, f"prompteol,{lexical}", [ranking]), store)
+    _, result = score_designs(plan_of(folder, f"prompteol,{lexical}", [ranking]), store)
     assert passes == alone != [] and result.dim == 128
     embedder = Embedder.from_pretrained(folder, lexical, dtype="float32", device="cpu", max_length=128)
     by_hand = evaluator.evaluate(
@@ -168,7 +168,7 @@ def test_a_lexical_design_ranks_by_dot_products_from_the_pass_of_a_dense_one(
         lambda queries, documents: np.asarray(queries) @ np.asarray(documents).T,
     )
     assert result.main_score == pytest.approx(by_hand.main_score)
-    compare(plan_of(folder, f"prompteol,{lexical}", [sts]), store)
+    score_designs(plan_of(folder, f"prompteol,{lexical}", [sts]), store)
     [failure] = store.failures
     assert not failure.applies and "only rank documents for a query" in failure.error
 
@@ -187,13 +187,13 @@ def test_prompts_that_share_a_prefix_read_a_text_once(
     monkeypatch.setattr(Encoder, "encode_prompts", watched)
     monkeypatch.setattr(shared_prefix, "CACHED_TOKEN_COST", 1)  # these texts are short
     designs = "prompteol,causal/style/last,causal/tone/last/zscore"
-    together = compare(plan_of(folder, designs, tasks), ResultStore(tmp_path / "together"))
+    together = score_designs(plan_of(folder, designs, tasks), ResultStore(tmp_path / "together"))
     shared = sum(computed)
     computed.clear()
     alone = [
         result
         for number, label in enumerate(designs.split(","))
-        for result in compare(plan_of(folder, label, tasks), ResultStore(tmp_path / f"alone{number}"))
+        for result in score_designs(plan_of(folder, label, tasks), ResultStore(tmp_path / f"alone{number}"))
     ]
     assert [result.main_score for result in together] == pytest.approx([result.main_score for result in alone], abs=1e-3)
     assert [result.tokens for result in together] == [result.tokens for result in alone], "each is charged as if alone"
@@ -205,7 +205,7 @@ def test_prompts_that_share_a_prefix_read_a_text_once(
 
 def test_a_result_says_what_was_measured_and_what_passes_cost(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
-    results = compare(plan_of(folder, "prompteol,mean,max", tasks), store)
+    results = score_designs(plan_of(folder, "prompteol,mean,max", tasks), store)
     assert [(result.label, result.task) for result in results[:3]] == [
         ("prompteol", "sts"),
         ("prompteol", "retrieval"),
@@ -224,7 +224,7 @@ def test_a_result_says_what_was_measured_and_what_passes_cost(folder: Path, task
     cost = costs["eol", "sts"]
     assert (cost.texts, cost.tokens) == (first.texts, first.tokens) and cost.seconds > 0 and cost.is_of(first.conditions)
     assert 0 < costs["eol", "retrieval"].texts < results[1].texts, "some of its texts are in the first task as well"
-    [cut] = compare(plan_of(folder, "mean", tasks[:1], max_length=4), store)
+    [cut] = score_designs(plan_of(folder, "mean", tasks[:1], max_length=4), store)
     assert cut.truncated == 48 and cut.main_score != results[2].main_score
 
 
@@ -233,7 +233,7 @@ def test_the_instruction_of_a_task_reaches_the_prompts_that_take_one(folder: Pat
         task_in(write_task(tmp_path / name, "sts", f'instruction = "{text}"'))
         for name, text in (("first", "Find paraphrases."), ("second", "Which of these is about the stock market?"))
     ]
-    results = compare(plan_of(folder, "mean,causal/instruction/mean", tasks), ResultStore(tmp_path / "report"))
+    results = score_designs(plan_of(folder, "mean,causal/instruction/mean", tasks), ResultStore(tmp_path / "report"))
     assert results[0].main_score == results[1].main_score
     assert results[2].main_score != results[3].main_score
 
@@ -245,10 +245,10 @@ def test_a_second_run_computes_nothing_under_any_name_of_a_design(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(folder, "prompteol,prompteol-z", tasks)
-    first = compare(plan, ResultStore(tmp_path))
+    first = score_designs(plan, ResultStore(tmp_path))
     monkeypatch.setattr(Encoder, "load", no_load)
-    assert compare(plan, ResultStore(tmp_path)) == first
-    renamed = compare(plan_of(folder, "causal/eol/last", tasks), ResultStore(tmp_path))
+    assert score_designs(plan, ResultStore(tmp_path)) == first
+    renamed = score_designs(plan_of(folder, "causal/eol/last", tasks), ResultStore(tmp_path))
     assert [result.label for result in renamed] == ["causal/eol/last"] * 2
     assert scores(renamed).items() <= scores(first).items()
 
@@ -257,13 +257,13 @@ def test_an_added_design_task_or_change_of_data_computes_only_itself(folder: Pat
     (tmp_path / "data").mkdir()
     write_rows(tmp_path / "data" / "all.jsonl", labelled(0, 20))
     store, task = ResultStore(tmp_path / "report"), task_in(tmp_path / "data")
-    compare(plan_of(folder, "mean,prompteol-z", [task]), store)
+    score_designs(plan_of(folder, "mean,prompteol-z", [task]), store)
     encoded.clear()
-    compare(plan_of(folder, "mean,prompteol-z,prompteol", [task]), store)
+    score_designs(plan_of(folder, "mean,prompteol-z,prompteol", [task]), store)
     assert encoded == {"causal/eol/last"}
     write_rows(tmp_path / "data" / "all.jsonl", labelled(1, 20))
     encoded.clear()
-    [changed] = compare(plan_of(folder, "mean", [task_in(tmp_path / "data")]), store)
+    [changed] = score_designs(plan_of(folder, "mean", [task_in(tmp_path / "data")]), store)
     assert encoded == {"causal/plain/mean"} and changed.conditions.task_revision != task.revision
 
 
@@ -280,11 +280,11 @@ def test_what_was_finished_before_a_stop_is_not_computed_again(
 
     monkeypatch.setattr(Encoder, "under", stop)
     with pytest.raises(KeyboardInterrupt):
-        compare(plan, ResultStore(tmp_path))
+        score_designs(plan, ResultStore(tmp_path))
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert {json.loads(line)["design"] for line in lines} == {"causal/plain/mean"}
     monkeypatch.undo()
-    assert len(compare(plan, ResultStore(tmp_path))) == 4
+    assert len(score_designs(plan, ResultStore(tmp_path))) == 4
     assert (tmp_path / "results.jsonl").read_text().splitlines()[:2] == lines
 
 
@@ -303,7 +303,7 @@ def test_a_cell_that_fails_is_stored_with_its_error_and_tried_again(
 
     monkeypatch.setattr(evaluator, "evaluate", broken)
     plan, store = plan_of(folder, "mean,max", tasks), ResultStore(tmp_path)
-    assert [(result.label, result.task) for result in compare(plan, store)] == [
+    assert [(result.label, result.task) for result in score_designs(plan, store)] == [
         ("mean", "retrieval"),
         ("max", "sts"),
         ("max", "retrieval"),
@@ -312,18 +312,18 @@ def test_a_cell_that_fails_is_stored_with_its_error_and_tried_again(
     assert (failure.label, failure.task, failure.error) == ("mean", "sts", "ZeroDivisionError: nothing to divide by")
     monkeypatch.undo()
     store = ResultStore(tmp_path)
-    assert len(compare(plan, store)) == 4
+    assert len(score_designs(plan, store)) == 4
     assert store.failures == ResultStore(tmp_path).failures == []
 
 
 def test_a_design_that_cannot_be_fitted_is_a_failed_cell_and_nothing_is_computed_for_it(
     folder: Path, tasks: list[LocalTask], passes: list[int], tmp_path: Path
 ) -> None:
-    compare(plan_of(folder, "mean", tasks), ResultStore(tmp_path / "one"))
+    score_designs(plan_of(folder, "mean", tasks), ResultStore(tmp_path / "one"))
     alone = passes.copy()
     passes.clear()
     store = ResultStore(tmp_path / "all")  # 20 reference texts, 64 dimensions
-    results = compare(plan_of(folder, "causal/plain/mean/whiten,mean,causal/plain/last/whiten:99", tasks), store)
+    results = score_designs(plan_of(folder, "causal/plain/mean/whiten,mean,causal/plain/last/whiten:99", tasks), store)
     assert [result.label for result in results] == ["mean"] * 2
     assert passes == [1, *alone], "one text for the width of vectors; the reference texts are not read"
     errors = {failure.label: failure.error for failure in store.failures}
@@ -336,26 +336,26 @@ def test_an_average_does_not_fail_for_a_linked_design_that_needs_a_fit(
 ) -> None:
     linked = [Design.parse("causal/plain/mean@1/whiten:4"), Design.parse("causal/plain/mean@1")]
     plan, store = plan_of(folder, "causal/eol+plain/last", tasks[:1], linked=linked), ResultStore(tmp_path)
-    [result] = compare(plan, store)
-    assert result.main_score and unscored(plan, store) == []
+    [result] = score_designs(plan, store)
+    assert result.main_score and failures_of(plan, store) == []
 
 
 def test_vectors_that_are_damaged_during_a_run_are_computed_again(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "whole"))
-    get, done = StoredRows.get, []
+    expected = score_designs(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "whole"))
+    get, done = CacheTable.get, []
 
-    def damage(self: StoredRows, keys: Any) -> Any:
+    def damage(self: CacheTable, keys: Any) -> Any:
         for block in self.folder.glob("00000000.npz"):
             if block not in done:  # the first block of each design, just before it is read
                 done.append(block)
                 block.write_bytes(block.read_bytes()[:-9])
         return get(self, keys)
 
-    monkeypatch.setattr(StoredRows, "get", damage)
+    monkeypatch.setattr(CacheTable, "get", damage)
     with heard() as messages:
-        results = compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "damaged"))
+        results = score_designs(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "damaged"))
     assert scores(results) == scores(expected)
     assert done and any("blocks of vectors were damaged" in message for message in messages)
 
@@ -363,18 +363,18 @@ def test_vectors_that_are_damaged_during_a_run_are_computed_again(
 def test_vectors_leave_the_disk_when_all_plans_are_done(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
     """A run of two models was stopped at the second. The same command again does not throw away what that one had computed."""
     plan, store = plan_of(folder, "mean", tasks), ResultStore(tmp_path)
-    compare(plan, store)
+    score_designs(plan, store)
     assert not (tmp_path / ".unmask-vectors").exists()
-    of_second_model = VectorStore.beside(tmp_path)
-    of_second_model.stored("of another model")
-    compare(plan, store)
+    of_second_model = VectorCache.in_folder(tmp_path)
+    of_second_model.table("of another model")
+    score_designs(plan, store)
     assert of_second_model.folder.is_dir()
     forget_vectors(store)
     assert not of_second_model.folder.exists()
     of_second_model.folder.mkdir()
     (of_second_model.folder / "mine").write_text("mine")
     with pytest.raises(UnmaskError, match="the folder holds other files"):
-        VectorStore.beside(tmp_path)
+        VectorCache.in_folder(tmp_path)
     assert (of_second_model.folder / "mine").read_text() == "mine"
 
 
@@ -384,14 +384,14 @@ def test_failures_of_other_settings_are_not_those_of_this_run(folder: Path, task
         conditions = replace(plan, max_length=length).conditions(
             plan.designs["mean"], tasks[0], model_revision(plan.source), "float32"
         )
-        store.fail(failed(conditions, "mean", tasks[0], ValueError(f"at {length} tokens")))
-    assert [failure.error for failure in unscored(plan, store)] == ["ValueError: at 128 tokens"]
+        store.add_failure(make_failure(conditions, "mean", tasks[0], ValueError(f"at {length} tokens")))
+    assert [failure.error for failure in failures_of(plan, store)] == ["ValueError: at 128 tokens"]
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
-def conditions(plan: ComparisonPlan, label: str) -> Any:
+def conditions(plan: ScoringPlan, label: str) -> Any:
     return plan.conditions(plan.designs[label], plan.tasks[0], "revision", "float32")
 
 
@@ -402,9 +402,9 @@ def conditions(plan: ComparisonPlan, label: str) -> Any:
         ("mean", {"source": Source("other")}, True),
         ("mean", {"source": Source("x", adapters=("a",))}, True),
         ("mean", {"source": Source("x", attn_implementation="eager")}, True),
-        ("mean", {"reference": ["other texts"]}, False),
-        ("prompteol-z", {"reference": ["other texts"]}, True),
-        ("causal/eol/last/sum:auto", {"reference": ["other texts"]}, True),
+        ("mean", {"fit_texts": ["other texts"]}, False),
+        ("prompteol-z", {"fit_texts": ["other texts"]}, True),
+        ("causal/eol/last/sum:auto", {"fit_texts": ["other texts"]}, True),
     ],
 )
 def test_what_vectors_depend_on_is_a_condition(
@@ -432,10 +432,10 @@ def test_a_saved_embedder_is_measured_as_it_was_saved(folder: Path, tasks: list[
     design = "causal/plain/mean/zscore"
     saved = Embedder.from_pretrained(folder, design, **options).fit(reference_texts()[:20])
     saved.save_pretrained(tmp_path / "saved")
-    plan = ComparisonPlan(
+    plan = ScoringPlan(
         Source(str(tmp_path / "saved"), device="cpu"), parse_designs(design), tasks[:1], None, reference_texts()[20:40]
     )
-    [result] = compare(plan, ResultStore(tmp_path / "report"))
+    [result] = score_designs(plan, ResultStore(tmp_path / "report"))
     measured = result.conditions
     assert (measured.max_length, measured.dtype, measured.reference) == (7, "float32", "as saved")
     assert (measured.attn_implementation, result.provenance["attn_implementation"]) == ("eager", "eager")
@@ -467,7 +467,7 @@ def test_a_design_that_the_model_cannot_serve_is_refused_before_anything_is_comp
     folder = Path(shutil.copytree(pico_folder(family), tmp_path / "model"))
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(UnmaskError, match=message):
-        compare(plan_of(folder, designs, tasks), ResultStore(tmp_path / "report"))
+        score_designs(plan_of(folder, designs, tasks), ResultStore(tmp_path / "report"))
     assert passes == []
 
 
@@ -492,14 +492,14 @@ def test_a_reference_row_is_the_score_of_sentence_transformers_computed_once(
     saved: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ResultStore(tmp_path / "report")
-    reference = compare_reference(str(saved), tasks, store)
-    ours = compare(plan_of(saved, "mean", tasks), store)
+    reference = score_reference_model(str(saved), tasks, store)
+    ours = score_designs(plan_of(saved, "mean", tasks), store)
     for theirs, result in zip(reference, ours, strict=True):
         assert (theirs.design, theirs.label) == (SENTENCE_TRANSFORMERS, str(saved))
         assert theirs.main_score == pytest.approx(result.main_score, abs=0.01)
         assert (theirs.n, theirs.dim, theirs.metric) == (result.n, result.dim, result.metric)
-    monkeypatch.setattr(reference_rows, "load_reference", no_load)
-    assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report")) == reference
+    monkeypatch.setattr(reference_models, "load_sentence_transformer", no_load)
+    assert score_reference_model(str(saved), tasks, ResultStore(tmp_path / "report")) == reference
 
 
 def test_a_reference_row_has_the_prompts_and_the_similarity_of_its_model(
@@ -507,10 +507,10 @@ def test_a_reference_row_has_the_prompts_and_the_similarity_of_its_model(
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
-    before = compare_reference(str(saved), tasks, ResultStore(tmp_path / "before"))
+    before = score_reference_model(str(saved), tasks, ResultStore(tmp_path / "before"))
     prompts = {"query": "Which of these is about it? ", "document": "Some words: ", "STS": "Compare with anything: "}
     name = configured(saved, prompts=prompts, similarity_fn_name="dot")
-    results = compare_reference(name, tasks, ResultStore(tmp_path / "report"))
+    results = score_reference_model(name, tasks, ResultStore(tmp_path / "report"))
     model = SentenceTransformer(name, device="cpu")
     for result, plain, task in zip(results, before, tasks, strict=True):
         assert result.main_score == pytest.approx(by_mteb(model, task), abs=1e-6)
@@ -530,7 +530,7 @@ def test_a_reference_row_has_the_prompts_and_the_similarity_of_its_model(
 def test_prompts_and_similarity_are_read_without_loading_the_model(
     settings: dict[str, Any], has_prompts: bool, saved: Path
 ) -> None:
-    assert reference_rows.has_own_prompts(configured(saved, **settings)) is has_prompts
+    assert reference_models.has_own_prompts(configured(saved, **settings)) is has_prompts
 
 
 def test_a_saved_embedder_of_any_design_is_a_reference_unless_it_brings_code(
@@ -538,8 +538,8 @@ def test_a_saved_embedder_of_any_design_is_a_reference_unless_it_brings_code(
 ) -> None:
     embedder = pico("causal/eol+sentiment/last/zscore")
     embedder.save_pretrained(tmp_path / "saved")
-    vectors = reference_rows.load_reference(str(tmp_path / "saved")).encode(["a cat", "two dogs"])
+    vectors = reference_models.load_sentence_transformer(str(tmp_path / "saved")).encode(["a cat", "two dogs"])
     np.testing.assert_allclose(vectors, embedder.encode(["a cat", "two dogs"]), atol=1e-5)
     (tmp_path / "saved" / "code.py").touch()
     with pytest.raises(UnmaskError, match="third-party code"):
-        reference_rows.load_reference(str(tmp_path / "saved"))
+        reference_models.load_sentence_transformer(str(tmp_path / "saved"))

@@ -12,9 +12,9 @@ from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.heads import build_head
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare
-from unmask.evaluation.embedder_scores import scorable, score
+from unmask.evaluation.embedder_scores import require_scorable, score
 from unmask.evaluation.results import ResultStore
+from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.models.loading import Source
 from unmask.tasks.find import find_task
 
@@ -33,22 +33,22 @@ def test_scores_are_those_of_a_comparison_and_their_mean(trained: tuple[Embedder
     embedder, folder = trained
     tasks = [find_task(str(write_task(tmp_path / kind, kind))) for kind in ("sts", "classification", "retrieval")]
     found = score(embedder, tasks)
-    plan = ComparisonPlan(Source(str(folder), dtype="float32"), {"own": embedder.design}, tasks, embedder.prompt.max_length, [])
-    compared = {result.task: result.main_score for result in compare(plan, ResultStore(tmp_path / "report"))}
+    plan = ScoringPlan(Source(str(folder), dtype="float32"), {"own": embedder.design}, tasks, embedder.prompt.max_length, [])
+    compared = {result.task: result.main_score for result in score_designs(plan, ResultStore(tmp_path / "report"))}
     assert {name: value for name, value in found.items() if name != "score"} == pytest.approx(compared)
     assert found["score"] == pytest.approx(sum(compared.values()) / 3)
 
 
 def test_what_has_no_score_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     texts, words = (find_task(str(write_task(tmp_path / kind, kind))) for kind in ("sts", "word-level"))
-    assert scorable([texts]) == [texts]
+    require_scorable([texts])
     with pytest.raises(UnmaskError, match="'word-level' is a word-level task: vectors of texts have no score on it"):
-        scorable([texts, words])
+        require_scorable([texts, words])
 
 
 def test_a_design_whose_head_is_not_trained_cannot_be_compared(pico_folder: Callable[..., Path], tmp_path: Path) -> None:
     task = find_task(str(write_task(tmp_path / "sts", "sts")))
     design = Design.parse("causal/eos/cross-attention")
-    plan = ComparisonPlan(Source(str(pico_folder())), {"head": design}, [task], 64, [])
+    plan = ScoringPlan(Source(str(pico_folder())), {"head": design}, [task], 64, [])
     with pytest.raises(UnmaskError, match="needs a trained head"):
-        compare(plan, ResultStore(tmp_path / "report"))
+        score_designs(plan, ResultStore(tmp_path / "report"))

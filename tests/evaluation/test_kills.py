@@ -14,11 +14,11 @@ from tests.evaluation.test_compare import plan_of, task_in
 from tests.proofs import ALL
 from tests.tiny import write_task
 from tests.training.running import ended, forked, killed_at_random
-from unmask.encoding import prefix_cache, stored_vectors
+from unmask.encoding import cached_pass, prefix_cache
+from unmask.encoding.cached_pass import chunks
 from unmask.encoding.encoder import Encoder
-from unmask.encoding.stored_vectors import chunks
-from unmask.evaluation.compare import compare
 from unmask.evaluation.results import ResultStore
+from unmask.evaluation.scoring import score_designs
 
 KILLS, FOLDERS = (5, 4) if ALL else (2, 1)
 
@@ -35,10 +35,10 @@ def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypat
         return encode(*args, **options)
 
     monkeypatch.setattr(Encoder, "encode_prompts", slow)
-    monkeypatch.setattr(stored_vectors, "chunks", lambda lengths: chunks(lengths, 100))
+    monkeypatch.setattr(cached_pass, "chunks", lambda lengths: chunks(lengths, 100))
 
     def run(name: str) -> None:
-        compare(plan, ResultStore(tmp_path / name))
+        score_designs(plan, ResultStore(tmp_path / name))
 
     run("warm")  # what is loaded once by a process is inherited by its copies
     begun = time.perf_counter()

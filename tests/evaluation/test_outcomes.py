@@ -14,7 +14,7 @@ from tests.tiny import give_code
 from unmask.designs.design import Design
 from unmask.encoding.encoder import Tally
 from unmask.errors import UnmaskError
-from unmask.evaluation.outcomes import attempted, failed, made_result, runs_code, why_not_scored
+from unmask.evaluation.outcomes import attempt, make_failure, make_result, runs_code, why_not_scored
 from unmask.evaluation.results import Conditions
 from unmask.models.source import TRUSTED, Source
 from unmask.statistics.bootstrap import Items
@@ -36,13 +36,13 @@ def outcome(score: float, items: Items | None = None) -> Outcome:
 def test_a_result_has_the_interval_of_its_items_and_only_scores_that_are_numbers() -> None:
     items = Items("mean", {"value": np.arange(20) > 4})
     tally = Tally(texts=30, tokens=90, truncated=2)
-    result, stored = made_result(CONDITIONS, "mine", TASK, outcome(0.75, items), dim=16, tally=tally, provenance={})
+    result, stored = make_result(CONDITIONS, "mine", TASK, outcome(0.75, items), dim=16, tally=tally, provenance={})
     assert stored is items and result.n == 20 and result.interval == pytest.approx(wilson(15, 20))
     assert result.scores == {"ap": 0.25} and (result.texts, result.tokens, result.truncated, result.dim) == (30, 90, 2, 16)
-    result, stored = made_result(CONDITIONS, "mine", TASK, outcome(0.75), dim=16, tally=tally, provenance={})
+    result, stored = make_result(CONDITIONS, "mine", TASK, outcome(0.75), dim=16, tally=tally, provenance={})
     assert stored is None and result.interval is None and result.n == 30, "without items the texts are counted"
     with pytest.raises(UnmaskError, match="the accuracy is nan, which is not a score"):
-        made_result(CONDITIONS, "mine", TASK, outcome(float("nan")), dim=16, tally=tally, provenance={})
+        make_result(CONDITIONS, "mine", TASK, outcome(float("nan")), dim=16, tally=tally, provenance={})
 
 
 def test_a_full_disk_is_not_a_failure_of_a_design() -> None:
@@ -51,10 +51,10 @@ def test_a_full_disk_is_not_a_failure_of_a_design() -> None:
     def fail(error: Exception) -> int:
         raise error
 
-    assert attempted(lambda: 3, errors.append) == 3 and not errors
-    assert attempted(lambda: fail(KeyError("x")), errors.append) is None and isinstance(errors[0], KeyError)
+    assert attempt(lambda: 3, errors.append) == 3 and not errors
+    assert attempt(lambda: fail(KeyError("x")), errors.append) is None and isinstance(errors[0], KeyError)
     with pytest.raises(OSError, match="full"):
-        attempted(lambda: fail(OSError("full")), errors.append)
+        attempt(lambda: fail(OSError("full")), errors.append)
     assert len(errors) == 1
 
 
@@ -67,7 +67,7 @@ def test_a_full_disk_is_not_a_failure_of_a_design() -> None:
     ],
 )
 def test_a_failure_is_in_the_words_of_its_error(error: Exception, text: str) -> None:
-    failure = failed(CONDITIONS, "mine", TASK, error)
+    failure = make_failure(CONDITIONS, "mine", TASK, error)
     assert failure.error.startswith(text) and "\x1b" not in failure.error and failure.applies
 
 

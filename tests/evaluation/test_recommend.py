@@ -19,9 +19,9 @@ from tests.tiny import labelled, pairs, tagged, write_rows, write_task
 from unmask.designs.design import parse_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation import recommend as module
-from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.recommend import FIRST, Recommendation, recommend
 from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.models.loading import Source
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb import evaluator
@@ -51,7 +51,7 @@ Luck = Callable[[str, str], int]
 def scripted(quality: dict[str, float], seed_of: Luck, rounds: list[list[str]]) -> Callable[..., list[Result]]:
     """A comparison whose items are right as often as a design's quality says, the first ones of a task as in its subsets."""
 
-    def scripted_compare(plan: ComparisonPlan, store: ResultStore, **_: Any) -> list[Result]:
+    def scripted_compare(plan: ScoringPlan, store: ResultStore, **_: Any) -> list[Result]:
         rounds.append(list(plan.designs))
         results = []
         for label, design in plan.designs.items():
@@ -85,7 +85,7 @@ def race(
     rounds: list[list[str]] = []
     qualities = dict(zip(LANES.split(","), quality, strict=True))
     same_luck = lambda label, task: int(1000 * qualities[label]) + len(task)  # noqa: E731 (of equal quality, equal items)
-    monkeypatch.setattr(module, "compare", scripted(qualities, seed_of or same_luck, rounds))
+    monkeypatch.setattr(module, "score_designs", scripted(qualities, seed_of or same_luck, rounds))
     return recommend(plan_of(folder / "model", LANES, tasks), ResultStore(folder / "store"), layers=False), rounds
 
 
@@ -147,7 +147,7 @@ def test_few_texts_and_a_rare_class_end_with_the_scores_of_a_comparison(
     assert not store.failures and not recommendation.failed and not recommendation.held_out
     assert recommendation.candidates > 3 and recommendation.rounds[0].items >= FIRST
     designs = {design.label: design.score for design in recommendation.rounds[-1].ranking}
-    compared = {result.label: result.main_score for result in compare(plan, ResultStore(tmp_path / "compared"))}
+    compared = {result.label: result.main_score for result in score_designs(plan, ResultStore(tmp_path / "compared"))}
     assert {label: designs[label] for label in compared if label in designs} == {
         label: value for label, value in compared.items() if label in designs
     }
@@ -170,12 +170,12 @@ def test_a_round_that_says_nothing_is_skipped(pico_folder: Callable[[str], Path]
 
 def test_no_design_is_dropped_before_every_task_had_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an early round a task may have no score for any design. Then the others do not decide alone, and the race goes on."""
-    monkeypatch.setattr(module, "_tokens", lambda _: {})
+    monkeypatch.setattr(module, "_tokens_by_pass", lambda _: {})
     tasks = [LocalTask(name, "sts", {"test": [{}] * 200}) for name in ("t0", "t1")]
     designs = {f"{name}-label": design for name, design in parse_designs("echo,last").items()}
     for scored, is_over in ((["t0"], False), (["t0", "t1"], True)):
         results, store = grid(tmp_path / "-".join(scored), ["echo", "last"], scored)
-        race = module.Race(ComparisonPlan(Source("m"), designs, tasks, 128, []), store, layers=False)
+        race = module.Race(ScoringPlan(Source("m"), designs, tasks, 128, []), store, layers=False)
         assert race._close_round(len(tasks), results) is is_over
         assert (len(race.rounds[0].survivors) == 1) is is_over
 

@@ -77,10 +77,10 @@ def cost(prompt: str) -> Cost:
 def fill(store: ResultStore) -> None:
     store.add(result(), ITEMS)
     store.add(SECOND, ONE_COLUMN)
-    store.fail(failure("third"))
-    store.fail(failure("fourth"))
-    store.spend(cost("plain"))
-    store.spend(cost("echo"))
+    store.add_failure(failure("third"))
+    store.add_failure(failure("fourth"))
+    store.add_cost(cost("plain"))
+    store.add_cost(cost("echo"))
 
 
 def content(store: ResultStore) -> dict[str, list[Any]]:

@@ -23,7 +23,7 @@ from unmask.evaluation.seed_means import (
     seed_scores,
     training_note,
 )
-from unmask.evaluation.verdict import comparisons, display_name, ranked
+from unmask.evaluation.verdict import comparisons, display_name, rank_systems
 from unmask.statistics.paired import seed_test
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
@@ -156,8 +156,8 @@ def test_a_comparison_of_seeds_is_the_seed_test(tmp_path: Path) -> None:
     assert (found.outcome.test, found.outcome.n) == (expected.test, 8)
     assert (found.outcome.p, *found.outcome.interval) == pytest.approx((expected.p, *expected.interval))
     np.testing.assert_allclose(seed_scores([one for one in joined if one.system == found.a]), tables[0])
-    assert ranked(joined)[0][1] == pytest.approx(tables[0].mean())
-    assert "causal-plain-mean (3 seeds) label" in display_name(ranked(joined)[0][0], joined)
+    assert rank_systems(joined)[0][1] == pytest.approx(tables[0].mean())
+    assert "causal-plain-mean (3 seeds) label" in display_name(rank_systems(joined)[0][0], joined)
     [leader] = kind_leaders(joined, ResultStore(tmp_path / "store"))
     assert any("ahead of causal-plain-last (2 seeds) label" in reason for reason in leader.reasons)
 

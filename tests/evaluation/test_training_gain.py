@@ -13,10 +13,10 @@ from tests.messages import heard
 from tests.tiny import write_task
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.evaluation import compare as comparing
-from unmask.evaluation import reference_rows, training_gain
-from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation import reference_models, training_gain
+from unmask.evaluation import scoring as comparing
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, ResultStore
+from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.evaluation.training_gain import BLANK, GainTest, TrainingGain
 from unmask.evaluation.verdict import comparisons
 from unmask.models.loading import Source
@@ -65,7 +65,7 @@ def test_the_scores_and_the_test_are_those_of_compare(trained: Source, base: Sou
     results = [
         result
         for label, (source, design) in designs.items()
-        for result in compare(ComparisonPlan(source, {label: design}, tasks, 64, reference_texts()), store)
+        for result in score_designs(ScoringPlan(source, {label: design}, tasks, 64, reference_texts()), store)
     ]
     expected = {label: {r.task: r.main_score for r in results if r.label == label} for label in designs}
     assert gain.scores == expected and list(gain.scores) == ["trained", "prompteol-z"]
@@ -89,7 +89,7 @@ def test_nothing_is_scored_twice_and_the_base_counts_for_every_run(
     loaded: list[str] = []
     load = comparing.load_checked
 
-    def counted(plan: ComparisonPlan) -> Any:
+    def counted(plan: ScoringPlan) -> Any:
         loaded.append(plan.source.model)
         return load(plan)
 
@@ -149,7 +149,7 @@ def test_what_the_reference_fails_on_is_blank_and_changes_no_test(
     reference = str(tmp_path / "reference")
     Embedder.from_pretrained(base.model, design="last", device="cpu").save_pretrained(reference)
     monkeypatch.setattr(training_gain, "REFERENCE", reference)
-    score = reference_rows._score
+    score = reference_models._score
 
     def fail_on_sts(model: Any, conditions: Any, task: Task) -> Any:
         if task.name == "sts":
@@ -157,7 +157,7 @@ def test_what_the_reference_fails_on_is_blank_and_changes_no_test(
         return score(model, conditions, task)
 
     with monkeypatch.context() as broken:
-        broken.setattr(reference_rows, "_score", fail_on_sts)
+        broken.setattr(reference_models, "_score", fail_on_sts)
         gain = gain_of(trained, base, tasks, tmp_path / "gain")
     assert (gain.test, gain.left_out, gain.kinds, gain.table[:3]) == (whole.test, {}, whole.kinds, whole.table)
     assert gain.blank == {"sts": f"not scored for {reference}, RuntimeError: out of memory"} and not gain.complete

@@ -9,7 +9,7 @@ import pytest
 
 from tests.evaluation.made_results import DESIGNS, REFERENCE, TASKS, add, grid, values_of
 from unmask.evaluation.results import ResultStore
-from unmask.evaluation.verdict import comparisons, display_name, ranked
+from unmask.evaluation.verdict import comparisons, display_name, rank_systems
 from unmask.statistics.paired import holm
 
 
@@ -60,8 +60,8 @@ def test_only_tasks_that_all_were_scored_on_are_compared(tmp_path: Path) -> None
     assert {test.outcome.n for test in found} == {40}
     lacking = dict.fromkeys(("t0", "t2"), "not scored for echo-label")
     assert [test.left_out for test in found] == [lacking] * 3
-    assert [system for system, _ in ranked(results)] == [("m", "echo"), ("m", "mean"), ("m", "last")]
-    assert ranked(results)[1][1] == pytest.approx(values_of("mean", "t1").mean())
+    assert [system for system, _ in rank_systems(results)] == [("m", "echo"), ("m", "mean"), ("m", "last")]
+    assert rank_systems(results)[1][1] == pytest.approx(values_of("mean", "t1").mean())
 
 
 def test_a_task_without_items_is_left_out_of_the_bootstrap(tmp_path: Path) -> None:

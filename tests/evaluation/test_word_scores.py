@@ -15,9 +15,9 @@ from unmask.cli import app
 from unmask.designs.design import parse_designs
 from unmask.encoding.encoder import Encoder
 from unmask.evaluation import word_scores as module
-from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.evaluation.verdict import labels_by_layer
 from unmask.models.loading import Source
 from unmask.probing.word_probe import entities, probe_words, probe_words_at_layers
@@ -73,8 +73,8 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int
 
 def run(folder: Path, designs: str, tasks: list[Any], store: ResultStore) -> dict[tuple[str, str], Result]:
     source = Source(str(folder), dtype="float32", device="cpu")
-    plan = ComparisonPlan(source, parse_designs(designs), tasks, 128, reference_texts()[:20])
-    return {(result.label, result.task): result for result in compare(plan, store)}
+    plan = ScoringPlan(source, parse_designs(designs), tasks, 128, reference_texts()[:20])
+    return {(result.label, result.task): result for result in score_designs(plan, store)}
 
 
 @pytest.mark.sample(2)

@@ -15,12 +15,12 @@ from tests.bulk.corpora import PICO, rows_of
 from tests.in_process import run_program
 from tests.tiny import write_rows
 from unmask.bulk.folder import embed_folder
-from unmask.bulk.job import Job
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.team import ThisProcess
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.io.sources import find_files
-from unmask.search.documents import Corpus, read_documents
+from unmask.search.documents import DocumentSource, read_documents
 
 TEXTS = ["A man plays a guitar.", "Grüße aus Köln", '"quoted", and more']
 OPTIONS = ("-m", "pico", "-d", "mean", "--device", "cpu", "--dtype", "float32")
@@ -81,7 +81,7 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
     Path("corpus").mkdir()
     Path("corpus/notes.txt").write_text("a note\nanother\n")
     write_rows(Path("corpus/table.jsonl"), [{"key": "k1", "body": "a row", "year": 1999}])
-    job = Job((Path("corpus"),), Path("out"), column="body", id_column="key", keep=("year",))
+    job = EmbedJob((Path("corpus"),), Path("out"), column="body", id_column="key", keep=("year",))
     manifest = embed_folder(job, lambda: ThisProcess(job, PICO))
     assert manifest.flawless and manifest.texts == 3
     assert [(row["id"], row["year"]) for row in rows_of(Path("out"))] == [
@@ -89,7 +89,7 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
         ("corpus/notes.txt:1", None),
         ("k1", "1999"),
     ]
-    corpus = Corpus(tuple(find_files([Path("corpus")])), "body", None, "key")
+    corpus = DocumentSource(tuple(find_files([Path("corpus")])), "body", None, "key")
     assert [(document.id, document.text) for document in read_documents(corpus)] == [
         ("corpus/notes.txt:1", "a note"),
         ("corpus/notes.txt:2", "another"),
@@ -99,4 +99,4 @@ def test_columns_of_other_files_do_not_refuse_a_txt(tmp_path: Path, monkeypatch:
     with pytest.raises(UnmaskError, match=r"notes.txt: none of its first rows has a column 'body'"):
         embed_folder(job, lambda: ThisProcess(job, PICO))
     with pytest.raises(UnmaskError, match="column 'key'"):
-        list(read_documents(Corpus(tuple(find_files([Path("corpus")])), "text", None, "key")))
+        list(read_documents(DocumentSource(tuple(find_files([Path("corpus")])), "text", None, "key")))

@@ -21,7 +21,7 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
     starts, count = find_starts(file, 1)
     assert count == len(items) and [next(read_items(file, start)) for start in starts] == items
     for _, item in items:
-        assert not isinstance(item, Fault), item.told
+        assert not isinstance(item, Fault), item.reason
     return [row for _, row in read_rows(file)]
 
 

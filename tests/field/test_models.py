@@ -267,9 +267,9 @@ def test_a_tokenizer_that_outgrew_its_model_is_refused(edit: Callable[..., Path]
 
 
 def test_a_special_token_without_an_embedding_spoils_its_text_only(edit: Callable[..., Path], tmp_path: Path) -> None:
-    from unmask.bulk.document_encoder import DocumentEncoder
-    from unmask.bulk.documents import Document
-    from unmask.bulk.job import Job
+    from unmask.bulk.job import EmbedJob
+    from unmask.bulk.row_encoder import RowEncoder
+    from unmask.bulk.text_rows import TextRow
 
     embedder = Embedder.from_pretrained(grown(edit(), special=True), **HERE)
     texts = ["a", "b <two>"]
@@ -277,7 +277,7 @@ def test_a_special_token_without_an_embedding_spoils_its_text_only(edit: Callabl
         embedder.encode(texts)
     with pytest.raises(UnmaskError, match="'<one>'"):
         embedder.encode_chunks(["word " * 40 + "<one>"], 16)
-    done = DocumentEncoder(embedder, Job((tmp_path / "a.txt",), tmp_path / "a.npy")).encode(
-        [Document(row, row + 1, str(row), text) for row, text in enumerate(texts)]
+    done = RowEncoder(embedder, EmbedJob((tmp_path / "a.txt",), tmp_path / "a.npy")).encode(
+        [TextRow(row, row + 1, str(row), text) for row, text in enumerate(texts)]
     )
     assert done.counts.vectors == 1 and [dead.row for dead in done.dead] == [1] and "'<two>'" in done.dead[0].reason

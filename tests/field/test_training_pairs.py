@@ -14,8 +14,8 @@ from tests.in_process import run_program
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource
 from unmask.training.labels import read_related
-from unmask.training.recipe import load_recipe, scales, shipped
-from unmask.training.run import check_data
+from unmask.training.recipe import load_recipe, scales, shipped_recipes
+from unmask.training.train import check_data
 
 Read = Callable[..., DataSet]
 PAIRS = [("a man plays", "a person plays"), ("a dog runs", "a cat sleeps"), ("it rains", "it pours")]
@@ -121,7 +121,9 @@ def test_mine_chooses_rows_by_their_label(
 
 def test_every_shipped_recipe_reads_its_real_data(data: Path, tmp_path: Path) -> None:
     """At the scale small, on the first rows of each file. Recipes whose texts the user brings are left out."""
-    recipes = [load_recipe(name, "small") for name in shipped() if "small" in scales(name) and name not in ("branch", "grown")]
+    recipes = [
+        load_recipe(name, "small") for name in shipped_recipes() if "small" in scales(name) and name not in ("branch", "grown")
+    ]
     folders = {source.path.split("/")[0] for recipe in recipes for source in recipe.data.values() if ":" not in source.path}
     for file in (file for folder in folders for file in (data / folder).iterdir()):
         (tmp_path / file.parent.name).mkdir(exist_ok=True)

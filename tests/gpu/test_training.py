@@ -17,7 +17,8 @@ from unmask.moe.experts.expert import train_expert
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.generation import Sampling, Writer
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.moe.experts.mixing import Ingredients, train_mixture
+from unmask.moe.experts.router import RouterOptions
 from unmask.moe.mixture.gating import Routing
 from unmask.training.lora import LoraOptions
 
@@ -55,9 +56,12 @@ def test_experts_learn_and_a_mixture_of_them(dtype: str, base: Path, tmp_path: P
     np.testing.assert_allclose(after, likelihoods(tmp_path / "sums", "cpu"), rtol=1e-3)
     for routing in (Routing(), Routing("layer"), Routing("final"), Routing(level="sequence")):
         place = tmp_path / f"mixture-{routing.router}-{routing.level}"
-        mix(Ingredients(tuple(tmp_path / name for name in DOMAINS)), DOMAINS, place, routing, source, learning=LEARNING)
+        train_mixture(
+            Ingredients(tuple(tmp_path / name for name in DOMAINS)), DOMAINS, place, routing, source, learning=LEARNING
+        )
         np.testing.assert_allclose(likelihoods(place, "cuda"), likelihoods(place, "cpu"), rtol=1e-2)
-    mix_jointly(DOMAINS, tmp_path / "joint", Routing(), source, lora=LORA, learning=LEARNING)
+    options = RouterOptions(joint=True, lr=1e-2)
+    train_mixture(Ingredients(), DOMAINS, tmp_path / "joint", Routing(), source, lora=LORA, learning=LEARNING, options=options)
     np.testing.assert_allclose(likelihoods(tmp_path / "joint", "cuda"), likelihoods(tmp_path / "joint", "cpu"), rtol=1e-2)
 
 

@@ -13,8 +13,8 @@ import torch
 from tests.conftest import TEXTS
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
+from unmask.encoding.cached_pass import peak_memory, reset_peak_memory
 from unmask.encoding.quantization import AnyVectors
-from unmask.encoding.stored_vectors import peak_memory, reset_peak_memory
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 

@@ -8,13 +8,13 @@ from socket import create_server
 import pytest
 
 from unmask.errors import UnmaskError
-from unmask.io.cluster import failures_told, join
+from unmask.io.cluster import join, report_failures
 
 
 @pytest.mark.parametrize("said", ["no such place", "Traceback\n  File x\nunmask.errors.UnmaskError: no such place\n"])
 def test_a_failure_is_one_sentence(said: str) -> None:
     pytest.importorskip("ray")
-    with pytest.raises(UnmaskError) as told, failures_told("Joining"):
+    with pytest.raises(UnmaskError) as told, report_failures("Joining"):
         raise ConnectionError(said)
     assert str(told.value) == "Joining failed: no such place"
 

@@ -22,7 +22,7 @@ def told(folder: Path, middle: bytes, longest: int | None = 100) -> list[str]:
     starts, rows = find_starts(file, 1, longest=longest)
     assert rows == len(items)
     assert [next(read_items(file, start, longest=longest)) for start in starts] == items
-    return [item.told if isinstance(item, Fault) else item["text"] for _, item in items]
+    return [item.reason if isinstance(item, Fault) else item["text"] for _, item in items]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ ROWS = [{"text": text, "label": str(place)} for place, text in enumerate(["a", '
 
 def told(file: Path, **options: Any) -> list[tuple[int, str]]:
     """Line and message of every fault, and the texts of the rows."""
-    return [(line, item.told if isinstance(item, Fault) else item["text"]) for line, item in read_items(file, **options)]
+    return [(line, item.reason if isinstance(item, Fault) else item["text"]) for line, item in read_items(file, **options)]
 
 
 def rows_in(folder: Path, ending: str) -> Path:

@@ -15,7 +15,7 @@ from unmask.io.seals import (
     read_record,
     save_tensors,
     seal,
-    sealed_line,
+    seal_line,
     write_record,
 )
 
@@ -29,7 +29,7 @@ def flips(content: bytes) -> list[bytes]:
 
 
 def test_a_flipped_bit_of_a_line_is_noticed() -> None:
-    line = sealed_line(RECORD).encode()
+    line = seal_line(RECORD).encode()
     assert open_line(line) == RECORD
     for flipped in flips(line):
         with pytest.raises(Damaged):

@@ -24,7 +24,7 @@ from unmask.models.digests import digest_of_file, digest_of_folder
 from unmask.models.identity import identity_of, identity_of_loaded, note_source
 from unmask.models.loading import load_base_language_model
 from unmask.models.source import Source
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 
 
 @pytest.fixture
@@ -197,6 +197,23 @@ def test_what_leaves_the_weights_alone_leaves_the_model_itself_and_hashes_nothin
     merged = Source(str(base), adapters=(str(adapter),), merge=True)
     decoder = Embedder.from_pretrained(base, "mean", adapter=str(adapter), merge=True, **DESIGN).backbone.model
     assert identity_of_loaded(decoder) == identity_of(merged)
+
+
+def test_an_adapter_that_is_scaled_or_switched_off_makes_another_model(adapter: Path, base: Path) -> None:
+    from peft.tuners.lora import LoraLayer
+
+    decoder = Embedder.from_pretrained(base, "mean", adapter=str(adapter), **DESIGN).backbone.model
+    layers: Any = [module for module in decoder.modules() if isinstance(module, LoraLayer)]
+    before = identity_of_loaded(decoder)
+    names = {before.revision}
+    for change, undo in (("scale_layer", "unscale_layer"), ("enable_adapters", "enable_adapters")):
+        for layer in layers:
+            getattr(layer, change)(0.5 if change == "scale_layer" else False)
+        names.add(identity_of_loaded(decoder).revision)
+        for layer in layers:
+            getattr(layer, undo)(0.5 if change == "scale_layer" else True)
+        assert identity_of_loaded(decoder) == before
+    assert layers and len(names) == 3
 
 
 def test_a_mixture_that_routes_in_another_way_is_another_one(base: Path, tmp_path: Path) -> None:

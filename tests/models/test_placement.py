@@ -82,6 +82,8 @@ def test_a_table_and_a_strategy_name_devices(folder: MakeFolder, tmp_path: Path)
     for wrong in ("automatic", "[1]", {"": "cpu", "norm": 0}, {"layers": 1.5}):
         with pytest.raises(UnmaskError, match="device"):
             as_device_map(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UnmaskError, match="--device cpu would be ignored, since --device-map places the model"):
+        vectors(folder("llama"), device="cpu", device_map="auto")
 
 
 @each_quantization

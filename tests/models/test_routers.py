@@ -38,8 +38,8 @@ GEMMA4 = Family(
 
 
 def batch(texts: int = 4, length: int = 9) -> TokenBatch:
-    real = torch.ones(texts, length, dtype=torch.bool)
-    return TokenBatch(torch.randint(3, 512, (texts, length), generator=torch.Generator().manual_seed(5)), real, real)
+    mask = torch.ones(texts, length, dtype=torch.bool)
+    return TokenBatch(torch.randint(3, 512, (texts, length), generator=torch.Generator().manual_seed(5)), mask, mask)
 
 
 def routing(backbone: Backbone, tokens: TokenBatch, kind: str = "softmax") -> Tensor:
@@ -79,7 +79,10 @@ def test_what_a_router_returns_does_not_depend_on_the_batch() -> None:
     tokens = batch(8, 9)
     alone = torch.cat(
         [
-            routing(backbone, TokenBatch(*(part[row : row + 1] for part in (tokens.ids, tokens.real, tokens.embed))))
+            routing(
+                backbone,
+                TokenBatch(*(part[row : row + 1] for part in (tokens.ids, tokens.attention_mask, tokens.pooling_mask))),
+            )
             for row in range(8)
         ]
     )
@@ -150,7 +153,7 @@ def remote(gate: Callable[[], nn.Module], extra: Callable[[], nn.Module] | None 
 
 GATES: dict[str, Callable[[], nn.Module]] = {
     "chosen only": Gate,
-    "a linear map": lambda: nn.Linear(SIZE, NUMBER, bias=False),
+    "a linear layer": lambda: nn.Linear(SIZE, NUMBER, bias=False),
 }
 
 

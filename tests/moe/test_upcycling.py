@@ -50,10 +50,10 @@ def headed(family: str = "llama", **changes: Any) -> Any:
 def logits(model: Any) -> torch.Tensor:
     """Of texts of two lengths, longer than those of the proof."""
     ids = torch.randint(3, 512, (2, 20), generator=torch.Generator().manual_seed(1))
-    real = torch.ones_like(ids, dtype=torch.bool)
-    real[1, 13:] = False
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[1, 13:] = False
     with torch.no_grad():
-        return model(input_ids=ids, attention_mask=real.long()).logits[real]  # type: ignore[no-any-return]
+        return model(input_ids=ids, attention_mask=mask.long()).logits[mask]  # type: ignore[no-any-return]
 
 
 def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:

@@ -15,15 +15,15 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.clusters import (
     MEASURES,
-    agree,
     class_tf_idf,
     contingency,
     exact_matching,
-    matched,
+    match_clusters,
     mean_agreement,
+    measure_agreement,
     pair_jaccard,
     probe_clusters,
-    read_texts,
+    read_labelled_texts,
     top_words,
 )
 from unmask.statistics.intervals import jackknife_interval
@@ -43,7 +43,7 @@ def test_measures_by_hand() -> None:
     assert contingency(one, other).tolist() == [[0, 2], [1, 1]]
     assert pair_jaccard(contingency(one, other)) == 1 / 4
     assert exact_matching(contingency(one, other)) == 3 / 4
-    assert matched(one, other) == [1, 0]
+    assert match_clusters(one, other) == [1, 0]
     assert pair_jaccard(contingency(of(0, 1), of(1, 0))) == 1  # nothing is together in either
 
 
@@ -69,7 +69,7 @@ def test_each_text_is_left_out_once(measure: str) -> None:
 @pytest.mark.parametrize("measure", MEASURES)
 def test_unrelated_groupings_agree_as_chance_does_and_equal_ones_do_not(measure: str) -> None:
     one, other = ([RANDOM.integers(5, size=200) for _ in range(2)] for _ in range(2))
-    unrelated, equal = agree(measure, one, other), agree(measure, one, one)
+    unrelated, equal = measure_agreement(measure, one, other), measure_agreement(measure, one, one)
     low, high = unrelated.chance_interval
     assert low <= unrelated.chance <= high
     assert unrelated.p > 0.01 and abs(unrelated.value - unrelated.chance) < 0.05
@@ -91,14 +91,14 @@ def test_texts_count_once_and_keep_their_labels(tmp_path: Path) -> None:
         {"text": "c", "topic": 2},
     ]
     file = write_rows(tmp_path / "texts.jsonl", rows)
-    assert read_texts(file, label="topic") == (["a", "b", "c"], ["1", "x", "2"])
-    assert read_texts(file) == (["a", "b", "c"], None)
-    drawn = {tuple(read_texts(file, label="topic", limit=2, seed=seed)[0]) for seed in range(20)}
+    assert read_labelled_texts(file, label="topic") == (["a", "b", "c"], ["1", "x", "2"])
+    assert read_labelled_texts(file) == (["a", "b", "c"], None)
+    drawn = {tuple(read_labelled_texts(file, label="topic", limit=2, seed=seed)[0]) for seed in range(20)}
     assert drawn == {("a", "b"), ("a", "c"), ("b", "c")}
-    texts, labels = read_texts(file, label="topic", limit=2, seed=1)
+    texts, labels = read_labelled_texts(file, label="topic", limit=2, seed=1)
     assert labels == [{"a": "1", "b": "x", "c": "2"}[text] for text in texts]
     with pytest.raises(UnmaskError, match="line 1: column 'label'"):
-        read_texts(file, label="label")
+        read_labelled_texts(file, label="label")
 
 
 def test_a_mixture_read_in_two_ways(tokenizer: Any) -> None:

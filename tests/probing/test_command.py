@@ -56,7 +56,7 @@ def test_a_saved_embedder_is_read_as_it_was_saved(command: str, run: Run, folder
     rests_on = {"words": "72 words of 24 sentences", "prefix": "48 triples", "geometry": "lower", "masked": "tokens of"}
     assert "bidirectional, proven in 3 layers" in table and rests_on[command] in table
     found = json.loads(run(command, "-m", folder / "saved", *arguments(command, folder), "--json")[1])
-    found = found["stages"][0]["found"] if command == "prefix" else found
+    found = found["stages"][0]["result"] if command == "prefix" else found
     assert found["provenance"]["proof"].startswith("bidirectional, proven in 3 layers")
     assert found["provenance"]["weights"] and found["provenance"]["dtype"] == "float32"
 
@@ -75,7 +75,7 @@ def test_stages_stand_in_one_table_and_one_figure(run: Run, folder: Path, tmp_pa
     ]
     found = json.loads(run(*ask, "--json")[1])["stages"]
     assert [one["name"] for one in found] == stages
-    gaps = [one["found"]["gap"] for one in found]
+    gaps = [one["result"]["gap"] for one in found]
     assert gaps[0] == 0 != gaps[1] and found[0]["step"] is None
     assert found[1]["step"]["difference"] == pytest.approx(gaps[1])
     assert found[2]["step"]["difference"] == pytest.approx(gaps[2] - gaps[1])

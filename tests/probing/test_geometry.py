@@ -16,7 +16,7 @@ from tests.tiny import labelled, write_rows
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.probing.geometry import alignment, effective_rank, linked, probe_geometry, spread
+from unmask.probing.geometry import alignment, effective_rank, group_linked, probe_geometry, spread
 from unmask.probing.inputs import Pair, pair_cosines, read_pairs
 
 AXES = np.eye(4, dtype=np.float32)
@@ -64,7 +64,7 @@ def test_effective_rank_by_hand() -> None:
 
 
 def test_groups_are_texts_that_pairs_link() -> None:
-    assert linked([0, 2, 3], [1, 3, 4], 6).tolist() == [0, 0, 1, 1, 1, 2]
+    assert group_linked([0, 2, 3], [1, 3, 4], 6).tolist() == [0, 0, 1, 1, 1, 2]
 
 
 def test_an_embedder_on_pairs(pico: Callable[..., Embedder], tmp_path: Path) -> None:
@@ -129,5 +129,5 @@ def test_a_limit_draws_pairs_from_the_whole_file_and_keeps_their_order(tmp_path:
     drawn = read_pairs(file, 20)
     assert len(drawn) == 20 and drawn == read_pairs(file, 20) and drawn != read_pairs(file, 20, seed=1)
     assert drawn == sorted(drawn, key=everything.index) and drawn != everything[:20]
-    assert {pair.one for seed in range(20) for pair in read_pairs(file, 20, seed)} == {pair.one for pair in everything}
+    assert {pair.first for seed in range(20) for pair in read_pairs(file, 20, seed)} == {pair.first for pair in everything}
     assert read_pairs(file, 50) == read_pairs(file, 99) == everything

@@ -1,4 +1,4 @@
-"""Layers: cosines by hand, scores that `compare` gives as well, and which layers are not told apart."""
+"""Layers: cosines by hand, scores that `score_designs` gives as well, and which layers are not told apart."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.tiny import write_task
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
+from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.models.loading import Source
 from unmask.probing.layers import (
     cosine_between_layers,
@@ -61,8 +61,8 @@ def test_scores_are_those_that_compare_gives(kind: str, pico_folder: Callable[[s
     task, source = find_task(str(write_task(tmp_path / "task", kind))), Source(str(pico_folder("llama")), dtype="float32")
     designs = layer_designs(MEAN, 3)
     found = score_layers(load_encoder(source, "causal"), designs, task)
-    expected = compare(
-        ComparisonPlan(source, {one.name: one for one in designs}, [task], 512, []), ResultStore(tmp_path / "report")
+    expected = score_designs(
+        ScoringPlan(source, {one.name: one for one in designs}, [task], 512, []), ResultStore(tmp_path / "report")
     )
     assert found.scores == pytest.approx([result.main_score for result in expected])
     assert found.intervals is not None
@@ -83,7 +83,7 @@ def test_a_layer_that_is_worse_is_told_from_the_best(tokenizer: Any, monkeypatch
             vectors = encode_words(texts) if design.layer == 2 else self.noise[design.layer].normal(size=(len(texts), 16))
             return vectors.astype(np.float32)
 
-    monkeypatch.setattr("unmask.probing.layers.StoredVectors", Told)
+    monkeypatch.setattr("unmask.probing.layers.CachedPass", Told)
     task = find_task(str(write_task(tmp_path / "task", "sts")))
     found = score_layers(pico_model(tokenizer, "causal"), layer_designs(MEAN, 3), task)
     assert (found.best, found.level, found.metric, found.n) == (2, (2,), "cosine_spearman", 24)

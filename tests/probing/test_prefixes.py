@@ -69,9 +69,9 @@ def test_the_vectors_are_those_of_the_prefix_alone_by_hand(tokenizer: Any) -> No
     for own, vector in zip(ids, prefix_vectors(one, TRIPLES[0], 3), strict=True):
         batch = torch.tensor([own])
         read = HiddenRead(3, lambda hidden, _: hidden[0, start:stop].float())
-        real = torch.ones_like(batch, dtype=torch.bool)
+        mask = torch.ones_like(batch, dtype=torch.bool)
         with torch.inference_mode():
-            states = one.backbone.read(TokenBatch(batch, real, real), [read])[read]
+            states = one.backbone.read(TokenBatch(batch, mask, mask), [read])[read]
         assert np.allclose(vector, states.mean(dim=0), atol=1e-5)
 
 

@@ -58,10 +58,10 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any) -> None:
     for one in (*found.first, *found.second):
         errors_of = [abs(rank - one.gold_rank) * (len(PAIRS) - 1) / len(PAIRS) for rank in one.ranks]
         assert one.margin == pytest.approx(errors_of[1] - errors_of[0])
-        assert Pair(one.one, one.other, one.score) in PAIRS
+        assert Pair(one.first, one.second, one.score) in PAIRS
     content = json.loads(json.dumps(found.as_json()))
     assert content["goes_with"]["shared words"]["value"] == pytest.approx(
-        spearmanr(margins, [shared_words(pair.one, pair.other) for pair in PAIRS]).statistic
+        spearmanr(margins, [shared_words(pair.first, pair.second) for pair in PAIRS]).statistic
     )
 
 

@@ -37,9 +37,9 @@ def states(one: Any, ids: tuple[int, ...]) -> torch.Tensor:
     """All states of the last layer, of one text alone."""
     batch = torch.tensor([ids])
     read = HiddenRead(one.backbone.depth, lambda hidden, _: hidden[0].float())
-    real = torch.ones_like(batch, dtype=torch.bool)
+    mask = torch.ones_like(batch, dtype=torch.bool)
     with torch.inference_mode():
-        return one.backbone.read(TokenBatch(batch, real, real), [read])[read]  # type: ignore[no-any-return]
+        return one.backbone.read(TokenBatch(batch, mask, mask), [read])[read]  # type: ignore[no-any-return]
 
 
 def word_vectors(one: Any, sentences: list[Sentence], layer: int, **options: Any) -> Any:
@@ -105,9 +105,9 @@ def test_entity_f1_by_hand_counts() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O", "O"]]
     guess = [["B-PER", "I-PER", "O", "B-PER"], ["B-LOC", "I-LOC", "O"]]
     scores = score(gold, guess)
-    assert scores.found is not None and scores.given is not None and scores.predicted is not None
+    assert scores.true_positives is not None and scores.gold is not None and scores.predicted is not None
     # found: PER 0-2 only; the LOC of the second sentence is a word too long
-    assert (scores.found.tolist(), scores.given.tolist(), scores.predicted.tolist()) == ([1, 0], [2, 1], [2, 1])
+    assert (scores.true_positives.tolist(), scores.gold.tolist(), scores.predicted.tolist()) == ([1, 0], [2, 1], [2, 1])
     assert scores.entity_f1 is not None and scores.entity_f1.value == pytest.approx(2 * 1 / (3 + 3))
     assert scores.accuracy.value == pytest.approx(5 / 7)
     assert score([["NOUN", "O"]], [["NOUN", "O"]]).entity_f1 is None  # not BIO

@@ -11,7 +11,7 @@ import pytest
 from tests.reporting.synthetic import Folder, add_costs, add_failure, large, ranked_by, small
 from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.verdict import ranked
+from unmask.evaluation.verdict import rank_systems
 from unmask.reporting import summary
 from unmask.reporting.report_folder import write_report
 from unmask.statistics import ranks
@@ -50,7 +50,7 @@ def large_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     add_failure(folder, of, *failed)
 
     def leads(results: Sequence[Result], store: ResultStore) -> list[KindLeader]:
-        (system, score), *_ = ranked(results)
+        (system, score), *_ = rank_systems(results)
         return [KindLeader(results[0].kind, system, score, ("Better than every other design.",))]
 
     with pytest.MonkeyPatch.context() as patch:

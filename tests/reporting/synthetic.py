@@ -178,4 +178,4 @@ def add_failure(folder: Path, of: Folder, label: str, task: str, dtype: str = "b
     )
     error = f"AttentionError: layer 3 does not look ahead {SCRIPT}"
     given: dict[str, Any] = {"label": label, "task": task, "kind": of.tasks[task], "error": error, "conditions": conditions}
-    ResultStore(folder).fail(Failure(model=of.model, design=design, **given))
+    ResultStore(folder).add_failure(Failure(model=of.model, design=design, **given))

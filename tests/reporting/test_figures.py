@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, made_ranks, write_exact
-from unmask.evaluation.verdict import ranked
+from unmask.evaluation.verdict import rank_systems
 from unmask.reporting.figures import (
     DIMENSIONS,
     MEMORY,
@@ -26,14 +26,14 @@ from unmask.reporting.figures import (
     curves,
     draw,
     front,
-    priced,
-    shortened,
+    price_points,
+    short_label,
     trade,
 )
 from unmask.reporting.grid import read_grid
 from unmask.reporting.plotting import arrange
 from unmask.reporting.summary import summarise
-from unmask.reporting.svg import ACCENT, drawing, inline
+from unmask.reporting.svg import ACCENT, figure_style, inline
 
 A, B, C, D = (("m", name) for name in "abcd")
 
@@ -135,14 +135,14 @@ def test_a_filled_mark_follows_the_rule_of_the_table(reference: float, tmp_path:
 @pytest.mark.parametrize("price", [TOKENS, TIME, MEMORY, DIMENSIONS], ids=lambda price: price.what)
 def test_every_point_of_a_cost_figure_has_a_name_that_covers_no_other(price: Price, large_report: Written) -> None:
     grid = read_grid(large_report.folder)
-    found: Any = SimpleNamespace(order=ranked(grid.results), common=list(grid.tasks))
-    with drawing():
+    found: Any = SimpleNamespace(order=rank_systems(grid.results), common=list(grid.tasks))
+    with figure_style():
         figure = trade(grid, found, price)
         assert figure is not None
         arrange(figure, 100)
     [axes] = figure.axes
-    points = priced(grid, found, price)
-    assert [note.get_text() for note in axes.texts] == [shortened(grid.names[system], 26) for system, _, _ in points]
+    points = price_points(grid, found, price)
+    assert [note.get_text() for note in axes.texts] == [short_label(grid.names[system], 26) for system, _, _ in points]
     assert {note.xy for note in axes.texts} == {(value, 100 * mean) for _, value, mean in points}  # type: ignore[attr-defined]
     boxes = [Text.get_window_extent(note) for note in axes.texts]  # that of the note would hold its line, too
     assert all(lower.y0 + 0.8 * lower.height <= upper.y0 for upper, lower in pairwise(boxes)), "highest first, one a line"

@@ -68,7 +68,7 @@ def test_a_cost_is_that_of_the_passes_a_design_reads(tmp_path: Path) -> None:
     TWO.write(tmp_path)
     add_costs(tmp_path, TWO)
     grid = read_grid(tmp_path)
-    mean, echo = grid.cost(MEAN), grid.cost(ECHO)
+    mean, echo = grid.design_costs[MEAN], grid.design_costs[ECHO]
     assert (mean.tokens_per_text, echo.tokens_per_text) == (19, 51)  # as counted with the results
     assert (mean.tokens_per_second, echo.tokens_per_second) == (4000 / 2.5, 4000 / 8)
     assert (mean.milliseconds_per_text, echo.milliseconds_per_text) == (25, 80)
@@ -107,7 +107,7 @@ def test_passes_under_other_settings_are_timed_apart(tmp_path: Path) -> None:
     ]
     (tmp_path / "costs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timed))
     grid = read_grid(tmp_path)
-    costs = {grid.names[system]: grid.cost(system).milliseconds_per_text for system in grid.systems}
+    costs = {grid.names[system]: grid.design_costs[system].milliseconds_per_text for system in grid.systems}
     assert costs["smollm2 (bfloat16) mean"] == 25 and costs["smollm2 (float32) mean"] == 9 * 25
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from unmask.probing.clusters import Agreement, Clusters
+from unmask.probing.clusters import ClusterAgreement, Clusters
 from unmask.probing.prompt_sensitivity import NINE, PromptSensitivity
 from unmask.reporting.plotting import arrange, layer_ticks, new_figure, save_figure
 from unmask.reporting.probe_figures import draw_clusters, draw_prompts
@@ -31,7 +31,7 @@ def drawn(figure: Figure) -> Figure:
 
 
 def clusters(number: int) -> Clusters:
-    agreement = Agreement("exact matching", 0.2, (0.1, 0.3), 0.1, (0.05, 0.15), 0.01, (0.6, 0.4), ((0.5, 0.7), None))
+    agreement = ClusterAgreement("exact matching", 0.2, (0.1, 0.3), 0.1, (0.05, 0.15), 0.01, (0.6, 0.4), ((0.5, 0.7), None))
     words = tuple(tuple(np.roll(WORDS, row)[:5].tolist()) for row in range(number))
     table = tuple(tuple(row) for row in (RANDOM.integers(0, 9, (number, number)) + 40 * np.eye(number, dtype=int)).tolist())
     designs = ("bidirectional/plain/weighted-mean", "causal/eol/last+routing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from unmask.encoding.heads import HeadOptions, build_head
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import build_mixture
+from unmask.moe.mixture.model import build_mixture
 from unmask.saving.exports import model2vec, standalone
 from unmask.saving.exports.export import TARGETS, export
 from unmask.saving.exports.onnx import load_reader
@@ -128,6 +129,19 @@ def test_a_difference_is_refused(pico: Make) -> None:
         check_vectors(embedder, lambda texts, _: off(texts, _) * np.nan, 1e-3)
     with pytest.raises(UnmaskError, match="shape"):
         check_vectors(embedder, lambda texts, _: off(texts, _)[:, :5], 1e-3)
+
+
+def test_a_refused_export_leaves_nothing_and_unchecked_skips_the_check(pico: Make, tmp_path: Path) -> None:
+    def refuse(*_: Any) -> Any:
+        assert any(path.is_dir() for path in tmp_path.iterdir()), "nothing was written before the check"
+        raise UnmaskError("It differs.")
+
+    strict = replace(FOLDER, check=refuse)
+    with pytest.raises(UnmaskError, match="It differs"):
+        export(pico("causal/plain/mean"), strict, tmp_path / "out")
+    assert not [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")]
+    assert export(pico("causal/plain/mean"), strict, tmp_path / "out", unchecked=True).line == "not checked"
+    assert "`--unchecked`" in (tmp_path / "out" / "README.md").read_text()
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from unmask.saving import folder as persistence
 from unmask.saving.folder import FIT, HEAD, SETTINGS, sentence_transformers_modules
 
 INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
-PLAIN = ["causal/plain/last", "bidirectional/plain/mean", "causal/plain/weighted-mean"]
+PLAIN = ["causal/plain/last", "bidirectional/plain/mean", "causal/plain/weighted-mean/zscore"]
 HEADED = ["causal/plain/layer-attention", "bidirectional/eol/latent-attention"]
 OWN = [
     "bidirectional/instruction-eos/last",
@@ -39,6 +39,7 @@ OWN = [
     "bidirectional/plain/last@all",
     "causal/eol+echo+eos/last/whiten:20",
     "causal/eol+echo+eos/last+mean+mean/zscore",
+    "causal/eol/last+0.7mean@2+3/zscore",
 ]
 MOE = ["causal/eol+plain/last/sum:auto/zscore", "bidirectional/plain/mean/routing~topk"]
 CASES = [*((name, "llama") for name in (*PLAIN, *HEADED, *OWN)), *((name, "olmoe") for name in MOE)]

@@ -17,7 +17,7 @@ from unmask.errors import UnmaskError
 from unmask.io.seals import SEAL
 from unmask.models.source import Source
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import build_mixture
+from unmask.moe.mixture.model import build_mixture
 from unmask.saving.folder import FIT, files_in
 
 Make = Callable[[str], Embedder]

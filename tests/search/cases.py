@@ -9,8 +9,8 @@ import numpy as np
 
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
-from unmask.search.build import Done, Job, build
-from unmask.search.documents import Corpus
+from unmask.search.build import IndexChanges, IndexJob, build
+from unmask.search.documents import DocumentSource
 from unmask.search.index import Index
 from unmask.search.table import vectors_in
 
@@ -22,10 +22,10 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def indexed(embedder: Embedder, folder: Path, rows: list[dict[str, Any]] = ROWS, **options: Any) -> Done:
+def indexed(embedder: Embedder, folder: Path, rows: list[dict[str, Any]] = ROWS, **options: Any) -> IndexChanges:
     """Index rows below a folder."""
     file = write_rows(folder / "corpus.jsonl", rows)
-    return build(Job(Corpus((file,)), folder / "index", **({"model": "in memory"} | options)), lambda: embedder)
+    return build(IndexJob(DocumentSource((file,)), folder / "index", **({"model": "in memory"} | options)), lambda: embedder)
 
 
 def opened(embedder: Embedder, folder: Path) -> Index:
@@ -33,7 +33,7 @@ def opened(embedder: Embedder, folder: Path) -> Index:
     return Index.open(folder / "index", embedder=embedder)
 
 
-def counts(done: Done) -> tuple[int, ...]:
+def counts(done: IndexChanges) -> tuple[int, ...]:
     return done.documents, done.added, done.changed, done.removed, done.embedded
 
 

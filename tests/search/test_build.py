@@ -17,13 +17,13 @@ from tests.search.cases import ROWS, counts, indexed, opened, require_same_docum
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
 from unmask.encoding.heads import build_head
-from unmask.encoding.vector_store import StoredRows
+from unmask.encoding.vector_cache import CacheTable
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in
 from unmask.io.seals import Damaged
 from unmask.search import build as building
-from unmask.search.build import Job, build
-from unmask.search.documents import Corpus, joined
+from unmask.search.build import IndexJob, build
+from unmask.search.documents import DocumentSource, join_title
 from unmask.search.embedding import document_vectors
 from unmask.search.index import Index
 from unmask.search.record import IndexRecord, read_index
@@ -57,7 +57,7 @@ def files_in(folder: Path) -> list[str]:
 
 def test_an_index_holds_the_documents_and_their_vectors(embedder: Embedder, tmp_path: Path) -> None:
     assert counts(indexed(embedder, tmp_path)) == (4, 4, 0, 0, 4)
-    expected = embedder.encode([joined(row["title"], row["text"]) for row in ROWS], normalize=True)
+    expected = embedder.encode([join_title(row["title"], row["text"]) for row in ROWS], normalize=True)
     for row, stored, vector in zip(ROWS, opened(embedder, tmp_path)._table.to_arrow().to_pylist(), expected, strict=True):
         assert (stored["_id"], stored["_title"], stored["_text"]) == (row["_id"], row["title"], row["text"])
         assert (stored["year"], stored["tag"]) == (row["year"], row["tag"])
@@ -141,9 +141,9 @@ def kill_after_one_text(self: Any, *block: Any) -> None:
     raise Killed
 
 
-add = StoredRows.add
+add = CacheTable.add
 MOMENTS: dict[str, tuple[Any, str, Any]] = {
-    "embedding": (StoredRows, "add", kill_after_one_text),
+    "embedding": (CacheTable, "add", kill_after_one_text),
     "writing": (building, "add_rows", die),
     "words": (building, "index_words", die),
     "record": (IndexRecord, "write", die),
@@ -187,7 +187,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_refused(change: str, embedder
         return embedder
 
     with pytest.raises(UnmaskError, match=r"was (changed|removed) while .* read"):
-        build(Job(Corpus((file,)), tmp_path / "index", "in memory"), load)
+        build(IndexJob(DocumentSource((file,)), tmp_path / "index", "in memory"), load)
     assert len(opened(embedder, tmp_path)) == 4
 
 
@@ -226,7 +226,7 @@ def test_instructions_are_part_of_the_index(pico: Callable[..., Embedder], tmp_p
     design = "causal/instruction/last"
     embedder = pico(design, instructions={"query": "Find an answer", "document": "A document"})
     indexed(embedder, tmp_path)
-    (document,) = embedder.encode([joined(ROWS[0]["title"], ROWS[0]["text"])], instruction="A document", normalize=True)
+    (document,) = embedder.encode([join_title(ROWS[0]["title"], ROWS[0]["text"])], instruction="A document", normalize=True)
     (query,) = embedder.encode(["x"], instruction="Find an answer", normalize=True)
     scores = {hit.id: hit.score for hit in opened(embedder, tmp_path).search("x")}
     assert scores["d1"] == pytest.approx(float(document @ query), abs=1e-6)

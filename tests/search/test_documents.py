@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny import write_rows
 from unmask.errors import UnmaskError
-from unmask.search.documents import Corpus, Document, joined, read_documents, survey, typed
+from unmask.search.documents import Document, DocumentSource, as_type, join_title, read_documents, survey
 
 ROWS: list[dict[str, Any]] = [
     {"_id": "d1", "title": "Guitars", "text": "Six strings.", "year": 2020},
@@ -18,8 +18,8 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def corpus(folder: Path, rows: list[dict[str, Any]], name: str = "a.jsonl", **options: Any) -> Corpus:
-    return Corpus((write_rows(folder / name, rows),), **options)
+def corpus(folder: Path, rows: list[dict[str, Any]], name: str = "a.jsonl", **options: Any) -> DocumentSource:
+    return DocumentSource((write_rows(folder / name, rows),), **options)
 
 
 def documents(folder: Path, rows: list[dict[str, Any]], **options: Any) -> list[Document]:
@@ -40,27 +40,27 @@ def test_title_and_text_are_joined_as_mteb_joins_them() -> None:
     from mteb._create_dataloaders import _corpus_to_dict
 
     for title, text in (("Guitars", "Six."), ("", " Drums. "), (" a", "b "), ("x", ""), ("", "")):
-        assert joined(title, text) == _corpus_to_dict({"id": "d", "title": title, "text": text})["text"]
+        assert join_title(title, text) == _corpus_to_dict({"id": "d", "title": title, "text": text})["text"]
 
 
 def test_columns_of_titles_and_ids_may_be_named(tmp_path: Path) -> None:
     rows = [{"_id": "a", "text": "x"}, {"_id": "b", "name": "n", "text": "y"}]
-    assert [document.joined for document in documents(tmp_path, rows, title="name")] == ["x", "n y"]
+    assert [document.full_text for document in documents(tmp_path, rows, title="name")] == ["x", "n y"]
     with pytest.raises(UnmaskError, match="no document has a title in the column 'nmae'"):
         survey(corpus(tmp_path, rows, title="nmae"))
     films = [{"_id": "a", "title": "Alien"}]
-    assert [document.joined for document in documents(tmp_path, films, text="title")] == ["Alien"], "no title of itself"
+    assert [document.full_text for document in documents(tmp_path, films, text="title")] == ["Alien"], "no title of itself"
     with pytest.raises(UnmaskError, match="both name 'text'"):
-        Corpus((tmp_path / "a.jsonl",), title="text")
+        DocumentSource((tmp_path / "a.jsonl",), title="text")
     (document,) = documents(tmp_path, [{"key": 7, "id": "x", "title": "Dr.", "text": "a"}], id="key", title="")
-    assert (document.id, document.joined, document.columns) == ("7", "a", {"id": "x", "title": "Dr."})
+    assert (document.id, document.full_text, document.columns) == ("7", "a", {"id": "x", "title": "Dr."})
 
 
 def test_without_an_id_it_is_file_and_line(tmp_path: Path) -> None:
     file, table = tmp_path / "a.txt", write_rows(tmp_path / "b.jsonl", [{"key": "k", "body": "three"}])
     file.write_text("one\ntwo\n")
-    assert survey(Corpus((file,))).numbered
-    mixed = list(read_documents(Corpus((file, table), text="body", id="key")))
+    assert survey(DocumentSource((file,))).numbered
+    mixed = list(read_documents(DocumentSource((file, table), text="body", id="key")))
     assert [(document.id, document.text) for document in mixed] == [(f"{file}:1", "one"), (f"{file}:2", "two"), ("k", "three")]
 
 
@@ -82,7 +82,7 @@ def test_a_row_that_is_not_a_document_is_refused(row: dict[str, Any], message: s
     assert f"{tmp_path / 'a.jsonl'}, line 2" in str(error.value) and message in str(error.value)
     (tmp_path / "a.jsonl").write_text("\n")
     with pytest.raises(UnmaskError, match="there is no document to index"):
-        survey(Corpus((tmp_path / "a.jsonl",)))
+        survey(DocumentSource((tmp_path / "a.jsonl",)))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_row_that_is_not_a_document_is_refused(row: dict[str, Any], message: s
 def test_a_column_has_one_type(values: list[Any], holds: Any, stored: list[Any], tmp_path: Path) -> None:
     source = corpus(tmp_path, [{"_id": str(n), "text": "x", "c": value} for n, value in enumerate(values)])
     assert survey(source).columns == {"c": holds}
-    assert [typed(document.columns["c"], holds or "text") for document in read_documents(source)] == stored
+    assert [as_type(document.columns["c"], holds or "text") for document in read_documents(source)] == stored
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,16 @@ def test_numbers_in_csv_are_numbers(values: list[str], holds: Any, stored: list[
     rows = [{"_id": f"n{n}", "text": "x", "c": value} for n, value in enumerate(values)]
     for name in ("a.csv", "B.TSV"):
         file = corpus(tmp_path, rows, name.lower()).files[0].rename(tmp_path / name)
-        assert survey(Corpus((file,))).columns == {"c": holds}
-        assert [typed(document.columns["c"], holds or "integer") for document in read_documents(Corpus((file,)))] == stored
+        assert survey(DocumentSource((file,))).columns == {"c": holds}
+        assert [
+            as_type(document.columns["c"], holds or "integer") for document in read_documents(DocumentSource((file,)))
+        ] == stored
 
 
 def test_names_and_texts_that_the_index_cannot_hold_are_replaced(tmp_path: Path) -> None:
     row = {"_id": "a\ud800", "text": "\udfffx", "c\ud800": "\ud800", "": 1, "a.b": 2}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    (document,) = read_documents(Corpus((tmp_path / "a.jsonl",)))
+    (document,) = read_documents(DocumentSource((tmp_path / "a.jsonl",)))
     assert (document.id, document.text, document.columns) == ("a�", "�x", {"c�": "�", "unnamed": 1, "a_b": 2})
 
 

@@ -19,11 +19,11 @@ from unmask import starter
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.source import TRUSTED
-from unmask.search.build import Job, build
-from unmask.search.documents import Corpus, joined
+from unmask.search.build import IndexJob, build
+from unmask.search.documents import DocumentSource, join_title
 from unmask.search.index import Hit, Index
 from unmask.search.record import IndexRecord
-from unmask.search.table import add_rows, create_table, index_words, keywords, matching, nearest
+from unmask.search.table import add_rows, create_table, index_words, keywords, search_vectors, search_words
 from unmask.tasks.find import find_task
 from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.mteb.ranking import ndcg
@@ -53,11 +53,11 @@ def test_vectors_are_ranked_by_their_exact_cosines(tmp_path: Path) -> None:
     table = table_of(tmp_path, [""] * 700, vectors)
     for query in queries:
         cosines = vectors.astype(np.float64) @ query / np.linalg.norm(query)
-        rows = nearest(table, query, 700)
+        rows = search_vectors(table, query, 700)
         assert ids(rows)[:50] == np.argsort(-cosines, kind="stable")[:50].tolist()
         assert [row for row in ids(rows) if 100 <= row < 120] == list(range(100, 120)), "equal documents stay in order"
         assert [1 - row["_distance"] for row in rows] == pytest.approx(sorted(cosines, reverse=True), abs=1e-6)
-        allowed = ids(nearest(table, query, 10, where="row % 7 = 3"))
+        allowed = ids(search_vectors(table, query, 10, where="row % 7 = 3"))
         assert allowed == [row for row in ids(rows) if row % 7 == 3][:10]
 
 
@@ -69,7 +69,7 @@ def test_search_has_the_score_of_a_comparison(bundled: bool, embedder: Embedder,
     outcome = evaluate(task, "x", lambda texts, _: np.asarray(embedder.encode(texts), np.float32))
     assert outcome.items is not None
     expected = outcome.items.columns["value"]
-    build(Job(Corpus((folder / "corpus.jsonl",)), tmp_path / "index", "in memory"), lambda: embedder)
+    build(IndexJob(DocumentSource((folder / "corpus.jsonl",)), tmp_path / "index", "in memory"), lambda: embedder)
     relevant: dict[str, dict[str, int]] = {}
     for row in task.data["qrels"]:
         relevant.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
@@ -197,9 +197,9 @@ def test_code_of_a_model_that_only_the_index_names_is_not_run(
 )
 def test_a_word_is_found_in_any_script(text: str, query: str, tmp_path: Path) -> None:
     table = table_of(tmp_path, ["Nothing", text, "한국어", ""])
-    assert ids(matching(table, query, 10)) == [1]
+    assert ids(search_words(table, query, 10)) == [1]
     for unknown in ("zebra", "", "!?", "प", "cafe", "do"):
-        assert matching(table, unknown, 10) == []
+        assert search_words(table, unknown, 10) == []
 
 
 def test_stems_are_of_the_language(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_stems_are_of_the_language(tmp_path: Path) -> None:
     for language, query, expected in (("none", "cat", []), ("english", "cat", [0]), ("german", "Katze", [1])):
         (tmp_path / language).mkdir()
         table = table_of(tmp_path / language, texts, language=language)
-        assert ids(matching(table, query, 10)) == expected
-        assert ids(matching(table, "the", 10)) == [0], "no stop word is dropped"
+        assert ids(search_words(table, query, 10)) == expected
+        assert ids(search_words(table, "the", 10)) == [0], "no stop word is dropped"
 
 
 @pytest.mark.sample(0)
@@ -217,7 +217,7 @@ def test_scifact_reaches_the_published_score(data: Path, tmp_path: Path) -> None
         return [json.loads(line) for line in (data / "scifact" / name).read_text(encoding="utf-8").splitlines()]
 
     corpus, queries = read("corpus.jsonl"), {row["_id"]: row["text"] for row in read("queries.jsonl")}
-    texts = [joined(row["title"], row["text"]) for row in corpus]
+    texts = [join_title(row["title"], row["text"]) for row in corpus]
     table = table_of(tmp_path, texts, np.ones((len(texts), 1)), "english")
     relevant: dict[str, dict[str, int]] = {}
     for line in (data / "scifact" / "qrels_test.tsv").read_text().splitlines()[1:]:
@@ -225,7 +225,7 @@ def test_scifact_reaches_the_published_score(data: Path, tmp_path: Path) -> None
         relevant.setdefault(query, {})[document] = int(gain)
     values = []
     for query, gains in relevant.items():
-        rows = matching(table, queries[query], 10)
+        rows = search_words(table, queries[query], 10)
         values.append(ndcg({corpus[int(row["_id"])]["_id"]: row["_score"] for row in rows}, gains, 10))
     assert len(values) == 300
     assert np.mean(values) == pytest.approx(0.679, abs=0.01)  # Anserini's in BEIR

@@ -47,6 +47,6 @@ def test_a_short_text_is_shown_whole() -> None:
 
 
 def test_a_text_of_megabytes_takes_no_time() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert len(snippet("word " * 2_000_000, "word", 100)) <= 100
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

@@ -183,6 +183,13 @@ def test_the_state_of_the_server_and_its_models(client: Client) -> None:
     assert client.ask("GET", "/v1/models/mean").json == models[0]
 
 
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/models/mean", "/v1/embeddings", "/nowhere"])
+def test_head_is_answered_as_get_without_a_body(path: str, client: Client) -> None:
+    get, head = (client.ask(method, path) for method in ("GET", "HEAD"))
+    assert (head.status, head.body) == (get.status, b"") and get.body
+    assert all(head.headers[name] == get.headers[name] for name in ("content-type", "content-length"))
+
+
 def test_metrics_count(client: Client) -> None:
     names = ("unmask_texts_total", "unmask_requests_total", "unmask_batch_tokens_total", "unmask_truncated_texts_total")
     before = {name: client.metric(name) for name in names}

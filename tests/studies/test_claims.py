@@ -11,12 +11,12 @@ import pytest
 from scipy.stats import norm
 
 from unmask.statistics.paired import PairedTest, t_test, wilcoxon
-from unmask.studies.claims.claim import Claim, Finding, with_here
+from unmask.studies.claims.claim import Claim, Finding, add_item_verdicts
 from unmask.studies.claims.claim import findings as findings_in
-from unmask.studies.claims.tables import HERE, claims_sheet, short_sheet, summary
-from unmask.studies.engine import PACKAGES, load_plan
+from unmask.studies.claims.tables import MEASURED_TASKS_NOTE, claims_sheet, short_sheet, summary
 from unmask.studies.plan import plan_tables
 from unmask.studies.routers.configurations import CONFIGURATIONS, UNITS
+from unmask.studies.study import PACKAGES, load_plan
 
 SHIPPED = [claim for study in PACKAGES for claim in load_plan(study, "small").claims]
 
@@ -156,15 +156,15 @@ def test_what_holds_on_these_tasks_alone_stands_beside_the_verdict() -> None:
     items = {("items", "b"): replace(measured(1.0), unit="items")}
     over_tasks = {("tasks", "b"): measured(0.01), ("tasks", "c"): measured(0.02)}
     over_items = {("tasks", "b"): measured(1.0), ("tasks", "c"): measured(-1.0)}
-    found = with_here(findings(claims, over_tasks | items), findings(claims, over_items | items))
+    found = add_item_verdicts(findings(claims, over_tasks | items), findings(claims, over_items | items))
     assert [one.here and one.here.verdict for one in found] == ["refuted", None, None]
     assert [one.verdict for one in found] == ["undecided", "confirmed", "not measured"]
     sheet = claims_sheet(found)
-    assert "on these tasks" in sheet.columns and HERE in sheet.note
-    [said] = {row[sheet.columns.index("on these tasks")] for row in sheet.rows} - {""}
+    assert "on the measured tasks" in sheet.columns and MEASURED_TASKS_NOTE in sheet.note
+    [said] = {row[sheet.columns.index("on the measured tasks")] for row in sheet.rows} - {""}
     assert said.startswith("refuted (against c), -1 ["), "the rival that decided here is another one"
     without = claims_sheet([one.model_copy(update={"here": None}) for one in found])
-    assert "on these tasks" not in without.columns and HERE not in without.note
+    assert "on the measured tasks" not in without.columns and MEASURED_TASKS_NOTE not in without.note
 
 
 def test_a_claim_with_a_margin_says_so() -> None:
@@ -191,5 +191,5 @@ def test_the_claims_of_a_plan_name_what_the_plan_has(study: str) -> None:
             if claim.agreement:
                 assert sides <= set(plan.other_prompts.of) and len({plan.embedders[name].model for name in sides}) == 1
         for name in plan.other_prompts.of if getattr(plan, "other_prompts", None) else ():
-            prompts = [plan.embedders[name].parsed.prompt, *plan.other_prompts.prompts]
+            prompts = [plan.embedders[name].parsed_design.prompt, *plan.other_prompts.prompts]
             assert len(set(prompts)) == len(prompts), "no embedder is read twice under one prompt"

@@ -19,8 +19,8 @@ from tests.studies.synthetic import CLAIMS, VERDICTS, made, made_findings, paire
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.studies.claims.claim import Claim, Finding, findings
-from unmask.studies.claims.page import Plot, minus, plots, write_claims
-from unmask.studies.claims.tables import MEANINGS, compared, counts, difference, size
+from unmask.studies.claims.page import Plot, plots, with_minus_signs, write_claims
+from unmask.studies.claims.tables import VERDICT_MEANINGS, comparison_text, counts_sentence, difference_text, sample_size
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -60,9 +60,9 @@ def test_what_does_not_hold_comes_first_and_the_first_paragraph_counts(page: Par
     heads = [text for _, text in page.all("h2")]
     assert heads[:5] == ["Refuted", "Undecided", "Confirmed", "Not measured", "Not testable here"]
     lead = "7 claims: 3 confirmed, 1 refuted, 1 undecided, 1 not measured, 1 not testable here."
-    assert page.all("p")[1][1] == counts(made_findings()) == lead
+    assert page.all("p")[1][1] == counts_sentence(made_findings()) == lead
     assert list(articles(file)) == list(VERDICTS)
-    assert [text for _, text in page.all("p", class_="intro")] == list(MEANINGS.values())
+    assert [text for _, text in page.all("p", class_="intro")] == list(VERDICT_MEANINGS.values())
 
 
 def test_each_claim_says_what_the_results_say(file: Path) -> None:
@@ -71,15 +71,15 @@ def test_each_claim_says_what_the_results_say(file: Path) -> None:
         one = found[name]
         texts = [text for _, text in part.all("p")]
         assert part.all("h3")[0][1] == one.claim.says
-        assert texts[:3] == [VERDICTS[name], one.claim.where, compared(one)]
+        assert texts[:3] == [VERDICTS[name], one.claim.where, comparison_text(one)]
         assert part.all("svg")[0][0]["class"].startswith("mark"), "a shape stands by the word"
         test = one.deciding
         if test is None:
             assert texts[3] == "Nothing is compared." and not part.all("dl")
             continue
-        assert texts[3] == f"{minus(difference(test))} {test.measured_in}"
+        assert texts[3] == f"{with_minus_signs(difference_text(test))} {test.measured_in}"
         said = read(part)
-        assert said["n"] == size(test) and said["test"] == test.test
+        assert said["n"] == sample_size(test) and said["test"] == test.test
         assert float(said["detectable"]) == pytest.approx(test.detectable, rel=0.006)
         assert float(said["interval"].split()[0]) == pytest.approx(100 * test.level, rel=0.006)
         corrected, alone = re.findall(r"[\d.]+", said["p"])
@@ -105,7 +105,7 @@ def test_all_rivals_are_shown_and_the_one_that_decided_is_marked(file: Path) -> 
     rows = [text for attributes, text in best.all("th", scope="row")]
     assert rows == ["b", f"{SPECIAL}decided", "c"]
     cells = [text for _, text in best.all("td")]
-    assert cells[0::3] == [minus(difference(test)) for test in one.tests]
+    assert cells[0::3] == [with_minus_signs(difference_text(test)) for test in one.tests]
     assert "Not compared with f." in [text for _, text in articles(file)["left out"].all("p")]
 
 
@@ -203,12 +203,12 @@ def test_an_axis_shows_zero_both_sides_and_every_interval_at_round_numbers(size:
     [axis] = {plot.axis for plot in shown}
     assert axis.low < 0 < axis.high and 0 in axis.ticks
     assert 4 <= len(axis.ticks) <= 7
-    assert all(0 < edge < 100 for plot in shown for edge in plot.interval) and shown[0].goes_on == (False, False)
+    assert all(0 < edge < 100 for plot in shown for edge in plot.interval) and shown[0].is_clipped == (False, False)
     assert all(plot.interval[0] < plot.point < plot.interval[1] for plot in shown)
 
 
-def test_a_wide_interval_goes_on_beyond_the_axis() -> None:
+def test_a_wide_interval_is_clipped_beyond_the_axis() -> None:
     _, wide = found("wide")
     _, alike = found("alike")
-    assert wide and wide.goes_on == (True, True) and wide.interval == (0, 100)
+    assert wide and wide.is_clipped == (True, True) and wide.interval == (0, 100)
     assert alike and alike.interval[1] - alike.interval[0] > 0.5, "the others can be seen"

@@ -27,10 +27,10 @@ from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Agreement
-from unmask.studies.embedders.comparison import Scored, agreement_test, agreements, compare_embedders
-from unmask.studies.engine import PACKAGES, load_plan
+from unmask.studies.embedders.analysis import ScoredEmbedder, agreement_test, agreements, compare_embedders
 from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results
+from unmask.studies.study import PACKAGES, load_plan
 from unmask.training.data import DataSet
 from unmask.training.recipe import load_recipe, read_sets
 
@@ -56,9 +56,9 @@ def test_what_a_plan_trains_is_read_as_it_was_trained(study: str) -> None:
 
 def test_a_base_model_may_have_a_part_of_the_plan() -> None:
     whole, part = (load_plan("pooling-and-attention", "small", model=model) for model in ("smollm2", "gemma3-270m"))
-    assert set(whole.measured) == set(whole.embedders) and len(whole.seeds) == 5
-    assert set(part.measured) < set(part.embedders) and len(part.seeds) == 3
-    assert {"design 1", "design 5"} <= set(part.measured)
+    assert set(whole.measured_embedders) == set(whole.embedders) and len(whole.seeds) == 5
+    assert set(part.measured_embedders) < set(part.embedders) and len(part.seeds) == 3
+    assert {"design 1", "design 5"} <= set(part.measured_embedders)
     chosen = load_plan("pooling-and-attention", "small", ["seeds=[7]", 'only=["design 2"]'], "gemma3-270m")
     assert (chosen.seeds, chosen.only) == ((7,), ("design 2",)), "what a user sets stands over it"
 
@@ -94,7 +94,7 @@ def result(store: ResultStore, model: str, task: str, values: np.ndarray, kind: 
     return kept(store, model, kind, Items("mean", {"value": values}), task)
 
 
-def scored(store: ResultStore, name: str, shift: float, seeds: int, tasks: int, of_seeds: float = 0.0) -> Scored:
+def scored(store: ResultStore, name: str, shift: float, seeds: int, tasks: int, of_seeds: float = 0.0) -> ScoredEmbedder:
     random, items = np.random.default_rng(sum(map(ord, name))), np.random.default_rng(7)
     hard = items.uniform(0.2, 0.6, (tasks, 80))
     runs = []
@@ -102,10 +102,10 @@ def scored(store: ResultStore, name: str, shift: float, seeds: int, tasks: int, 
         own = of_seeds * random.normal()
         values = hard + shift + own + 0.05 * random.normal(size=hard.shape)
         runs.append({f"task{place}": result(store, f"{name}{seed}", f"task{place}", row) for place, row in enumerate(values)})
-    return Scored(tuple(runs))
+    return ScoredEmbedder(tuple(runs))
 
 
-def contrast(a: Scored, b: Scored, kinds: list[str], store: ResultStore, family: int) -> PairedTest | None:
+def contrast(a: ScoredEmbedder, b: ScoredEmbedder, kinds: list[str], store: ResultStore, family: int) -> PairedTest | None:
     """The test in general."""
     return compare_embedders(a, b, kinds, store, family)[0]
 
@@ -121,13 +121,13 @@ def test_few_tasks_are_tested_over_items_and_seeds(tmp_path: Path) -> None:
     assert one is not None and "bootstrap" in one.test and one.difference == pytest.approx(10, abs=1)
 
 
-def two_kinds(store: ResultStore, name: str, seeds: int, on_sts: float, on_topics: float) -> Scored:
+def two_kinds(store: ResultStore, name: str, seeds: int, on_sts: float, on_topics: float) -> ScoredEmbedder:
     """One task of STS and three of topics, with these differences from an embedder that has none."""
     random = np.random.default_rng(sum(map(ord, name)))
     hard = np.random.default_rng(7).uniform(0.2, 0.6, (4, 80))
     kinds = ["sts", *["classification"] * 3]
     shifts = [on_sts, *[on_topics] * 3]
-    return Scored(
+    return ScoredEmbedder(
         tuple(
             {
                 f"task{place}": result(
@@ -169,7 +169,7 @@ def test_on_these_tasks_alone_the_items_are_tested(tmp_path: Path) -> None:
     plain = scored(store, "b", 0.0, 1, 8)
     shifts = np.array([0.3, 0.3, 0.3, 0.05, -0.1, -0.1, 0.02, -0.05])
     items = np.random.default_rng(7).uniform(0.2, 0.6, (8, 80))
-    uneven = Scored(
+    uneven = ScoredEmbedder(
         ({f"task{place}": result(store, "uneven", f"task{place}", row + shifts[place]) for place, row in enumerate(items)},)
     )
     general, here = compare_embedders(uneven, plain, [], store, 1)
@@ -213,7 +213,7 @@ def command(study: str, folder: Path, *more: str) -> list[str]:
 
 def measured(study: str) -> list[str]:
     """The embedders of a run, in the order of the plan."""
-    return list(load_plan(study, "smoke", [chosen(study)]).measured)
+    return list(load_plan(study, "smoke", [chosen(study)]).measured_embedders)
 
 
 def chosen(study: str) -> str:
@@ -290,11 +290,13 @@ GOLD = np.random.default_rng(0).normal(size=N)
 GROUPS = np.random.default_rng(1).integers(3, size=(N, 4))
 
 
-def pairs(store: ResultStore, name: str, noise: float, prompts: int = 3, runs: int = 1, kind: str = "sts") -> list[Scored]:
+def pairs(
+    store: ResultStore, name: str, noise: float, prompts: int = 3, runs: int = 1, kind: str = "sts"
+) -> list[ScoredEmbedder]:
     """An embedder under several prompts, on a task of pairs: each prompt adds this noise to the same similarities."""
     random = np.random.default_rng(sum(map(ord, name)))
     return [
-        Scored(
+        ScoredEmbedder(
             tuple(
                 {"pairs": kept(store, f"{name}{prompt}{run}", kind, similarities(random, noise), "pairs")}
                 for run in range(runs)
@@ -308,22 +310,26 @@ def similarities(random: np.random.Generator, noise: float) -> Items:
     return Items("spearman", {"predicted": GOLD + noise * random.normal(size=N), "gold": GOLD})
 
 
-def clusters(store: ResultStore, name: str, changed: float, groups: np.ndarray = GROUPS, prompts: int = 3) -> list[Scored]:
+def clusters(
+    store: ResultStore, name: str, changed: float, groups: np.ndarray = GROUPS, prompts: int = 3
+) -> list[ScoredEmbedder]:
     """An embedder under several prompts, on a task of clusters: each prompt moves this share of the texts."""
     random = np.random.default_rng(sum(map(ord, name)))
     made = []
     for prompt in range(prompts):
         moved = np.where(random.uniform(size=groups.shape) < changed, random.integers(3, size=groups.shape), groups)
         items = Items("v-measure", {"assigned": moved, "label": GROUPS[:, : groups.shape[1]]})
-        made.append(Scored(({"texts": kept(store, f"{name}{prompt}", "clustering", items, "texts")},)))
+        made.append(ScoredEmbedder(({"texts": kept(store, f"{name}{prompt}", "clustering", items, "texts")},)))
     return made
 
 
-def columns(store: ResultStore, some: list[Scored], task: str, name: str) -> list[np.ndarray]:
+def columns(store: ResultStore, some: list[ScoredEmbedder], task: str, name: str) -> list[np.ndarray]:
     return [found[0].columns[name] for one in some if (found := one.items(task, store))]
 
 
-def agreement_between(what: Agreement, a: list[Scored], b: list[Scored], store: ResultStore) -> PairedTest | None:
+def agreement_between(
+    what: Agreement, a: list[ScoredEmbedder], b: list[ScoredEmbedder], store: ResultStore
+) -> PairedTest | None:
     return agreement_test(agreements(what, a, b, store))
 
 

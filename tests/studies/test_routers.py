@@ -22,7 +22,6 @@ from unmask.errors import UnmaskError
 from unmask.moe.experts.lessons.lessons import Lesson, read_lessons
 from unmask.runs import runs
 from unmask.studies.claims.claim import Claim, Finding, findings
-from unmask.studies.engine import load_plan as load_any_plan
 from unmask.studies.plan import plan_tables
 from unmask.studies.results import read_results
 from unmask.studies.routers import cells as anchoring
@@ -36,9 +35,10 @@ from unmask.studies.routers.analysis import (
     verdicts,
 )
 from unmask.studies.routers.cells import Anchor, Cell, CellRecord
-from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, baseline_of
 from unmask.studies.routers.findings import _MEASURES, MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import RoutersPlan, draw
+from unmask.studies.study import load_plan as load_any_plan
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
@@ -59,7 +59,7 @@ def test_every_scale_has_a_plan_and_every_configuration_a_reference() -> None:
         plan = load_plan(scale)
         assert STANDARD in plan.configurations
     assert set(load_plan("small").configurations) == set(CONFIGURATIONS), "the small scale measures all of them"
-    assert all(reference_of(name) in CONFIGURATIONS for name in CONFIGURATIONS)
+    assert all(baseline_of(name) in CONFIGURATIONS for name in CONFIGURATIONS)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_the_record_of_a_kept_study_has_the_settings_of_now(study: str, tmp_path
     assert record is not None and record.settings["study"] == study
     plan = load_any_plan(study, "small")
     if study == "routers":
-        now = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+        now = plan.fixed_settings("configurations", "seeds", "fresh_seeds", "domains", "tasks")
         assert now.items() <= record.settings["plan"].items()
     else:
         made = {name: making.model_dump(mode="json") | {"seeds": None} for name, making in plan.made.items()}

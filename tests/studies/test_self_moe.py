@@ -26,16 +26,16 @@ from unmask.moe.experts.abilities.harness import accuracies
 from unmask.moe.experts.lessons.generation import Sampling, Text, Writer
 from unmask.moe.experts.lessons.lessons import read_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.model import override_routing
+from unmask.moe.mixture.model import load_mixture
+from unmask.moe.mixture.override import override_routing
 from unmask.studies.claims.claim import Claim
-from unmask.studies.engine import StudyRun
-from unmask.studies.engine import load_plan as load_any_plan
 from unmask.studies.self_moe import data as study_data
 from unmask.studies.self_moe import measurements
 from unmask.studies.self_moe.findings import BASE, INSTANCE, ORACLE, SelfMoEFindings
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.plan import MIXSE, SelfMoEPlan
+from unmask.studies.study import Study
+from unmask.studies.study import load_plan as load_any_plan
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
@@ -54,7 +54,7 @@ def run(
     folder: Path, *settings: str, data: Path = Path(), callbacks: Sequence[Any] = (), source: Source = PICO
 ) -> tuple[SelfMoEFindings, list[str]]:
     """The findings of a small study, and what it printed."""
-    study = StudyRun("self-moe", "smoke", source, data, folder, callbacks=callbacks)
+    study = Study("self-moe", "smoke", source, data, folder, callbacks=callbacks)
     with heard() as said, sketching():
         findings = study.measure(load_plan("smoke", [*LITTLE, "ablations=[]", *settings]))
     assert isinstance(findings, SelfMoEFindings)

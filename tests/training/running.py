@@ -21,8 +21,8 @@ from transformers import TrainerCallback
 
 from unmask.embedder import Embedder
 from unmask.training.recipe import Recipe
-from unmask.training.records import TrainingRun
-from unmask.training.run import Listener, Score, train
+from unmask.training.records import TrainingJob
+from unmask.training.train import Listener, Score, train
 
 STEPS = 6
 STAGES: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ def recipe(model: Path, *stages: str, **settings: Any) -> Recipe:
     return Recipe.model_validate(given | tables | settings)
 
 
-def run(made: Recipe, folder: Path, score: Score | None = None, *callbacks: Any) -> TrainingRun:
+def run(made: Recipe, folder: Path, score: Score | None = None, *callbacks: Any) -> TrainingJob:
     """Train a recipe of one design and one seed."""
     (done,) = train(made, folder, ROOT, score, Listener(callbacks=callbacks))
     return done

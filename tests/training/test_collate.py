@@ -49,7 +49,7 @@ def tokens_in(batch: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
     return [
         (ids[mask.bool()].tolist(), embed[mask.bool()].tolist())
         for chunk in batch["chunks"]
-        for ids, mask, embed in zip(chunk["input_ids"], chunk["attention_mask"], chunk["embed_mask"], strict=True)
+        for ids, mask, embed in zip(chunk["input_ids"], chunk["attention_mask"], chunk["pooling_mask"], strict=True)
     ]
 
 
@@ -78,7 +78,7 @@ def test_both_views_of_a_sentence_are_alike(tokenizer: Any) -> None:
     """Also under an instruction: without repeated words, dropout alone shall tell them apart."""
     rows = rows_of([[text_of(length, length)] for length in LENGTHS], instruction="Find it", document_instruction="Other")
     rows = two_views(rows, 0.0, 0)
-    batch = PairCollator(PromptTokenizer(tokenizer, "instruction", 64), 60, views=True)(rows)
+    batch = PairCollator(PromptTokenizer(tokenizer, "instruction", 64), 60, are_views=True)(rows)
     found = tokens_in(batch)
     assert batch["order"].shape == (2, 8)
     for one, other in batch["order"].T.tolist():

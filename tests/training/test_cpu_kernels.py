@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.families import FAMILIES
 from unmask.training import cpu_kernels
-from unmask.training.cpu_kernels import as_before, attention_kernel, speed_up_experts
+from unmask.training.cpu_kernels import attention_kernel, restore_experts, speed_up_experts
 
 
 def uses_plain_kernel() -> bool:
@@ -61,7 +61,7 @@ def test_padding_experts_changes_nothing(family: str, monkeypatch: pytest.Monkey
     assert (model.config._experts_implementation != usual) == (usual == "grouped_mm" and family != "llama")
     for ours, plain in zip(outcome(model), before, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
-    as_before(model)
+    restore_experts(model)
     assert model.config._experts_implementation == usual
 
 

@@ -13,8 +13,8 @@ from tests.messages import heard
 from tests.training.running import At, die, killed, recipe, run, same, weights
 from unmask.io.seals import seal
 from unmask.runs.runs import RECORD
-from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, resumable
-from unmask.training.run import WEIGHTS_OF_STAGE
+from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, find_resumable_checkpoint
+from unmask.training.train import WEIGHTS_OF_STAGE
 
 
 def flip(file: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_checkpoint_whose_best_is_damaged_is_not_resumed_from(tmp_path: Path) 
     """Training would go back to the best one at its end, and fail there for ever."""
     for step, best in ((2, None), (4, 4), (6, 4)):
         checkpoint(tmp_path, step, best)
-    assert resumable(tmp_path) == tmp_path / "checkpoint-6"
+    assert find_resumable_checkpoint(tmp_path) == tmp_path / "checkpoint-6"
     flip(tmp_path / "checkpoint-4" / WEIGHTS)
     with pytest.warns(UserWarning, match="cannot be used"):
-        assert resumable(tmp_path) == tmp_path / "checkpoint-2"
+        assert find_resumable_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
     assert [place.name for place in checkpoints(tmp_path)] == ["checkpoint-2"]

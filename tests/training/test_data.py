@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from unmask.errors import UnmaskError
-from unmask.training.data import PARTNERS, DataSet, DataSource, read_pairs, read_sentences, read_whole
+from unmask.training.data import PARTNERS, DataSet, DataSource, read_all_rows, read_pairs, read_sentences
 
 Write = Callable[..., str]
 
@@ -259,7 +259,7 @@ def test_negatives_that_the_first_row_lacks_are_not_dropped(
     with pytest.raises(UnmaskError, match=reason):
         pairs(path)
     assert texts(pairs(path, negatives=0)) == list(dict.fromkeys((row["anchor"], row["positive"]) for row in rows))
-    searched = {text for row in texts(read_whole("set", DataSource(path=path), tmp_path)) for text in row}
+    searched = {text for row in texts(read_all_rows("set", DataSource(path=path), tmp_path)) for text in row}
     assert {"n", *rows[-1].get("negative_2", "")} <= searched
 
 

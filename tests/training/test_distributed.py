@@ -15,7 +15,7 @@ from tests.messages import heard
 from tests.training.running import At, die, losses, recipe, run, same, together, weights
 from unmask.errors import UnmaskError
 from unmask.training import processes
-from unmask.training.loop import arguments, last_checkpoint
+from unmask.training.loop import last_checkpoint, trainer_arguments
 from unmask.training.stages.language import MntpOptions
 
 LARGE = {"batch": 8, "save_every": 3}
@@ -105,7 +105,7 @@ def test_a_run_of_two_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -
 def test_gradients_are_averaged_and_missing_ones_count_as_zero(tmp_path: Path) -> None:
     def work() -> None:
         rank = int(os.environ["RANK"])
-        processes.meet()
+        processes.connect()
         both, second, none, frozen = (torch.nn.Parameter(torch.zeros(3)) for _ in range(4))
         frozen.requires_grad_(False)
         other = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
@@ -125,7 +125,7 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path, monkeypatch: p
     stage = MntpOptions(data=("text",), steps=1, batch=6, accumulate=2, lr=1e-3)
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UnmaskError, match="A batch of 6 cannot be shared by 4 processes in 2 parts: choose a multiple of 8"):
-        arguments(stage, tmp_path, 0, True, False)
+        trainer_arguments(stage, tmp_path, 0, True, False)
 
 
 def by_its_agent(words: list[str], folder: Path) -> str:

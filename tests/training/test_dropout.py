@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tests.training.test_collate import LENGTHS, RECIPE, rows_of, sets_of, text_of
 from unmask.embedder import Embedder
+from unmask.embedder_module import EmbedderModule
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
-from unmask.sentence_transformers_module import UnmaskModule
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import DROPOUTS, layer_dropout, require_two_views
 from unmask.training.recipe import Recipe
@@ -34,14 +34,14 @@ def batch_of(embedder: Embedder) -> dict[str, Any]:
     return dict(chunk)
 
 
-def embedded(module: UnmaskModule, chunk: dict[str, Any]) -> Tensor:
+def embedded(module: EmbedderModule, chunk: dict[str, Any]) -> Tensor:
     with torch.no_grad():
         return module(dict(chunk))["sentence_embedding"].clone()  # type: ignore[no-any-return]
 
 
-def without_own_dropout(embedder: Embedder) -> UnmaskModule:
+def without_own_dropout(embedder: Embedder) -> EmbedderModule:
     """In training, with no dropout but ours, so that a difference can come from nowhere else."""
-    module = UnmaskModule(embedder)
+    module = EmbedderModule(embedder)
     module.train()
     for one in module.modules():
         if isinstance(one, torch.nn.Dropout):
@@ -76,7 +76,7 @@ def test_two_views_differ_in_training_alone(pico: Callable[..., Embedder], famil
 def test_where_it_cannot_act_it_is_refused(pico: Callable[..., Embedder], family: str, where: str) -> None:
     """With a model's own dropout left on: that alone makes vectors differ, and is not what was asked for."""
     embedder = pico("bidirectional/plain/mean", family=family)
-    module, chunk = UnmaskModule(embedder).train(), batch_of(embedder)
+    module, chunk = EmbedderModule(embedder).train(), batch_of(embedder)
     for one in module.modules():
         if isinstance(one, torch.nn.Dropout):
             one.p = 0.1

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, Example
-from unmask.training.leakage import SHINGLE, THRESHOLD, TaskLeaks, find_leaks, without_leaks
+from unmask.training.leakage import SHINGLE, THRESHOLD, TaskLeaks, find_leaks, remove_leaks
 from unmask.training.text_keys import fold
 
 LONG = "the committee decided on tuesday that the old bridge will be closed until spring"
@@ -84,13 +84,13 @@ def test_leaks_of_several_sets_and_tasks_are_those_of_each() -> None:
 def test_without_leaks_drops_the_examples_and_is_other_data() -> None:
     dataset = data_set(("a one", "b two"), ("a one", "y"), ("p", "q"))
     [report] = find_leaks([dataset], {"task": (["a one", "b two"], [(0, 1)])})
-    clean = without_leaks(dataset, report)
+    clean = remove_leaks(dataset, report)
     assert [example.texts for example in clean.examples] == [("p", "q")]
     assert clean.skipped == {"empty": 1, "in a task": 2}
     assert clean.revision == data_set(("p", "q")).revision != dataset.revision
-    assert without_leaks(dataset, find_leaks([dataset], {"task": (["none"], [])})[0]) == dataset
+    assert remove_leaks(dataset, find_leaks([dataset], {"task": (["none"], [])})[0]) == dataset
     with pytest.raises(UnmaskError, match="all 3 examples leak"):
-        without_leaks(dataset, find_leaks([dataset], {"task": (["a one", "p"], [])})[0])
+        remove_leaks(dataset, find_leaks([dataset], {"task": (["a one", "p"], [])})[0])
 
 
 def write(file: Path, *rows: dict[str, Any]) -> None:

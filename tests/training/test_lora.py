@@ -25,7 +25,7 @@ DELTA = {"in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate"}  # Qwen
 MISSED = {"gate_proj", "up_proj", "down_proj"}
 MISSED_SHARED = {"shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj"}
 
-# family -> the kinds that "all" reaches; what is not here has the linear maps of Llama, and fused experts if it has experts
+# family -> the kinds that "all" reaches; what is not here has the linear layers of Llama, and fused experts if it has experts
 REACHED: dict[str, set[str]] = {
     "phi3": {"o_proj", "qkv_proj", "gate_up_proj", "down_proj"},
     "phi3-sliding": {"o_proj", "qkv_proj", "gate_up_proj", "down_proj"},

@@ -24,7 +24,7 @@ BUDGETS = [1, 150]
 
 
 class Toy(nn.Module):
-    """A mean of token vectors after dropout, then a linear map; it counts its passes."""
+    """A mean of token vectors after dropout, then a linear layer; it counts its passes."""
 
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Toy(nn.Module):
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         self.passes += 1
-        mask = features["embed_mask"].unsqueeze(-1).float()
+        mask = features["pooling_mask"].unsqueeze(-1).float()
         states = self.dropout(self.vectors(features["input_ids"])) * mask
         return {**features, "sentence_embedding": self.linear(states.sum(dim=1) / mask.sum(dim=1))}
 
@@ -72,7 +72,7 @@ def test_it_is_sentence_transformers_loss(tokenizer: Any, columns: int, budget: 
     features = []
     for column in texts:
         one = collate(list(prompt.tokenize(column)), prompt.pad_id)
-        features.append({"input_ids": one.ids, "attention_mask": one.real.long(), "embed_mask": one.embed})
+        features.append({"input_ids": one.ids, "attention_mask": one.attention_mask.long(), "pooling_mask": one.pooling_mask})
     theirs = result(model, MultipleNegativesRankingLoss(model, scale=20.0)(features, torch.empty(0)))
     batch = batch_of(tokenizer, texts, budget)
     ours = result(model, RankingLoss(model, 0.05, 0 if cached else 1 << 20)(batch["chunks"], (batch["order"], None, None)))

@@ -18,7 +18,7 @@ from tests.tiny import write_rows
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, Example, read_pairs
-from unmask.training.mining import hardest, mine, read_corpus
+from unmask.training.mining import hardest_negatives, mine, read_corpus
 from unmask.training.text_keys import several_positives
 
 
@@ -29,7 +29,7 @@ def at(*degrees: float) -> NDArray[np.float32]:
 
 def chosen(count: int, ratio: float | None, matches: set[int] = frozenset({0})) -> list[int]:  # type: ignore[assignment]
     """Negatives of an anchor at 0 whose positive is at 30, in a pool at 30 (the positive), 10, 40, 60, 89 and 170 degrees."""
-    return hardest(at(0), at(30), at(30, 10, 40, 60, 89, 170), [set(matches)], count, ratio)[0]
+    return hardest_negatives(at(0), at(30), at(30, 10, 40, 60, 89, 170), [set(matches)], count, ratio)[0]
 
 
 def test_the_most_alike_come_first_and_what_is_right_never() -> None:
@@ -43,7 +43,7 @@ def test_a_ratio_leaves_out_what_is_nearly_as_alike_as_the_positive() -> None:
 
 
 def test_a_positive_that_points_away_still_bounds_its_negatives() -> None:
-    found = hardest(at(0), at(120), at(120, 118, 121, 125, 170), [{0}], 4, 0.9)
+    found = hardest_negatives(at(0), at(120), at(120, 118, 121, 125, 170), [{0}], 4, 0.9)
     assert found == [[3, 4]], (
         "cos 120 = -.5, and a tenth of its size below it is -.55: a share of it would let 118 and 121 through"
     )
@@ -54,13 +54,13 @@ def test_equals_rank_by_their_place_in_blocks_of_any_size() -> None:
     pool = draw.integers(-1, 2, (40, 3)).astype(np.float32) + np.float32(0.1)
     pool /= np.linalg.norm(pool, axis=1, keepdims=True)
     right = [{place} for place in range(40)]
-    whole = hardest(pool, pool, pool, right, 5, None)
+    whole = hardest_negatives(pool, pool, pool, right, 5, None)
     expected = []
     for place in range(40):
         scores = (pool @ pool.T)[place]
         expected.append(sorted((one for one in range(40) if one != place), key=lambda one: (-scores[one], one))[:5])
     assert whole == expected
-    assert whole == hardest(pool, pool, pool, right, 5, None, block_bytes=1)
+    assert whole == hardest_negatives(pool, pool, pool, right, 5, None, block_bytes=1)
 
 
 class Angles:
@@ -147,9 +147,9 @@ def test_what_comes_out_is_a_data_set_with_its_cosines() -> None:
     found = result.dataset
     assert found.columns == ("anchor", "positive", "negative_1") and found.kind == "pairs"
     assert [example.row for example in found.examples] == [1, 2]
-    assert result.positive == pytest.approx((0.5 + 1) / 2, abs=1e-6)
-    assert result.negative == pytest.approx((0 + np.cos(np.radians(30))) / 2, abs=1e-6)
-    assert result.anything == pytest.approx((0.5 + 0 + np.cos(np.radians(30)) + 1) / 4, abs=1e-6)
+    assert result.positive_cosine == pytest.approx((0.5 + 1) / 2, abs=1e-6)
+    assert result.negative_cosine == pytest.approx((0 + np.cos(np.radians(30))) / 2, abs=1e-6)
+    assert result.any_cosine == pytest.approx((0.5 + 0 + np.cos(np.radians(30)) + 1) / 4, abs=1e-6)
 
 
 def test_a_ratio_among_vectors_that_all_point_one_way_is_warned_about() -> None:

@@ -11,10 +11,18 @@ import pytest
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError
-from unmask.training.recipe import Recipe, load_recipe, parse_setting, recipe_file, scales, shipped, without_effect
+from unmask.training.recipe import (
+    Recipe,
+    ineffective_settings,
+    load_recipe,
+    parse_setting,
+    recipe_file,
+    scales,
+    shipped_recipes,
+)
 from unmask.training.stages import STAGES
 
-SHIPPED = [(name, scale) for name in shipped() for scale in scales(name)]
+SHIPPED = [(name, scale) for name in shipped_recipes() for scale in scales(name)]
 
 TEXT = """
 about = "A recipe."
@@ -68,7 +76,7 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
     for data in recipe.data.values():
         if data.instruction or data.document_instruction:
             assert all(find_prompt(prompt).takes_instruction for one in recipe.designs for prompt in Design.parse(one).prompts)
-    assert without_effect(recipe) == []
+    assert ineffective_settings(recipe) == []
     again = Recipe.model_validate_json(recipe.model_dump_json(by_alias=True))
     assert again == recipe, "the run folder keeps the recipe as JSON"
 
@@ -89,7 +97,7 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
     ],
 )
 def test_settings_without_effect_are_named(file: Path, settings: list[str], said: list[str]) -> None:
-    assert without_effect(load_recipe(str(file), None, settings)) == said
+    assert ineffective_settings(load_recipe(str(file), None, settings)) == said
 
 
 PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [

@@ -55,7 +55,7 @@ def loss_of(made: Recipe, name: str) -> float:
     """The loss of a stage's first batch, before any step."""
     trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)
     trainee.backbone.set_attention(STAGES[name].attention or "causal")
-    trainee.begin(name, 0)
+    trainee.start_stage(name, 0)
     stage = made.stage(name)
     ready = STAGES[name].prepare(stage, trainee, read_sets(made, name, ROOT, 0), 0)
     batch = ready.collate(ready.rows[: stage.batch // stage.accumulate])
@@ -77,7 +77,7 @@ def test_the_parts_of_a_step_share_the_load_balancing_loss_and_the_model_gets_it
 ) -> None:
     made = next_token(mixture(tmp_path, "mixtral", tokenizer), balance=0.5, accumulate=2)
     trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)
-    trainee.begin("next-token", 0)
+    trainee.start_stage("next-token", 0)
     model: Any = trainee.language_model
     before = (model.router_aux_loss_coef, model.config.output_router_logits)
     with STAGES["next-token"].prepare(made.stage("next-token"), trainee, read_sets(made, "next-token", ROOT, 0), 0).around():

@@ -13,10 +13,10 @@ from tests.training.running import recipe
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
-from unmask.training.data import DataSet, DataSource, read_any
+from unmask.training.data import DataSet, DataSource, read_texts_or_pairs
 from unmask.training.stages import STAGES
 from unmask.training.stages import distill as distillation
-from unmask.training.stages.distill import DistillOptions, Teacher, load_decoder_teacher
+from unmask.training.stages.distill import DistillOptions, Teacher, decoder_teacher
 
 AVERAGE = "causal/echo+eol/mean+last"
 CPU = torch.device("cpu")
@@ -29,11 +29,11 @@ def texts_of(tmp_path: Path, texts: list[str]) -> DataSource:
 
 def taught_by(model: Path, design: str, data: DataSet, seed: int = 0) -> Teacher:
     options = DistillOptions(data=("text",), steps=1, lr=1.0, teacher=str(model), teacher_design=design)
-    return load_decoder_teacher(options, [data], seed, dtype="float32", device=CPU)
+    return decoder_teacher(options, [data], seed, dtype="float32", device=CPU)
 
 
 def test_a_decoder_teaches_what_an_embedder_of_its_design_says(model: Path, tmp_path: Path) -> None:
-    data = read_any("text", texts_of(tmp_path, reference_texts()[:50]), tmp_path, 0)
+    data = read_texts_or_pairs("text", texts_of(tmp_path, reference_texts()[:50]), tmp_path, 0)
     vectors = taught_by(model, AVERAGE, data)(TEXTS)
     assert np.array_equal(
         vectors.numpy(), Embedder.from_pretrained(model, AVERAGE, dtype="float32", device="cpu").encode(TEXTS)
@@ -42,7 +42,7 @@ def test_a_decoder_teaches_what_an_embedder_of_its_design_says(model: Path, tmp_
 
 def test_a_design_is_fitted_on_texts_of_the_training_data(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = reference_texts()[:50]
-    data = read_any("text", texts_of(tmp_path, [*own, own[0]]), tmp_path, 0)
+    data = read_texts_or_pairs("text", texts_of(tmp_path, [*own, own[0]]), tmp_path, 0)
     embedder = Embedder.from_pretrained(model, f"{AVERAGE}/zscore", dtype="float32", device="cpu").fit(own)
     vectors = taught_by(model, f"{AVERAGE}/zscore", data)(TEXTS)
     assert np.abs(vectors.numpy() - embedder.encode(TEXTS)).max() < 1e-3 * np.abs(embedder.encode(TEXTS)).max()
@@ -62,6 +62,6 @@ def test_a_model_that_teaches_itself_needs_another_design(model: Path) -> None:
 
 
 def test_a_sentence_transformers_model_is_not_read_under_a_design(teacher: Path, tmp_path: Path) -> None:
-    data = read_any("text", texts_of(tmp_path, TEXTS), tmp_path, 0)
+    data = read_texts_or_pairs("text", texts_of(tmp_path, TEXTS), tmp_path, 0)
     with pytest.raises(UnmaskError, match=r'If it is a sentence-transformers model, set teacher_design = ""\. The reason: '):
         taught_by(teacher, AVERAGE, data)

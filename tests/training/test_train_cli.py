@@ -17,7 +17,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation import training_gain
 from unmask.runs import runs
 from unmask.starter import starter_folders
-from unmask.training.recipe import load_recipe, shipped
+from unmask.training.recipe import load_recipe, shipped_recipes
 from unmask.training.records import TrainingResult
 from unmask.training.trainee import Trainee
 
@@ -139,7 +139,7 @@ def test_the_result_is_compared_with_its_untrained_base(
     assert f"| trained | {' | '.join(gain.table[1][1:])} |" in card and "They chose no checkpoint." in card
     leaks = runs.read_result(tmp_path / "run", TrainingResult).data["contrastive"]["pairs"].leaks  # type: ignore[union-attr]
     assert set(leaks) == {"starter-classification", "starter-retrieval"}, "rows of these tasks are left out"
-    monkeypatch.setattr(training_gain, "compare", lambda *_: pytest.fail("scored twice"))
+    monkeypatch.setattr(training_gain, "score_designs", lambda *_: pytest.fail("scored twice"))
     code, _, said = cli("train", file, "-o", "run", *COMPARED)
     assert code == 0 and "done before" in said and gain.sentence in said
 
@@ -205,9 +205,9 @@ def test_mistakes_are_told_in_one_sentence(words: list[str], said: str, cli: Cli
 
 def test_recipes_can_be_listed_shown_copied_and_checked(cli: Cli, file: Path, tmp_path: Path) -> None:
     code, out, _ = cli("recipes", "list")
-    assert code == 0 and all(name in out for name in (*shipped(), "smoke", "small", "paper"))
+    assert code == 0 and all(name in out for name in (*shipped_recipes(), "smoke", "small", "paper"))
     code, out, _ = cli("recipes", "show", "llm2vec")
-    assert (code, out) == (0, shipped()["llm2vec"].read_text())
+    assert (code, out) == (0, shipped_recipes()["llm2vec"].read_text())
     code, out, _ = cli("recipes", "show", "llm2vec", "--scale", "smoke", "--set", "simcse.steps=7")
     assert code == 0 and json.loads(out)["simcse"]["steps"] == 7 and json.loads(out)["mntp"]["masking"] == "bert"
     code, _, said = cli("recipes", "copy", "llm2vec", "mine.toml")

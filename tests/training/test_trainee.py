@@ -17,7 +17,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.training.recipe import Recipe
 from unmask.training.trainee import Trainee
 
@@ -40,13 +40,13 @@ def training(trainee: Trainee) -> dict[str, nn.Parameter]:
 def test_full_training_frees_the_decoder_and_not_a_head_of_its_own(model: Path) -> None:
     trainee = loaded(recipe(model, "mntp", "contrastive", train="full", dtype="bfloat16"))
     assert trainee.backbone.dtype == torch.float32, "small steps are lost in bf16"
-    trainee.begin("mntp", 0)
+    trainee.start_stage("mntp", 0)
     found = training(trainee)
     assert len(found) == len(list(trainee.backbone.model.parameters())) and not any("lora" in name for name in found)
     assert trainee.backbone.autocast == torch.bfloat16
     untied: Any = trainee.language_model
     untied.lm_head.weight = nn.Parameter(untied.lm_head.weight.clone())
-    trainee.begin("mntp", 0)
+    trainee.start_stage("mntp", 0)
     assert not untied.lm_head.weight.requires_grad
 
 
@@ -61,10 +61,10 @@ def test_weights_that_a_result_would_not_hold_do_not_train(model: Path, tmp_path
             loaded(recipe(adapter, "contrastive", train=train))
         with pytest.raises(UnmaskError, match="is a mixture of LoRA experts"):
             loaded(recipe(experts, "contrastive", train=train))
-        assert loaded(recipe(merged, "contrastive", train=train)).begin("contrastive", 0)
+        assert loaded(recipe(merged, "contrastive", train=train)).start_stage("contrastive", 0)
     for folder in (adapter, experts):
         assert loaded(recipe(folder, "contrastive", train="head", designs=[HEADED], **HEAD))
-    assert loaded(recipe(experts, "contrastive", train=["router"])).begin("contrastive", 0)
+    assert loaded(recipe(experts, "contrastive", train=["router"])).start_stage("contrastive", 0)
 
 
 @pytest.mark.parametrize("routing", [Routing(), Routing("final")], ids=str)
@@ -86,14 +86,14 @@ def test_named_kinds_of_weight_train_alone(model: Path) -> None:
     kinds = ("gate_proj", "down_proj")
     trainee = loaded(recipe(model, "mntp", train=kinds, dtype="bfloat16"))
     assert trainee.backbone.dtype == torch.float32, "small steps are lost in bf16"
-    covered = trainee.begin("mntp", 0)
+    covered = trainee.start_stage("mntp", 0)
     assert trainee.backbone.autocast == torch.bfloat16
     found = training(trainee)
     assert {name.split(".")[-2] for name in found} == set(kinds)
     assert {one.kind for one in covered if one.adapted == one.present} == set(kinds)
     assert sum(one.trainable for one in covered) == sum(weight.numel() for weight in found.values())
     with pytest.raises(UnmaskError, match=r"Unknown kind of weight in train 'router'.*Allowed: down_proj, gate_proj, k_proj"):
-        loaded(recipe(model, "mntp", train=["router"])).begin("mntp", 0)
+        loaded(recipe(model, "mntp", train=["router"])).start_stage("mntp", 0)
 
 
 @pytest.mark.parametrize("family", ["mixtral", "olmoe"])
@@ -102,7 +102,7 @@ def test_of_a_mixture_routers_or_experts_train_alone(
     kinds: tuple[str, ...], family: str, tokenizer: Any, tmp_path: Path
 ) -> None:
     trainee = loaded(next_token(mixture(tmp_path, family, tokenizer)).model_copy(update={"train": kinds}))
-    covered = trainee.begin("next-token", 0)
+    covered = trainee.start_stage("next-token", 0)
     ends = {"router": "mlp.gate.weight", "q_proj": "q_proj.weight"}
     found = training(trainee)
     layers = len(trainee.backbone.layers)
@@ -116,10 +116,10 @@ def test_the_head_trains_where_vectors_are_made(model: Path, train: str) -> None
     stages = ("contrastive",) if train == "head" else ("mntp", "contrastive")
     trainee = loaded(recipe(model, *stages, train=train, designs=[HEADED], **HEAD))
     if train != "head":
-        assert not sum(one.trainable for one in trainee.begin("mntp", 0) if one.kind.startswith("head"))
+        assert not sum(one.trainable for one in trainee.start_stage("mntp", 0) if one.kind.startswith("head"))
         assert training(trainee) and not any(name.startswith("head.") for name in training(trainee))
-        trainee.end(merge=True)
-    covered = trainee.begin("contrastive", 0)
+        trainee.finish_stage(merge=True)
+    covered = trainee.start_stage("contrastive", 0)
     found = training(trainee)
     of_head = {name for name in found if name.startswith("head.")}
     assert of_head and (of_head == found.keys()) == (train == "head")
@@ -133,15 +133,15 @@ def test_the_head_trains_where_vectors_are_made(model: Path, train: str) -> None
 def test_stages_begin_with_new_adapters_on_merged_weights(model: Path) -> None:
     trainee = loaded(recipe(model, "simcse", "contrastive"))
     before = trainee.embedder.encode(["A man plays."])
-    trainee.begin("simcse", 0)
+    trainee.start_stage("simcse", 0)
     with torch.no_grad():
         for weight in training(trainee).values():
             weight.normal_(std=0.1)
     trained = trainee.embedder.encode(["A man plays."])
     assert abs(trained - before).max() > 1e-3
-    trainee.end(merge=True)
+    trainee.finish_stage(merge=True)
     assert trainee.adapter is None and abs(trainee.embedder.encode(["A man plays."]) - trained).max() < 1e-5
-    trainee.begin("contrastive", 0)
+    trainee.start_stage("contrastive", 0)
     assert abs(trainee.embedder.encode(["A man plays."]) - trained).max() < 1e-5, "a new adapter changes nothing yet"
     assert all(bool((weight == 0).all()) for name, weight in training(trainee).items() if "lora_B" in name)
 
@@ -149,7 +149,7 @@ def test_stages_begin_with_new_adapters_on_merged_weights(model: Path) -> None:
 def test_layers_above_the_one_that_is_read_do_not_train(model: Path) -> None:
     made = recipe(model, "contrastive", designs=["causal/plain/mean@1"], lora={"r": 4, "targets": ["q_proj"]})
     trainee = loaded(made)
-    (covered,) = (one for one in trainee.begin("contrastive", 0) if one.trainable)
+    (covered,) = (one for one in trainee.start_stage("contrastive", 0) if one.trainable)
     assert (covered.kind, covered.present, covered.adapted) == ("q_proj", 1, 1)
     assert all("layers.0." in name for name in training(trainee))
 

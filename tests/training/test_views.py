@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.test_collate import rows_of
-from unmask.training.stages.contrastive import two_views, with_repeated_words
+from unmask.training.stages.contrastive import repeat_words, two_views
 
 TEXT = "one two three four five six seven eight nine ten"
 
 
 def drawn(text: str, share: float, seed: int) -> str:
-    return with_repeated_words(text, share, random.Random(seed))
+    return repeat_words(text, share, random.Random(seed))
 
 
 def test_the_number_of_repeated_words_is_uniform_up_to_the_share() -> None:

@@ -16,10 +16,10 @@ from tests.moe.mixture.models import language_model, saved_experts
 from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
 from unmask.moe.mixture.gating import Routing, gates
-from unmask.moe.mixture.model import MixtureModel
-from unmask.moe.names import RouterKind
+from unmask.moe.mixture.model import Mixture
+from unmask.moe.names import RouterPlacement
 from unmask.ui.embedders import Embedders
-from unmask.ui.routing import by_design, routes
+from unmask.ui.routing import routes, routes_by_design
 from unmask.ui.worker import Stop
 
 TEXT = "A man plays a guitar."
@@ -51,11 +51,13 @@ def test_the_choice_is_the_models_own(pico: Callable[..., Embedder]) -> None:
         assert np.allclose(found.weights[:, point], weights, atol=1e-5)
 
 
-@pytest.mark.parametrize(("router", "base"), zip(get_args(RouterKind), cycle(["llama", "olmoe"]), strict=False))
-def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, base: str, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("router", "base"), zip(get_args(RouterPlacement), cycle(["llama", "olmoe"]), strict=False))
+def test_a_mixture_of_ours_shows_its_own_experts_by_name(
+    router: RouterPlacement, base: str, tokenizer: Any, tmp_path: Path
+) -> None:
     model = language_model(base)
     routing = Routing(router, top_k=2)
-    mixture = MixtureModel(model, saved_experts(tmp_path, model, ("math", "code", "law")), routing)
+    mixture = Mixture(model, saved_experts(tmp_path, model, ("math", "code", "law")), routing)
     embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean")
     found = routes(embedder, TEXT)
     blocks = ("1.1", "1.2", "2.1", "2.2", "3.1", "3.2")
@@ -66,14 +68,14 @@ def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, bas
         expected = gates(logits[0], routing).sort(dim=-1, descending=True)
         assert np.allclose(found.weights[:, point], expected.values[:, :2], atol=1e-6)
         assert np.array_equal(found.experts[:, point], expected.indices[:, :2])
-    answer = by_design(Embedders(embedder, {}), ["causal/plain/mean"], TEXT, Stop())
+    answer = routes_by_design(Embedders(embedder, {}), ["causal/plain/mean"], TEXT, Stop())
     assert found.applied and answer["expert_names"] == ["math", "code", "law"]
 
 
 def test_the_most_used_experts_come_first(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/mean", family="olmoe")
     route = routes(embedder, TEXT)
-    answer = by_design(Embedders(embedder, parse_designs("mean,last")), ["mean", "last"], TEXT, Stop())
+    answer = routes_by_design(Embedders(embedder, parse_designs("mean,last")), ["mean", "last"], TEXT, Stop())
     assert answer["expert_names"] == [] and answer["routes"][0]["names"] == ["mean", "last"]
     top = answer["routes"][0]["top"]
     assert [one["weight"] for one in top] == sorted((one["weight"] for one in top), reverse=True)

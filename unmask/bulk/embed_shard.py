@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.bulk.document_encoder import Counts, DocumentEncoder
-from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
+from unmask.bulk.row_encoder import Counts, RowEncoder
 from unmask.bulk.shards import Shard, is_shard_name
+from unmask.bulk.text_rows import DeadLetter, TextRow, read_text_rows, windows
 from unmask.bulk.vector_writers import WRITERS
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
@@ -18,12 +18,12 @@ from unmask.io.records import Record
 from unmask.io.seals import hash_file
 from unmask.io.terminal import counted
 
-Progress = Callable[[Counts], None]
+ReportCounts = Callable[[Counts], None]
 ENDING = ".parquet"
 
 
 class ShardRecord(Record):
-    """Inputs and outputs of a shard. description: digest of everything except the texts that its vectors depend on."""
+    """Inputs and outputs of a shard. description: digest of the settings of its vectors (`settings_digest`)."""
 
     file: str
     file_sha256: str
@@ -80,20 +80,20 @@ class ShardPaths:
             remove(path(shard))
 
 
-def finished(paths: ShardPaths, shard: Shard, description: str) -> ShardRecord | None:
-    """The record of a complete shard with the same rows and description and unchanged files; None otherwise."""
+def finished_record(paths: ShardPaths, shard: Shard, digest: str) -> ShardRecord | None:
+    """The record of a complete shard with the same rows and settings and unchanged files; None otherwise. digest: of the settings."""
     file = paths.record(shard.name)
     record = ShardRecord.read(file) if file.is_file() else None
-    expected = (shard.file, shard.sha256, shard.start.row, description)
+    expected = (shard.file, shard.sha256, shard.start.row, digest)
     if record is None or (record.file, record.file_sha256, record.first_row, record.description) != expected:
         return None
-    digests = {paths.vectors(shard.name): record.output_sha256, paths.dead_letters(shard.name): record.dead_letters_sha256}
-    intact = all((hash_file(part) if part.is_file() else None) == digest for part, digest in digests.items())
+    hashes = {paths.vectors(shard.name): record.output_sha256, paths.dead_letters(shard.name): record.dead_letters_sha256}
+    intact = all((hash_file(part) if part.is_file() else None) == sha256 for part, sha256 in hashes.items())
     return record if intact else None
 
 
-def embed_shard(encoder: DocumentEncoder, paths: ShardPaths, shard: Shard, description: str, progress: Progress) -> ShardRecord:
-    """Embed a shard and write its files. progress: takes what was done since its last call.
+def embed_shard(encoder: RowEncoder, paths: ShardPaths, shard: Shard, digest: str, progress: ReportCounts) -> ShardRecord:
+    """Embed a shard and write its files. digest: of the settings; progress: takes what was done since its last call.
 
     Raises UnmaskError if the file of texts has changed since it was read, or gives fewer rows now.
     """
@@ -103,9 +103,9 @@ def embed_shard(encoder: DocumentEncoder, paths: ShardPaths, shard: Shard, descr
         counts.add(delta)
         progress(delta)
 
-    def documents() -> Iterator[Document]:
-        for item in read_documents(Path(shard.file), encoder.job, shard.start, shard.rows):
-            if isinstance(item, Document):
+    def text_rows() -> Iterator[TextRow]:
+        for item in read_text_rows(Path(shard.file), encoder.job, shard.start, shard.rows):
+            if isinstance(item, TextRow):
                 yield item
             else:
                 dead.append(item)
@@ -113,7 +113,7 @@ def embed_shard(encoder: DocumentEncoder, paths: ShardPaths, shard: Shard, descr
 
     with atomic(paths.vectors(shard.name)) as scratch:
         with WRITERS[ENDING](scratch, encoder.layout) as write:
-            for window in windows(documents()):
+            for window in windows(text_rows()):
                 encoded = encoder.encode(window, note)
                 if encoded.block.ids:
                     write(encoded.block)
@@ -136,7 +136,7 @@ def embed_shard(encoder: DocumentEncoder, paths: ShardPaths, shard: Shard, descr
         file_sha256=shard.sha256,
         first_row=shard.start.row,
         **vars(counts),
-        description=description,
+        description=digest,
         output_sha256=output_digest,
         dead_letters_sha256=letters_digest,
         loss=mean_loss(losses),

@@ -1,14 +1,14 @@
 """Embed a corpus into a folder of vectors, one file per shard. Running the same command again resumes an interrupted run.
 
-A complete shard whose rows are unchanged is kept; everything else is recomputed. All vectors of a folder share one
-description: a run with another model, design or option is refused.
+A complete shard whose rows are unchanged is kept; everything else is recomputed. All vectors of a folder share their
+settings: a run with another model, design or option is refused.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from xxhash import xxh3_64_intdigest
 
-from unmask.bulk.document_encoder import Counts
-from unmask.bulk.embed_shard import ShardPaths, ShardRecord, finished
-from unmask.bulk.job import Job
-from unmask.bulk.loading import VectorSettings, key_of, remove_fits, settings_of
+from unmask.bulk.embed_shard import ShardPaths, ShardRecord, finished_record
+from unmask.bulk.job import EmbedJob
+from unmask.bulk.loading import remove_fits, settings_digest, vector_settings
+from unmask.bulk.row_encoder import Counts
 from unmask.bulk.shards import Shard, Sources, read_sources, require_any_row, require_columns
 from unmask.bulk.team import Team
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
@@ -77,7 +77,7 @@ class Manifest(Record):
         return " ".join(parts)
 
 
-def check_folder(job: Job) -> list[Path]:
+def check_folder(job: EmbedJob) -> list[Path]:
     """The files of a job. Raises UnmaskError for mistakes that can be found without reading the files through."""
     files = job.files()
     for file in [file for file in files if not has_no_columns(file)] or files:
@@ -87,65 +87,55 @@ def check_folder(job: Job) -> list[Path]:
     return files
 
 
-def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> Manifest:
-    """Embed all files of a job. team: makes the team, when it is needed; prune: remove vectors of files that are not given.
+def embed_folder(job: EmbedJob, team: Callable[[], Team], *, prune: bool = False) -> Manifest:
+    """Embed all files of a job. team: makes the team, once the folder is held; prune: remove vectors of files that are not given.
 
     Raises UnmaskError for a mistake in the job, for a folder that holds something else, and if another run holds it.
     """
     files = check_folder(job)
-    with ExitStack() as stack:
-        members: list[Team] = []
-        description: dict[str, Any] = {}
-
-        def settings() -> VectorSettings:
-            _require_given(files, job, prune)
-            members.append(stack.enter_context(closing(team())))
-            description.update(members[0].describe())
-            return settings_of(description)
-
-        try:
-            run = stack.enter_context(runs.open(job.output, settings))
-        except UnmaskError:
-            if (before := Manifest.read(job.manifest)) is not None:
-                remove_fits(job.output, before.description.get("fit_file"))
-            raise
-        return _embed_files(files, job, members[0], description, run)
-
-
-def _embed_files(files: Sequence[Path], job: Job, team: Team, description: dict[str, Any], run: Run) -> Manifest:
-    """Embed files into a folder that this run holds."""
-    paths = ShardPaths(job.output)
-    remove_fits(job.output, description["fit_file"])
-    sources = _read(files, job)
-    manifest = Manifest(
-        complete=False,
-        description=description,
-        inputs=[{"file": source.file, "sha256": source.sha256, "rows": source.rows} for source in sources.files],
-        shards=[shard.name for shard in sources.shards],
-    )
-    if outdated := paths.shards - set(manifest.shards):
-        manifest.write(job.manifest)  # first: after a kill, no manifest may call a folder complete that lacks a shard
-        for name in outdated:
-            paths.remove(name)
-    key = key_of(description)
-    records = {}
-    with progress_bar("checking shards", len(sources.shards)) as advance:
-        for shard in sources.shards:
-            if record := finished(paths, shard, key):
-                records[shard.name] = record
-            advance(1)
-    if records:
-        say(f"{len(records)} of {len(sources.shards)} shards are done and as before.")
-    run.start()
-    remaining = [shard for shard in sources.shards if shard.name not in records]
-    failed = {}
-    if remaining:
-        manifest.write(job.manifest)
-        failed = _embed(remaining, key, team, records)
-    return _finish(manifest, paths, job, records, failed)
+    with runs.hold(job.output):
+        _require_given(files, job, prune)
+        with closing(team()) as members:
+            description = members.describe()
+            try:
+                run = Run(job.output, vector_settings(description))
+            except UnmaskError:
+                if (before := Manifest.read(job.manifest)) is not None:
+                    remove_fits(job.output, before.description.get("fit_file"))
+                raise
+            remove_fits(job.output, description["fit_file"])
+            sources = _divide(files, job)
+            manifest = Manifest(
+                complete=False,
+                description=description,
+                inputs=[{"file": source.file, "sha256": source.sha256, "rows": source.rows} for source in sources.files],
+                shards=[shard.name for shard in sources.shards],
+            )
+            paths = ShardPaths(job.output)
+            if outdated := paths.shards - set(manifest.shards):
+                manifest.write(job.manifest)  # first: after a kill, no manifest may call a folder complete that lacks a shard
+                for name in outdated:
+                    paths.remove(name)
+            digest, records = settings_digest(description), dict[str, ShardRecord]()
+            with progress_bar("checking shards", len(sources.shards)) as advance:
+                for shard in sources.shards:
+                    if record := finished_record(paths, shard, digest):
+                        records[shard.name] = record
+                    advance(1)
+            if records:
+                say(f"{len(records)} of {len(sources.shards)} shards are done and as before.")
+            run.start()
+            failed = {}
+            if remaining := [shard for shard in sources.shards if shard.name not in records]:
+                manifest.write(job.manifest)
+                failed = _embed_shards(remaining, digest, members, records)
+        manifest = _with_counts(manifest, paths, job, records, failed)
+        if Manifest.read(job.manifest) != manifest:
+            manifest.write(job.manifest)
+        return manifest
 
 
-def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
+def _require_given(files: Sequence[Path], job: EmbedJob, prune: bool) -> None:
     """Raise UnmaskError if the folder holds vectors of a file that is not given, unless they are to be removed."""
     records = map(ShardRecord.read, sorted(ShardPaths(job.output).records.glob("*.json")))
     if (gone := sorted({record.file for record in records if record} - set(map(str, files)))) and not prune:
@@ -155,8 +145,8 @@ def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
         )
 
 
-def _read(files: Sequence[Path], job: Job) -> Sources:
-    """Divide the files into shards, recording it incrementally."""
+def _divide(files: Sequence[Path], job: EmbedJob) -> Sources:
+    """Divide the files into shards, and record this incrementally."""
     record, saved = job.output / "sources.json", time.monotonic()
     before = Sources.read(record) if record.is_file() else None
     with progress_bar("reading files", len(files)) as advance:
@@ -170,17 +160,17 @@ def _read(files: Sequence[Path], job: Job) -> Sources:
     return sources
 
 
-def _embed(remaining: Sequence[Shard], key: str, team: Team, records: dict[str, ShardRecord]) -> dict[str, str]:
+def _embed_shards(shards: Sequence[Shard], digest: str, team: Team, records: dict[str, ShardRecord]) -> dict[str, str]:
     """Embed shards, and add their records to those that exist. Returns the reasons of shards that failed."""
     failed: dict[str, str] = {}
     total, start = Counts(), time.monotonic()
-    with progress_bar("embedding", sum(shard.rows for shard in remaining)) as advance:
+    with progress_bar("embedding", sum(shard.rows for shard in shards)) as advance:
 
         def note(counts: Counts) -> None:
             total.add(counts)
             advance(counts.rows)
 
-        for shard, result in team.embed(remaining, key, note):
+        for shard, result in team.embed(shards, digest, note):
             if isinstance(result, ShardRecord):
                 records[shard.name] = result
             else:
@@ -197,10 +187,10 @@ def _embed(remaining: Sequence[Shard], key: str, team: Team, records: dict[str, 
     return failed
 
 
-def _finish(
-    manifest: Manifest, paths: ShardPaths, job: Job, records: dict[str, ShardRecord], failed: dict[str, str]
+def _with_counts(
+    manifest: Manifest, paths: ShardPaths, job: EmbedJob, records: dict[str, ShardRecord], failed: dict[str, str]
 ) -> Manifest:
-    """Write the manifest of the current state."""
+    """The manifest of the current state."""
     total = Counts()
     for record in records.values():
         total.add(record.counts)
@@ -217,10 +207,7 @@ def _finish(
         "failed": failed,
         "loss": mean_loss([record.loss for name in names if (record := records[name]).loss]),
     }
-    updated = manifest.model_copy(update=changes)
-    if Manifest.read(job.manifest) != updated:
-        updated.write(job.manifest)
-    return updated
+    return manifest.model_copy(update=changes)
 
 
 def count_repeated_ids(files: Sequence[Path], *, chunked: bool) -> int:

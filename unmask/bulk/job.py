@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,14 @@ SHARD_ROWS = 50_000
 LONGEST = 4_000_000
 """Most bytes of a line: longer than War and Peace. Memory holds the tokens of one such text."""
 _WITHOUT_COLUMNS = (".npy",)
+_ALWAYS_RECORDED = frozenset(
+    ("column", "id_column", "instruction", "dim", "normalize", "precision", "keep", "shard_rows", "chunk", "overlap", "late")
+)
+"""Options that manifests record even if they have their default. Do not add newer ones: see `EmbedJob.options`."""
 
 
 @dataclass(frozen=True)
-class Job:
+class EmbedJob:
     """What to embed, and how to write it.
 
     inputs: files, folders and patterns; output: a file (by its ending), or a folder; keep: columns to write along with the vectors;
@@ -70,16 +74,24 @@ class Job:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that the output depends on, for manifests."""
+        """The options that the output depends on, for manifests.
+
+        A newer option is recorded only if it differs from its default, so that a folder made before the option existed can be continued.
+        """
         excluded = {"inputs", "output"} | (set() if self.to_folder else {"shard_rows"})
-        return {name: value for name, value in asdict(self).items() if name not in excluded} | {"keep": list(self.keep)}
+        options = {
+            option.name: getattr(self, option.name)
+            for option in fields(self)
+            if option.name in _ALWAYS_RECORDED or getattr(self, option.name) != option.default
+        }
+        return {name: value for name, value in options.items() if name not in excluded} | {"keep": list(self.keep)}
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
         return [self.column, *([self.id_column] if self.id_column else []), *self.keep]
 
-    def for_file(self, file: Path) -> Job:
+    def for_file(self, file: Path) -> EmbedJob:
         """The job with the columns of one of its files: in a .txt, each line is a text, whatever columns the other files have."""
         return replace(self, column="text", id_column=None) if has_no_columns(file) else self
 

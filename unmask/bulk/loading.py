@@ -9,22 +9,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.bulk.job import Job
+from unmask.bulk.job import EmbedJob
 from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
 from unmask.io.files import make_folder, remove
 from unmask.io.records import Record
 from unmask.io.rows import field as value_of
 from unmask.io.rows import read_rows
-from unmask.io.seals import Damaged, load_tensors, save_tensors
+from unmask.io.seals import Damaged
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import versions
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
-
-_ALPHA = "alpha"
 
 
 @dataclass(frozen=True)
@@ -94,31 +92,13 @@ def load_with_stored_fit(
     file = folder / f"fit-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}.safetensors"
     make_folder(folder)
     with FileLock(folder / ".fit.lock"):
-        if (fit := read_fit(file)) is None:
+        try:
+            fit = Fit.load(file)
+        except (FileNotFoundError, Damaged):
             fit = embedder.fit(texts).fitted
             check(embedder)
-            save_fit(file, fit)
+            fit.save(file)
     return embedder.use_fit(fit), file.name
-
-
-def save_fit(file: Path, fit: Fit) -> None:
-    """Write a fit, whole and durable."""
-    import torch
-
-    alpha = {} if fit.alpha is None else {_ALPHA: torch.tensor(fit.alpha, dtype=torch.float64)}
-    save_tensors(file, fit.tensors | alpha)
-
-
-def read_fit(file: Path) -> Fit | None:
-    """What `save_fit` wrote; None if there is no such file, or a damaged one."""
-    try:
-        tensors = load_tensors(file) if file.is_file() else None
-    except Damaged:
-        return None
-    if tensors is None:
-        return None
-    alpha = tensors.pop(_ALPHA, None)
-    return Fit(None if alpha is None else float(alpha), **tensors)
 
 
 def remove_fits(folder: Path, but: str | None) -> None:
@@ -129,7 +109,7 @@ def remove_fits(folder: Path, but: str | None) -> None:
 
 
 class VectorSettings(Record):
-    """What all vectors of a folder have to share. Device, batches and versions change their rounding only."""
+    """What all vectors of a folder share. Device, batches and versions, which a description has too, change their rounding only."""
 
     fingerprint: str
     """Digest of the model's weights."""
@@ -143,8 +123,8 @@ class VectorSettings(Record):
     dim: int
 
 
-def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
-    """Everything except the texts that the vectors depend on, as JSON. dim: dimensions of a vector."""
+def describe(embedder: Embedder, job: EmbedJob, dim: int) -> dict[str, Any]:
+    """The description of vectors: everything except the texts that they depend on, as JSON. dim: dimensions of a vector."""
     identity, model, fit = identity_of_loaded(embedder.backbone.model), embedder.backbone.model, embedder.fitted
     fit_bytes = b"".join(part.float().cpu().numpy().tobytes() for part in fit.tensors.values())
     return {
@@ -165,13 +145,13 @@ def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
     }
 
 
-def settings_of(description: Mapping[str, Any]) -> VectorSettings:
-    """The part of a description that two runs have to share."""
+def vector_settings(description: Mapping[str, Any]) -> VectorSettings:
+    """The settings in a description: what all vectors of a folder share."""
     values = {name: description[name] for name in VectorSettings.model_fields if name != "fingerprint"}
     return VectorSettings(fingerprint=description["model"]["fingerprint"], **values)
 
 
-def key_of(description: Mapping[str, Any]) -> str:
-    """A digest of the settings in a description."""
-    plain = json.dumps(settings_of(description).as_json(), sort_keys=True, ensure_ascii=False)
+def settings_digest(description: Mapping[str, Any]) -> str:
+    """The digest of the settings in a description."""
+    plain = json.dumps(vector_settings(description).as_json(), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.bulk.embed_shard import Progress, ShardRecord
-from unmask.bulk.job import Job
+from unmask.bulk.embed_shard import ReportCounts, ShardRecord
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments
 from unmask.bulk.shards import Shard
-from unmask.bulk.team import Member, Result
+from unmask.bulk.team import Member, ShardResult
 from unmask.errors import UnmaskError, require_package
-from unmask.io.cluster import failures_told, join
+from unmask.io.cluster import join, report_failures
 
 _TRIES = 3
 """Times that a shard is started: a machine may be lost through no fault of the shard."""
@@ -30,28 +30,28 @@ class OnRay:
     that does not answer or is too small.
     """
 
-    def __init__(self, job: Job, arguments: EmbedderArguments, address: str, workers: int | None = None) -> None:
+    def __init__(self, job: EmbedJob, arguments: EmbedderArguments, address: str, workers: int | None = None) -> None:
         """Join the cluster."""
         require_package("ray")
-        with failures_told(f"Joining the Ray cluster '{address}'"):
+        with report_failures(f"Joining the Ray cluster '{address}'"):
             self._ray = join(address)
         self._arguments = job, arguments, str(Path.cwd())
         self._workers, self._resources = _share(self._ray, workers, arguments.options.get("device", "auto"))
 
     def describe(self) -> dict[str, Any]:
         """Everything except the texts that the vectors depend on, as reported by a machine of the cluster."""
-        with failures_told(_WHAT):
+        with report_failures(_WHAT):
             description: dict[str, Any] = self._ray.get(self._actor().describe.remote())
             return description
 
-    def embed(self, shards: Sequence[Shard], key: str, progress: Progress) -> Iterator[Result]:
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
         """Embed shards on the cluster."""
         waiting, running = list(reversed(shards)), dict[Any, tuple[Any, Shard]]()
         idle = [self._actor() for _ in range(min(self._workers, len(shards)))]
         while waiting or running:
             while waiting and idle:
                 actor, shard = idle.pop(), waiting.pop()
-                running[actor.embed.remote(shard, key)] = actor, shard
+                running[actor.embed.remote(shard, digest)] = actor, shard
             (finished,), _ = self._ray.wait(list(running))
             actor, shard = running.pop(finished)
             result = self._result(finished)
@@ -66,7 +66,7 @@ class OnRay:
     def _result(self, done: Any) -> ShardRecord | str:
         from ray.exceptions import RayActorError, RayTaskError
 
-        with failures_told(_WHAT):
+        with report_failures(_WHAT):
             try:
                 record: ShardRecord = self._ray.get(done)
                 return record
@@ -84,15 +84,15 @@ class OnRay:
 class _Actor:
     """An embedder on the cluster."""
 
-    def __init__(self, job: Job, arguments: EmbedderArguments, folder: str) -> None:
+    def __init__(self, job: EmbedJob, arguments: EmbedderArguments, folder: str) -> None:
         os.chdir(folder)
         self._member = Member(job, arguments)
 
     def describe(self) -> dict[str, Any]:
         return self._member.description
 
-    def embed(self, shard: Shard, key: str) -> ShardRecord:
-        return self._member.embed(shard, key, lambda _: None)  # counts reach the driver with the record
+    def embed(self, shard: Shard, digest: str) -> ShardRecord:
+        return self._member.embed(shard, digest, lambda _: None)  # counts reach the driver with the record
 
 
 def _share(ray: Any, workers: int | None, device: str) -> tuple[int, dict[str, float]]:

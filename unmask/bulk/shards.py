@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from unmask.bulk.job import LONGEST, Job
+from unmask.bulk.job import LONGEST, EmbedJob
 from unmask.errors import UnmaskError
 from unmask.io.formats import Fault
 from unmask.io.lines import Start
@@ -63,7 +63,7 @@ class SourceFile(BaseModel):
         ends = [*(start[0] for start in self.starts), self.rows][1:]
         return [
             Shard(
-                _name(self.file, number),
+                _shard_name(self.file, number),
                 file=self.file,
                 size=self.size,
                 changed=self.changed,
@@ -88,7 +88,7 @@ class Sources(Record):
         return [shard for file in self.files for shard in file.shards()]
 
 
-def read_sources(files: Sequence[Path], job: Job, before: Sources | None) -> Iterator[Sources]:
+def read_sources(files: Sequence[Path], job: EmbedJob, before: Sources | None) -> Iterator[Sources]:
     """Divide files into shards. Yields the sources so far after each file. before: of an earlier run. Raises UnmaskError for no rows."""
     cached = {}
     if before is not None and (before.shard_rows, before.longest) == (job.shard_rows, LONGEST):
@@ -108,14 +108,14 @@ def read_sources(files: Sequence[Path], job: Job, before: Sources | None) -> Ite
         raise _without_rows(files, job)
 
 
-def require_any_row(files: Sequence[Path], job: Job) -> None:
+def require_any_row(files: Sequence[Path], job: EmbedJob) -> None:
     """Raise UnmaskError if there are no rows. Files are read up to the first row."""
     items = (item for file in files for item in read_items(file, longest=LONGEST, columns=job.columns))
     if next(items, None) is None:
         raise _without_rows(files, job)
 
 
-def _without_rows(files: Sequence[Path], job: Job) -> UnmaskError:
+def _without_rows(files: Sequence[Path], job: EmbedJob) -> UnmaskError:
     return UnmaskError(f"{', '.join(map(str, job.inputs))}: no row in {counted(len(files), 'file')}.")
 
 
@@ -143,7 +143,7 @@ def is_shard_name(name: str) -> bool:
     return _SHARD_NAME.fullmatch(name) is not None
 
 
-def _name(file: str, number: int) -> str:
+def _shard_name(file: str, number: int) -> str:
     """A name that no other shard has, in this run or the next: it does not depend on the other files."""
     plain = re.sub(r"[^\w.-]", "_", Path(file).name, flags=re.ASCII).lstrip(".")[:_NAME]
     return f"{plain}-{hashlib.sha256(file.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}-{number:05d}"

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unmask.bulk.document_encoder import Counts, DocumentEncoder
-from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
-from unmask.bulk.job import Job
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import describe
+from unmask.bulk.row_encoder import Counts, RowEncoder
 from unmask.bulk.shards import require_columns
+from unmask.bulk.text_rows import DeadLetter, TextRow, read_text_rows, windows
 from unmask.bulk.vector_writers import WRITERS
 from unmask.encoding.encoder import warn_of_truncation
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
@@ -47,7 +47,7 @@ class CheckedFile:
 
 
 @dataclass(frozen=True)
-class Done:
+class EmbeddedFile:
     """How many vectors of how many dimensions were written, and what the precision changes in them."""
 
     texts: int
@@ -55,7 +55,7 @@ class Done:
     loss: PrecisionLoss | None = None
 
 
-def check_file(job: Job, name: str | None = None) -> CheckedFile:
+def check_file(job: EmbedJob, name: str | None = None) -> CheckedFile:
     """Read every row, and find mistakes before a model is loaded. Raises UnmaskError, with file, line and column.
 
     name: what the manifest calls the file; its path if not given.
@@ -70,14 +70,14 @@ def check_file(job: Job, name: str | None = None) -> CheckedFile:
     return CheckedFile(file, rows, digest, name or str(file))
 
 
-def embed_file(embedder: Embedder, job: Job, source: CheckedFile | None = None) -> Done:
+def embed_file(embedder: Embedder, job: EmbedJob, source: CheckedFile | None = None) -> EmbeddedFile:
     """Embed the texts of a job and write vectors and manifest. source: what `check_file` found.
 
     Both files are written atomically, and a manifest never accompanies vectors other than the ones it describes. Raises UnmaskError
     for a text without a finite vector, and if the file has changed since it was checked.
     """
     source = source or check_file(job)
-    encoder = DocumentEncoder(embedder, job)
+    encoder = RowEncoder(embedder, job)
     counts, cut, losses = Counts(), list[int](), list[PrecisionLoss]()
     with (
         only_writer_of(job.output),
@@ -114,18 +114,18 @@ def embed_file(embedder: Embedder, job: Job, source: CheckedFile | None = None) 
         described.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         sync(described)
         remove(job.manifest)  # then the vectors come, and the new manifest last
-    return Done(counts.vectors, encoder.dim, loss)
+    return EmbeddedFile(counts.vectors, encoder.dim, loss)
 
 
-def _documents(file: Path, job: Job) -> Iterator[Document]:
-    for item in read_documents(file, job):
+def _documents(file: Path, job: EmbedJob) -> Iterator[TextRow]:
+    for item in read_text_rows(file, job):
         if isinstance(item, DeadLetter):
             raise UnmaskError(f"{file}{item.reason}")
         yield item
 
 
 @contextmanager
-def spooled_stdin() -> Iterator[Path]:
+def stdin_copy() -> Iterator[Path]:
     """A temporary copy of standard input: JSON lines if its first line is a JSON object, else one text per line.
 
     Errors that name the copy name standard input instead.

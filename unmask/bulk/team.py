@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from unmask.bulk.document_encoder import DocumentEncoder
-from unmask.bulk.embed_shard import Progress, ShardPaths, ShardRecord, embed_shard, finished
-from unmask.bulk.job import Job
-from unmask.bulk.loading import EmbedderArguments, describe, key_of, load_with_stored_fit
+from unmask.bulk.embed_shard import ReportCounts, ShardPaths, ShardRecord, embed_shard, finished_record
+from unmask.bulk.job import EmbedJob
+from unmask.bulk.loading import EmbedderArguments, describe, load_with_stored_fit, settings_digest
+from unmask.bulk.row_encoder import RowEncoder
 from unmask.bulk.shards import Shard
 from unmask.errors import UnmaskError
 
-Result = tuple[Shard, ShardRecord | str]
+ShardResult = tuple[Shard, ShardRecord | str]
 """A shard and its record, or the reason why it failed."""
 
 
@@ -23,8 +23,8 @@ class Team(Protocol):
         """Everything except the texts that the vectors depend on. Raises UnmaskError if the embedder cannot be loaded."""
         ...
 
-    def embed(self, shards: Sequence[Shard], key: str, progress: Progress) -> Iterator[Result]:
-        """Embed shards, in any order. key: digest of the description; progress: takes what was done since its last call."""
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
+        """Embed shards, in any order. digest: of the settings; progress: takes what was done since its last call."""
         ...
 
     def close(self) -> None:
@@ -35,41 +35,41 @@ class Team(Protocol):
 class Member:
     """One embedder, in the process that uses it."""
 
-    def __init__(self, job: Job, arguments: EmbedderArguments) -> None:
+    def __init__(self, job: EmbedJob, arguments: EmbedderArguments) -> None:
         """Load. Raises UnmaskError for a model or an option that does not work."""
-        embedder, fit_file = load_with_stored_fit(arguments, job.output, check=lambda fitted: DocumentEncoder(fitted, job))
-        self._encoder = DocumentEncoder(embedder, job)
+        embedder, fit_file = load_with_stored_fit(arguments, job.output, check=lambda fitted: RowEncoder(fitted, job))
+        self._encoder = RowEncoder(embedder, job)
         self._paths = ShardPaths(job.output)
         self.description = describe(embedder, job, self._encoder.dim) | {"fit_file": fit_file}
 
-    def embed(self, shard: Shard, key: str, progress: Progress) -> ShardRecord:
+    def embed(self, shard: Shard, digest: str, progress: ReportCounts) -> ShardRecord:
         """The record of a shard, which is embedded unless another process has already done so.
 
-        key: digest of the run's description. Raises UnmaskError if this embedder is not the described one.
+        digest: of the run's settings. Raises UnmaskError if this embedder is not the described one.
         """
-        if key_of(self.description) != key:
+        if settings_digest(self.description) != digest:
             model, device = self.description["model"], self.description["device"]
             raise UnmaskError(
                 f"This process loaded another embedder than the one that the run described: '{model['model']}' ({model['fingerprint']}), "
                 f"{self.description['dtype']} on {device}. Give --dtype, and the same model to all."
             )
-        return finished(self._paths, shard, key) or embed_shard(self._encoder, self._paths, shard, key, progress)
+        return finished_record(self._paths, shard, digest) or embed_shard(self._encoder, self._paths, shard, digest, progress)
 
 
 class ThisProcess:
     """A team of one: shards in their order, on all cores or on one GPU. An error ends the run."""
 
-    def __init__(self, job: Job, arguments: EmbedderArguments) -> None:
+    def __init__(self, job: EmbedJob, arguments: EmbedderArguments) -> None:
         self._member = Member(job, arguments)
 
     def describe(self) -> dict[str, Any]:
         """Everything except the texts that the vectors depend on."""
         return self._member.description
 
-    def embed(self, shards: Sequence[Shard], key: str, progress: Progress) -> Iterator[Result]:
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
         """Embed shards."""
         for shard in shards:
-            yield shard, self._member.embed(shard, key, progress)
+            yield shard, self._member.embed(shard, digest, progress)
 
     def close(self) -> None:
         """Nothing was started."""

@@ -16,15 +16,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
-from unmask.bulk.document_encoder import Counts
-from unmask.bulk.embed_shard import Progress, ShardRecord
-from unmask.bulk.job import Job
+from unmask.bulk.embed_shard import ReportCounts, ShardRecord
+from unmask.bulk.job import EmbedJob
 from unmask.bulk.loading import EmbedderArguments
+from unmask.bulk.row_encoder import Counts
 from unmask.bulk.shards import Shard
-from unmask.bulk.team import Member, Result
+from unmask.bulk.team import Member, ShardResult
 from unmask.errors import UnmaskError
 from unmask.io.terminal import complain
 from unmask.models.loading import pick_device
@@ -68,7 +69,7 @@ def divide_machine(workers: int, device: str) -> list[Resources]:
 class Workers:
     """A team of processes. Raises UnmaskError for more workers than the machine has cores or GPUs for."""
 
-    def __init__(self, job: Job, arguments: EmbedderArguments, workers: int) -> None:
+    def __init__(self, job: EmbedJob, arguments: EmbedderArguments, workers: int) -> None:
         """Start the pool; each process loads its embedder with its first task."""
         self._job, self._arguments = job, arguments
         self._resources = divide_machine(workers, arguments.options.get("device", "auto"))
@@ -81,26 +82,26 @@ class Workers:
         except BrokenProcessPool as error:
             raise UnmaskError("A worker ended while it loaded the model: is there enough memory?") from error
 
-    def embed(self, shards: Sequence[Shard], key: str, progress: Progress) -> Iterator[Result]:
+    def embed(self, shards: Sequence[Shard], digest: str, progress: ReportCounts) -> Iterator[ShardResult]:
         """Embed shards until all are done or failed. An error of the system, such as a full disk, ends the run."""
         waiting = list(shards)
         while waiting:
-            waiting, in_work = yield from self._embed_until_death(waiting, key, progress)
+            waiting, in_work = yield from self._embed_until_death(waiting, digest, progress)
             for shard in in_work:
                 complain(f"A worker died. Shard {shard.name} was in work, and is tried once more.")
-                if any((yield from self._embed_until_death([shard], key, progress))):
+                if any((yield from self._embed_until_death([shard], digest, progress))):
                     yield shard, "its worker died"
 
     def _embed_until_death(
-        self, shards: list[Shard], key: str, progress: Progress
-    ) -> Generator[Result, None, tuple[list[Shard], list[Shard]]]:
+        self, shards: list[Shard], digest: str, progress: ReportCounts
+    ) -> Generator[ShardResult, None, tuple[list[Shard], list[Shard]]]:
         """Embed shards until a worker dies. Returns the shards that were not begun, and those that were in work."""
         futures: dict[Future[ShardRecord], Shard] = {}
         started, remaining = set[str](), dict[str, Shard]()
         with suppress(BrokenProcessPool):
             for shard in shards:
                 remaining[shard.name] = shard
-                futures[self._pool.submit(_embed, shard, key)] = shard
+                futures[self._pool.submit(_embed, shard, digest)] = shard
         running = set(futures)
         while running:
             done, running = wait(running, _REPORT_SECONDS, FIRST_COMPLETED)
@@ -135,7 +136,7 @@ class Workers:
         for share in self._resources:
             resources.put(share)
         arguments = (self._job, self._arguments, resources, self._reports)
-        return ProcessPoolExecutor(len(self._resources), context, _begin, arguments)
+        return ProcessPoolExecutor(len(self._resources), context, _initialize, arguments)
 
 
 def _result(future: Future[ShardRecord]) -> ShardRecord | str:
@@ -150,12 +151,13 @@ def _result(future: Future[ShardRecord]) -> ShardRecord | str:
 
 # --- in a worker -----------------------------------------------------------------------------------------------------
 
-_begun: tuple[Job, EmbedderArguments, Any]
-_member: Member | None = None
+_job: EmbedJob
+_arguments: EmbedderArguments
+_reports: Any
 
 
-def _begin(job: Job, arguments: EmbedderArguments, resources: Any, reports: Any) -> None:
-    global _begun
+def _initialize(job: EmbedJob, arguments: EmbedderArguments, resources: Any, reports: Any) -> None:
+    global _job, _arguments, _reports
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     share: Resources = resources.get()
@@ -167,24 +169,22 @@ def _begin(job: Job, arguments: EmbedderArguments, resources: Any, reports: Any)
     tqdm.set_lock(threading.RLock())  # its own lock is a semaphore of the system, which would outlive a worker that is killed
     if share.cores:
         torch.set_num_threads(len(share.cores))
-    _begun = job, replace(arguments, options={**arguments.options, "device": share.device}), reports
+    _job, _reports = job, reports
+    _arguments = replace(arguments, options={**arguments.options, "device": share.device})
 
 
-def _loaded() -> Member:
-    global _member
-    if _member is None:
-        job, arguments, _ = _begun
-        _member = Member(job, arguments)
-    return _member
+@cache
+def _load_member() -> Member:
+    return Member(_job, _arguments)
 
 
 def _describe() -> dict[str, Any]:
-    return _loaded().description
+    return _load_member().description
 
 
-def _embed(shard: Shard, key: str) -> ShardRecord:
+def _embed(shard: Shard, digest: str) -> ShardRecord:
     counts, last = Counts(), time.monotonic()
-    _begun[2].put(shard.name)
+    _reports.put(shard.name)
 
     def report(delta: Counts) -> None:
         nonlocal counts, last
@@ -194,10 +194,10 @@ def _embed(shard: Shard, key: str) -> ShardRecord:
 
     def flush() -> None:
         nonlocal counts, last
-        _begun[2].put(counts)
+        _reports.put(counts)
         counts, last = Counts(), time.monotonic()
 
-    record = _loaded().embed(shard, key, report)
+    record = _load_member().embed(shard, digest, report)
     flush()
     return record
 

@@ -53,8 +53,8 @@ class Command(TyperCommand):
         self._prints_json = "as_json" in names
         self.params += [parameter for parameter in _parameters_of(_every_command) if parameter.name not in names]
         hints = get_type_hints(self.callback, include_extras=True)
-        self.outputs: dict[str, Writes] = dict(_marked(hints, Writes))
-        self.inputs: dict[str, Reads] = dict(_marked(hints, Reads)) | {
+        self.outputs: dict[str, Writes] = dict(_find_markers(hints, Writes))
+        self.inputs: dict[str, Reads] = dict(_find_markers(hints, Reads)) | {
             name: Reads() for name, hint in hints.items() if _is_path(hint) and name not in self.outputs
         }
         self.params.sort(key=lambda parameter: getattr(parameter, "rich_help_panel", None) == ADVANCED)
@@ -161,7 +161,7 @@ def _with_type_names(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
-def _marked(hints: dict[str, Any], marker: type) -> Iterator[tuple[str, Any]]:
+def _find_markers(hints: dict[str, Any], marker: type) -> Iterator[tuple[str, Any]]:
     for name, hint in hints.items():
         for extra in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
             if isinstance(extra, marker):
@@ -179,7 +179,7 @@ def _expand_home(value: Any) -> Any:
     return [_expand_home(item) for item in value] if isinstance(value, list) else value
 
 
-def models_named(*names: str) -> list[Path]:
+def model_paths(*names: str) -> list[Path]:
     """The local paths among names of models."""
     return list(_paths(names, Reads(is_model=True)))
 

@@ -49,12 +49,12 @@ def compare(
         max_length=options.max_length,
         batch_tokens=options.batch_tokens,
     )
-    run = run_comparison(settings)
+    comparison = run_comparison(settings)
     if as_json:
-        tell_json(run.as_json())
+        tell_json(comparison.as_json())
     else:
-        print_comparison(run)
-    if any(failure.applies for failure in run.failures):
+        print_comparison(comparison)
+    if any(failure.applies for failure in comparison.failures):
         raise typer.Exit(1)
 
 

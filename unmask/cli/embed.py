@@ -105,15 +105,15 @@ def embed(
 ) -> None:
     """Turn texts into vectors with ids. A manifest records everything that the vectors depend on."""
     from unmask.bulk.folder import embed_folder
-    from unmask.bulk.job import SHARD_ROWS, Job
+    from unmask.bulk.job import SHARD_ROWS, EmbedJob
     from unmask.bulk.loading import EmbedderArguments
     from unmask.bulk.on_ray import OnRay
-    from unmask.bulk.single_file import check_file, embed_file, spooled_stdin
+    from unmask.bulk.single_file import check_file, embed_file, stdin_copy
     from unmask.bulk.team import Team, ThisProcess
     from unmask.bulk.workers import Workers
     from unmask.errors import UnmaskError
 
-    job = Job(
+    job = EmbedJob(
         inputs=tuple(texts),
         output=output,
         column=column,
@@ -137,7 +137,7 @@ def embed(
     arguments.check()
     if not job.to_folder:
         refuse_options(context, _FOR_FOLDERS, "applies to a folder of vectors: give -o a name without suffix.")
-        with spooled_stdin() if is_stdin else nullcontext() as spooled:
+        with stdin_copy() if is_stdin else nullcontext() as spooled:
             job = replace(job, inputs=(spooled,)) if spooled else job
             file = check_file(job, "-" if spooled else None)
             result = embed_file(arguments.load(), job, file)

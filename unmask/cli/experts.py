@@ -120,7 +120,7 @@ def expert(
             read_lessons(lessons),
             output,
             lora=lora.lora(),
-            learning=LEARNING.override(learning),
+            learning=LEARNING.with_options(learning),
             callbacks=callbacks,
         )
     tell_result({"output": str(result.folder), "losses": list(result.losses)})

@@ -43,12 +43,14 @@ def designs(as_json: AsJson = False) -> None:
         ]
         tell_json({"designs": rows, "sets": sets, "prompts": prompts})
         return
-    _entries("Named designs", [(name, preset.design, _describe(preset)) for name, preset in PRESETS.items()])
-    _entries(
+    _print_entries("Named designs", [(name, preset.design, _explanation(preset)) for name, preset in PRESETS.items()])
+    _print_entries(
         "Sets of designs",
         [(name, ", ".join(parse_designs(group.designs)), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
     )
-    _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _describe(prompt)) for prompt in PROMPTS.values()])
+    _print_entries(
+        "Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _explanation(prompt)) for prompt in PROMPTS.values()]
+    )
     _print_grammar()
 
 
@@ -103,7 +105,7 @@ def models(as_json: AsJson = False) -> None:
     if as_json:
         tell_json({"models": rows})
         return
-    _entries(
+    _print_entries(
         "Bundled models (any hub id or folder works too)",
         [
             (
@@ -127,7 +129,7 @@ def tasks(
 ) -> None:
     """List task kinds with the layout of their folders, task sets and starter tasks. Or list the tasks of one set."""
     if name is not None:
-        _tasks_of(name, as_json)
+        _print_tasks_of(name, as_json)
         return
     from unmask.tasks.benchmarks import stated_sets
     from unmask.tasks.find import resolve_tasks
@@ -145,25 +147,25 @@ def tasks(
     if as_json:
         tell_json({"kinds": kinds, "sets": sets, "starter": starter})
         return
-    _entries(
+    _print_entries(
         "Task folders (the kind is inferred; FOLDER:kind or a task.toml states it)",
         [
             (kind.name, kind.metric, f"{kind.layout}\n{json.dumps(list(kind.example.values())[-1], ensure_ascii=False)}")
             for kind in KINDS.values()
         ],
     )
-    _entries(
+    _print_entries(
         "Task sets, e.g. -t mteb-eng-v2 (any other benchmark of mteb works too)",
-        [(name, _counted(group.kinds), group.source) for name, group in stated_sets().items()],
+        [(name, _kind_counts(group.kinds), group.source) for name, group in stated_sets().items()],
     )
-    _entries(
+    _print_entries(
         "Starter tasks, all by -t starter (a demonstration, not a benchmark)",
         [(str(row["task"]), f"{row['items']} items", f"{row['kind']}: {row['main score']}") for row in starter],
     )
     print("A name in mteb works too, e.g. -t STSBenchmark; the data come from the hub.")
 
 
-def _tasks_of(name: str, as_json: bool) -> None:
+def _print_tasks_of(name: str, as_json: bool) -> None:
     """The tasks of one set, folder or name, and those that cannot be compared."""
     from unmask.tasks.benchmarks import find_set
     from unmask.tasks.find import is_path, resolve_tasks, starter_specs
@@ -175,14 +177,14 @@ def _tasks_of(name: str, as_json: bool) -> None:
         content = {"name": task_set.name if task_set else name, "source": task_set.source if task_set else None, "tasks": rows}
         tell_json(content | {"refused": refused})
         return
-    _table_of(f"{task_set.name}, {_counted(task_set.kinds)}" if task_set else name, rows)
+    _print_task_table(f"{task_set.name}, {_kind_counts(task_set.kinds)}" if task_set else name, rows)
     if task_set:
         print(f"Source: {task_set.source}.")
     for reason in refused.values():
         print(f"Left out: {reason}.")
 
 
-def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_task_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """One task per line, not wrapped whatever the terminal's width. Revisions are cut to their first digits."""
     from rich.text import Text
 
@@ -213,16 +215,16 @@ def _row(task: Task) -> dict[str, Any]:
     return row | {"main score": task.metric, "splits": task.splits, "subsets": task.subsets}
 
 
-def _counted(kinds: Mapping[str, int]) -> str:
+def _kind_counts(kinds: Mapping[str, int]) -> str:
     return f"{sum(kinds.values())} tasks: {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
 
 
-def _describe(entry: Preset | Prompt) -> str:
+def _explanation(entry: Preset | Prompt) -> str:
     training = "; needs training" if getattr(entry, "needs_training", False) else ""
     return f"{entry.meaning}{training}" + (f" [{entry.source}]" if entry.source else "")
 
 
-def _entries(title: str, entries: list[tuple[str, str, str]]) -> None:
+def _print_entries(title: str, entries: list[tuple[str, str, str]]) -> None:
     """Name and value on one line, the explanation below."""
     from rich.padding import Padding
     from rich.text import Text

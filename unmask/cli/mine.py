@@ -87,15 +87,15 @@ def mine(
             "triples": len(triples.examples),
             "negatives": negatives,
             "skipped": dict(triples.skipped),
-            "mean_cosine": {"positive": mined.positive, "negative": mined.negative, "any_text": mined.anything},
+            "mean_cosine": {"positive": mined.positive_cosine, "negative": mined.negative_cosine, "any_text": mined.any_cosine},
         }
     )
     skipped = "".join(f"; {count} {reason}" for reason, count in triples.skipped.items())
     skipped += f"; columns not read: {', '.join(triples.unread)}" if triples.unread else ""
     say(f"{len(triples.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{skipped}.")
     say(
-        f"mean cosine of an anchor: {mined.positive:.3f} with its positive, {mined.negative:.3f} with its negatives, "
-        f"{mined.anything:.3f} with any text."
+        f"mean cosine of an anchor: {mined.positive_cosine:.3f} with its positive, {mined.negative_cosine:.3f} with its negatives, "
+        f"{mined.any_cosine:.3f} with any text."
     )
 
 

@@ -25,7 +25,7 @@ from unmask.cli.options import (
     refuse_options,
 )
 from unmask.io.terminal import say, tell_json, tell_result
-from unmask.moe.names import Level, Method, RouterKind, Start
+from unmask.moe.names import MergeMethod, RouterPlacement, RouterStart, RoutingLevel
 
 if TYPE_CHECKING:
     from unmask.moe.mixture.gating import Routing
@@ -43,7 +43,7 @@ class RoutingOptions:
     PANEL: ClassVar[str] = "Routing options"
 
     router: Annotated[
-        RouterKind,
+        RouterPlacement,
         typer.Option(
             help="block: one router for all blocks. layer: one for each block. final: one decision, from a pass without experts."
         ),
@@ -52,9 +52,9 @@ class RoutingOptions:
     renormalise: Annotated[
         bool, typer.Option("--renormalise", help="Scale the gates of the selected experts so that they sum to 1.")
     ] = False
-    level: Annotated[Level, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")] = (
-        "token"
-    )
+    level: Annotated[
+        RoutingLevel, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")
+    ] = "token"
     span: Annotated[
         int, typer.Option(min=0, help="Layers that share one decision, made by the first of them. 0: each block decides.")
     ] = 0
@@ -83,7 +83,7 @@ def mix(
         typer.Option(metavar="FOLDER", help="Expert that acts on every token at full strength.", rich_help_panel=ADVANCED),
     ] = None,
     start: Annotated[
-        Start,
+        RouterStart,
         typer.Option(help="Initial router. random: small weights. prototypes: mean states of the experts' domains."),
     ] = "random",
     balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
@@ -96,23 +96,23 @@ def mix(
     """Combine experts into a mixture (MiXSE): put them into their base model and train a router. Use it like any other model."""
     from unmask.cli.train import training_progress
     from unmask.moe.experts.lessons.lessons import read_lessons
-    from unmask.moe.experts.mixing import Ingredients, mix_or_train
-    from unmask.moe.experts.router import Balance, RouterOptions
+    from unmask.moe.experts.mixing import Ingredients, default_learning, train_mixture
+    from unmask.moe.experts.router import LEARNING, Balance, RouterOptions
 
     if not joint:
         refuse_options(context, ("r", "alpha"), "applies to new experts: give --joint, or leave it out.")
     if learning.steps == 0:
         refuse_options(context, _LEARNING, "applies to training, and --steps 0 trains nothing: leave it out.")
     with training_progress() as callbacks:
-        result = mix_or_train(
+        result = train_mixture(
             Ingredients(tuple(experts or ()), shared),
             {name: read_lessons(Path(file)) for name, file in parse_named("lessons", lessons).items()},
             output,
             routing.routing(),
             options.source(base or ""),
             lora=lora.lora(),
-            learning=learning,
-            options=RouterOptions(start=start, balance=Balance(balance), joint=joint),
+            learning=default_learning(joint).with_options(learning),
+            options=RouterOptions(start=start, balance=Balance(balance), joint=joint, lr=LEARNING.lr),
             callbacks=callbacks,
         )
     losses = f"; loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f}" if result.losses else ""
@@ -124,7 +124,7 @@ def merge(
     context: typer.Context,
     experts: Experts,
     output: NewFolder,
-    method: Annotated[Method, typer.Option(help="How to add up the experts' weight changes (task vectors).")] = "linear",
+    method: Annotated[MergeMethod, typer.Option(help="How to add up the experts' weight changes (task vectors).")] = "linear",
     weight: Annotated[
         list[float] | None,
         typer.Option(

@@ -265,7 +265,7 @@ class LearningOptions:
     ] = 1
     lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: 3e-4 for experts, 1e-2 for a router.")] = None
     max_length: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Maximum tokens of a lesson.")] = 512
-    average: Annotated[names.Average, typer.Option(help="Average the loss over examples or tokens.")] = "example"
+    average: Annotated[names.LossAverage, typer.Option(help="Average the loss over examples or tokens.")] = "example"
     seed: Seed = 0
 
 

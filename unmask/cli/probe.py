@@ -219,11 +219,11 @@ def clusters(
 ) -> None:
     """Show whether two designs group texts in the same way, compared with chance."""
     from unmask.designs.design import labelled_pair
-    from unmask.probing.clusters import probe_clusters, read_texts
+    from unmask.probing.clusters import probe_clusters, read_labelled_texts
     from unmask.reporting.probe_tables import check_probe_folder, clusters_table
 
     check_probe_folder(output, "clusters")
-    rows, gold = read_texts(texts, column, label, limit)
+    rows, gold = read_labelled_texts(texts, column, label, limit)
     labels, pair = labelled_pair(designs)
     result = probe_clusters(options.encoder(model, pair[0].attention), pair, rows, gold, clusters=number, seeds=seeds)
     _show(result, clusters_table(result, labels, label), as_json, output, "clusters", labels)
@@ -348,7 +348,7 @@ def routing(
     from unmask.errors import UnmaskError, require_package
     from unmask.moe.routing.agreement import compare_records
     from unmask.moe.routing.labelled_texts import read_labelled
-    from unmask.moe.routing.measures import measured_routing
+    from unmask.moe.routing.measures import load_or_measure_routing
     from unmask.moe.routing.record import read_record
     from unmask.moe.routing.recording import check_folder, record_routing
     from unmask.moe.routing.tables import agreement_table, routing_table
@@ -371,7 +371,7 @@ def routing(
         agreement = compare_records(record, baseline, Draws(seed=seed))
         _show(agreement, agreement_table(agreement), as_json)
         return
-    measures = measured_routing(record, Draws(seed=seed))
+    measures = load_or_measure_routing(record, Draws(seed=seed))
     if as_json:
         tell_json(measures)
     else:

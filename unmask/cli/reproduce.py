@@ -65,7 +65,7 @@ _STUDIES = (
 """Each study, what it measures, and an example of a setting."""
 
 
-def _add(study: str, summary: str, setting: str) -> None:
+def _add_command(study: str, summary: str, setting: str) -> None:
     """Add the command of a study."""
 
     def command(
@@ -78,29 +78,36 @@ def _add(study: str, summary: str, setting: str) -> None:
         *,
         options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
     ) -> None:
-        from unmask.studies.engine import StudyRun, allowed, load_plan
+        from unmask.studies.study import Study, allowed_values, load_plan
 
         plan = load_plan(study, scale, settings or [])
         if show_plan:
             selected = plan.model_copy(update={"models": tuple(model)}) if model else plan
-            show_settings(selected, allowed=allowed(study, plan))
+            show_settings(selected, allowed=allowed_values(study, plan))
             return
 
-        def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-            part = load_plan(study, scale, settings or [], _called(name))
-            words = _command(study, scale, name, settings, data, options.dtype)
-            study_run = StudyRun(
-                study=study,
-                scale=scale,
-                source=options.source(name),
-                root=data_root(data),
-                folder=folder,
-                command=words,
-                callbacks=callbacks,
+        def measure(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
+            part = load_plan(study, scale, settings or [], _last_part(name))
+            # the command as a page shows it, without local paths
+            words = ["unmask", "reproduce", study, "--scale", scale, "-m", _last_part(name) if Path(name).exists() else name]
+            words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
+            words += [] if options.dtype == "auto" else ["--dtype", options.dtype]
+            words += [word for setting in settings or [] for word in ("--set", setting)]
+            return (
+                Study(
+                    name=study,
+                    scale=scale,
+                    source=options.source(name),
+                    root=data_root(data),
+                    folder=folder,
+                    command=shlex.join([*words, "-o", study]),
+                    callbacks=callbacks,
+                )
+                .measure(part)
+                .terminal_tables()
             )
-            return study_run.measure(part).terminal_tables()
 
-        _each(model or plan.models, output, run)
+        _run_on_models(model or plan.models, output, measure)
 
     help_of_set = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
     command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=help_of_set)]
@@ -109,22 +116,22 @@ def _add(study: str, summary: str, setting: str) -> None:
 
 
 for _study in _STUDIES:
-    _add(*_study)
+    _add_command(*_study)
 
 
-def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:
+def _run_on_models(models: Iterable[str], output: Path, measure: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:
     """Run a study on each base model, in a subfolder, and print its tables."""
     from unmask.io.files import inside
     from unmask.io.terminal import console, tell_result
     from unmask.studies.results import REPORT, refuse_foreign_files
 
-    folders = {name: inside(output, _called(name)) for name in models}
+    folders = {name: inside(output, _last_part(name)) for name in models}
     for folder in folders.values():  # before hours of work on the first model
         refuse_foreign_files(folder)
     results = []
     for name, folder in folders.items():
         with training_progress() as callbacks:
-            tables = list(run(name, folder, callbacks))
+            tables = list(measure(name, folder, callbacks))
         results.append({"model": name, "report": str(folder / REPORT), "tables": [asdict(sheet) for sheet in tables]})
         for sheet in tables:
             console().print(sheet.rich())
@@ -133,16 +140,7 @@ def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[An
     tell_result(results)
 
 
-def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
-    """The command of a run as a page shows it, without local paths."""
-    words = ["unmask", "reproduce", study, "--scale", scale, "-m", _called(model) if Path(model).exists() else model]
-    words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
-    words += [] if dtype == "auto" else ["--dtype", dtype]
-    words += [word for setting in settings or [] for word in ("--set", setting)]
-    return shlex.join([*words, "-o", study])
-
-
-def _called(model: str) -> str:
+def _last_part(model: str) -> str:
     """The last part of a model's name or path, which may be `.` or `../x`."""
     path = expanded(model)
     return path.resolve().name if path.exists() else path.name

@@ -84,8 +84,8 @@ def index(
     from unmask.bulk.loading import EmbedderArguments
     from unmask.io.sources import find_files
     from unmask.saving.folder import read_saved
-    from unmask.search.build import Job, build
-    from unmask.search.documents import Corpus
+    from unmask.search.build import IndexJob, build
+    from unmask.search.documents import DocumentSource
 
     by_role = {"query": query_instruction, "document": instruction}
     instructions = {name: text for name, text in by_role.items() if text is not None}
@@ -93,8 +93,8 @@ def index(
         instructions = {**saved.instructions, **instructions}
     arguments = EmbedderArguments(model, design, asdict(options) | {"instructions": instructions or None}, fit_on)
     arguments.check()
-    job = Job(
-        corpus=Corpus(tuple(find_files(texts, output)), column, title_column, id_column),
+    job = IndexJob(
+        corpus=DocumentSource(tuple(find_files(texts, output)), column, title_column, id_column),
         output=output,
         model=model,
         revision=options.revision,
@@ -144,21 +144,21 @@ def search(
         raise UnmaskError("Give one query, or a file of queries with --queries.")
     if exact and mode == "bm25":
         raise UnmaskError("--mode bm25 compares all documents anyway, so --exact would change nothing.")
-    from unmask.search.documents import Corpus, read_documents
+    from unmask.search.documents import DocumentSource, read_documents
     from unmask.search.index import Index
 
     if mode != "bm25":
         say("loading the model of the index ...")
     opened = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
-        file = Corpus((queries,))
+        file = DocumentSource((queries,))
         if not sum(1 for _ in read_documents(file)):  # also reports a mistake in the last line before the first answer
             raise UnmaskError(f"'{queries}' holds no query.")
         documents = read_documents(file)
         for batch in iter(lambda: list(islice(documents, _BATCH)), []):
-            answers = opened.search_all([row.joined for row in batch], number, mode=mode, where=condition, exact=exact)
+            answers = opened.search_all([row.full_text for row in batch], number, mode=mode, where=condition, exact=exact)
             for row, hits in zip(batch, answers, strict=True):
-                print(json.dumps({"id": row.id, "query": row.joined, "hits": [hit.as_json() for hit in hits]}))
+                print(json.dumps({"id": row.id, "query": row.full_text, "hits": [hit.as_json() for hit in hits]}))
         return
     hits = opened.search(str(query), number, mode=mode, where=condition, exact=exact)
     if as_json:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.command import Command, Group, models_named, refuse_inside_models
+from unmask.cli.command import Command, Group, model_paths, refuse_inside_models
 from unmask.cli.options import ADVANCED, Data, OutputFolder, Reads, Scale, Settings, Writes
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say, tell, tell_json, tell_result
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from unmask.training.lora import Coverage
-    from unmask.training.records import TrainingRun
+    from unmask.training.records import TrainingJob
 
 Name = Annotated[
     str, Reads(suffix=".toml"), typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")
@@ -51,18 +51,18 @@ def train(
     from unmask.io.files import check_output
     from unmask.training.recipe import load_recipe, scales
     from unmask.training.recipe_run import run_recipe
-    from unmask.training.run import Listener
+    from unmask.training.train import Listener
 
     if scale is None and (available := scales(recipe)):
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(available)}.")
     root, plan = data_root(data), load_recipe(recipe, scale, settings or [])
     check_output(output, [plan.model, *(root / source.path for source in plan.data.values())], folder=True)
-    refuse_inside_models(output, models_named(plan.model))
+    refuse_inside_models(output, model_paths(plan.model))
     say(f"loading {plan.model} ...")
     with training_progress() as callbacks:
-        runs = run_recipe(plan, output, root, Listener(_print_coverage, callbacks), keep_leaks=keep_leaks)
+        jobs = run_recipe(plan, output, root, Listener(_print_coverage, callbacks), keep_leaks=keep_leaks)
     if _is_first_process():
-        _report(runs)
+        _report(jobs)
 
 
 @contextmanager
@@ -80,32 +80,32 @@ def training_progress() -> Iterator[list[Any]]:
         bar.close()
 
 
-def _report(trained: Sequence[TrainingRun]) -> None:
-    """Print what came of each run, and its comparison with the untrained base."""
+def _report(jobs: Sequence[TrainingJob]) -> None:
+    """Print the result of each job, and its comparison with the untrained base."""
     from unmask.io.terminal import console as open_console
     from unmask.reporting.tables import gain_table
     from unmask.runs import runs
     from unmask.training.records import TrainingResult
 
-    results = [runs.read_result(run.folder, TrainingResult) for run in trained]
+    results = [runs.read_result(job.folder, TrainingResult) for job in jobs]
     gains = [result.gain if result else None for result in results]
     content = [
         {
-            "design": run.design.name,
-            "seed": run.seed,
-            "model": str(run.result),
+            "design": job.design.name,
+            "seed": job.seed,
+            "model": str(job.result),
             "gain": gain and gain.model_dump(mode="json"),
         }
-        for run, gain in zip(trained, gains, strict=True)
+        for job, gain in zip(jobs, gains, strict=True)
     ]
     tell_result({"runs": content})
     console = open_console(stderr=True)
-    for run, gain in zip(trained, gains, strict=True):
+    for job, gain in zip(jobs, gains, strict=True):
         if gain is not None:
-            console.print(gain_table(gain, f"{run.design.name}, seed {run.seed}"))
+            console.print(gain_table(gain, f"{job.design.name}, seed {job.seed}"))
             for sentence in (gain.sentence, *gain.notes):
                 console.print(sentence, soft_wrap=True, markup=False)
-        say(f"trained embedder in {run.result}; its README.md says how")
+        say(f"trained embedder in {job.result}; its README.md says how")
 
 
 def _print_coverage(stage: str, kinds: Sequence[Coverage]) -> None:
@@ -121,9 +121,9 @@ def list_recipes() -> None:
     """List the recipes of this package and their scales."""
     from unmask.io.terminal import console
     from unmask.reporting.tables import recipe_table
-    from unmask.training.recipe import load_recipe, scales, shipped
+    from unmask.training.recipe import load_recipe, scales, shipped_recipes
 
-    recipes_by_name = {name: (load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()}
+    recipes_by_name = {name: (load_recipe(name, scales(name)[0]), scales(name)) for name in shipped_recipes()}
     tell_result([{"recipe": name, "scales": list(of_recipe)} for name, (_, of_recipe) in recipes_by_name.items()])
     console().print(recipe_table(list(recipes_by_name.values())))
 
@@ -164,7 +164,7 @@ def copy(
 def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Data = None) -> None:
     """Check a recipe and every row of its data, without loading a model."""
     from unmask.training.recipe import load_recipe
-    from unmask.training.run import check_data
+    from unmask.training.train import check_data
 
     plan = load_recipe(recipe, scale, settings or [])
     checked = check_data(plan, data_root(data))

@@ -52,7 +52,7 @@ POOLINGS: Final = get_args(Pooling)
 HEADS: Final = get_args(HeadName)
 FEATURES: Final = get_args(Features)
 ROUTINGS: Final = get_args(RoutingKind)
-TRANSFORMS: Final = ("zscore", "whiten", "filter", "idf")
+TRANSFORMS: Final = ("zscore", "whiten", "filter", "dense", "idf")
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?)?(.*)")
 
 
@@ -72,9 +72,10 @@ class Design:
     routing: the form of the routing weights. Only features with routing weights have it.
     transforms: applied one after the other. "zscore" standardises each dimension; mean and deviation come from reference texts. "whiten"
     standardises and decorrelates (arXiv 2103.15316); "whiten:64" keeps the 64 directions with the most variance. "filter" keeps the middle
-    of the spectrum of the output layer, by default half of it (EmbedFilter, arXiv 2606.07502); "filter:448" keeps 448 dimensions. "idf"
-    weighs the words of a lexical vector by how rare they are in reference texts. Hidden states and routing weights are transformed
-    separately, and so are poolings and layers that are added: each is transformed, scaled to length 1, and then added.
+    of the spectrum of the output layer, by default half of it (EmbedFilter, arXiv 2606.07502); "filter:448" keeps 448 dimensions. "dense"
+    is a linear layer that comes with a trained model. "idf" weighs the words of a lexical vector by how rare they are in reference texts.
+    Hidden states and routing weights are transformed separately, and so are poolings and layers that are added: each is transformed, scaled
+    to length 1, and then added.
     Raises UnmaskError for an unknown name, and for an option that would not change the result.
     """
 

@@ -41,7 +41,7 @@ from unmask.models.decoder import (
 from unmask.models.identity import attention_implementation
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.placement import main_device
-from unmask.models.routers import ROUTINGS, Router, proven_routers, why_no_routers
+from unmask.models.routers import ROUTINGS, Router, verify_routers, why_no_routers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,23 +51,23 @@ if TYPE_CHECKING:
 class PrefixCache:
     """Keys and values of tokens that precede the texts of a batch, computed once under causal attention.
 
-    real: positions that hold a token. One row for all texts, or one row per text, padded on the left.
+    attention_mask: positions that hold a token. One row for all texts, or one row per text, padded on the left.
     """
 
-    real: Bool[Tensor, "text token"]
+    attention_mask: Bool[Tensor, "text token"]
     cache: Any
 
     @property
     def length(self) -> int:
         """Positions before each text, padding included."""
-        return int(self.real.shape[1])
+        return int(self.attention_mask.shape[1])
 
     def repeated(self, texts: int) -> tuple[Bool[Tensor, "text token"], Any]:
         """The mask and a copy of the keys and values for a batch of texts. The forward pass appends to the copy."""
         cache = deepcopy(self.cache)
-        if len(self.real) == 1:
+        if len(self.attention_mask) == 1:
             cache.batch_repeat_interleave(texts)
-        return self.real.expand(texts, -1), cache
+        return self.attention_mask.expand(texts, -1), cache
 
 
 @dataclass(frozen=True)
@@ -90,26 +90,31 @@ class TokenBatch:
     """Tokens of several texts, padded to one length on either side."""
 
     ids: Int[Tensor, "text token"]
-    real: Bool[Tensor, "text token"]
+    attention_mask: Bool[Tensor, "text token"]
     """Positions that hold a token."""
-    embed: Bool[Tensor, "text token"]
+    pooling_mask: Bool[Tensor, "text token"]
     """Positions that are pooled (the embedded span)."""
     prefix: PrefixCache | None = None
     """Cached tokens before each text."""
     spans: Spans | None = None
-    """Ranges that are pooled in place of `embed`, each to a vector."""
+    """Ranges that are pooled in place of `pooling_mask`, each to a vector."""
     word_ids: Sequence[Sequence[int]] | None = None
     """The tokens of each text's words, for lexical designs."""
 
     def to(self, device: torch.device) -> TokenBatch:
         """The same batch on a device."""
-        return replace(self, ids=self.ids.to(device), real=self.real.to(device), embed=self.embed.to(device))
+        return replace(
+            self,
+            ids=self.ids.to(device),
+            attention_mask=self.attention_mask.to(device),
+            pooling_mask=self.pooling_mask.to(device),
+        )
 
     def pooled(self, pool: Pool, states: Tensor) -> Tensor:
         """A vector for each text, or for each span if there are any, on the batch's device: layers may lie on other devices."""
         if self.spans is not None:
             return pool(*self.spans.gather(states)).to(self.ids.device)
-        return pool(states, self.embed.to(states.device)).to(self.ids.device)
+        return pool(states, self.pooling_mask.to(states.device)).to(self.ids.device)
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ class Backbone:
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)  # first: a model that it refuses may not run at all
         with self.turn():
-            self.routers: list[Router] = proven_routers(model)
+            self.routers: list[Router] = verify_routers(model)
             self._first_position = first_position(model)
 
     def set_attention(self, attention: Attention) -> None:
@@ -303,12 +308,12 @@ class Backbone:
         longest = max(map(len, prefixes))
         # padding is on the left: between prefix and text it would use up positions of a sliding window
         ids = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in prefixes], device=self.device)
-        real = torch.arange(longest) >= torch.tensor([[longest - len(ids)] for ids in prefixes])
+        attention_mask = torch.arange(longest) >= torch.tensor([[longest - len(ids)] for ids in prefixes])
         with self.computing():
             if has_hooks(self.model):  # inside the turn: outside of it, other threads have hooks on the model
                 return None
             try:
-                output = self.model(input_ids=ids, use_cache=True, **self._positions(real.to(self.device)))
+                output = self.model(input_ids=ids, use_cache=True, **self._positions(attention_mask.to(self.device)))
             except torch.OutOfMemoryError:
                 raise
             except UNSUPPORTED_CACHE:
@@ -317,7 +322,7 @@ class Backbone:
         # a state of linear attention cannot be repeated, and the padding before a shorter text would be in it
         parts = (cache, *getattr(cache, "layers", ()))
         return (
-            PrefixCache(real.to(self.device), cache)
+            PrefixCache(attention_mask.to(self.device), cache)
             if all(hasattr(part, "batch_repeat_interleave") for part in parts)
             else None
         )
@@ -366,7 +371,7 @@ class Backbone:
         """
         head = self.head
         assert head is not None
-        before = (batch.real & ~batch.embed) if head.options.conditioned else None
+        before = (batch.attention_mask & ~batch.pooling_mask) if head.options.conditioned else None
         if design.pooling != "layer-attention":
 
             def pool_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -380,8 +385,8 @@ class Backbone:
 
         def pool_layers(values: dict[Read, Tensor]) -> Tensor:
             states = torch.stack([values[layer] for layer in layers], dim=1)
-            real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-            return head(states, real, values.get(condition))  # type: ignore[no-any-return]
+            mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+            return head(states, mask, values.get(condition))  # type: ignore[no-any-return]
 
         return [*layers, *([condition] if before is not None else [])], pool_layers
 
@@ -408,7 +413,7 @@ class Backbone:
                 raise _DeepEnough
 
         def pool_weights(router: Router, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            output = router.completed((*args, *kwargs.values()), output)
+            output = router.add_scores((*args, *kwargs.values()), output)
             weights = {kind: ROUTINGS[kind](router, output) for kind in {item.kind for item in routing}}
             for item, pooled in routing.items():
                 pooled.append(batch.pooled(item.pool, weights[item.kind].reshape(*batch.ids.shape, -1)))
@@ -441,7 +446,7 @@ class Backbone:
         """
         if torch.jit.is_tracing() or batch.ids.device.type != "cpu":
             return
-        beyond = batch.ids[batch.real & (batch.ids >= self.vocabulary)]
+        beyond = batch.ids[batch.attention_mask & (batch.ids >= self.vocabulary)]
         if len(beyond):
             raise UnmaskError(
                 f"A text holds token {int(beyond[0])}, and the model has embeddings of tokens 0 to {self.vocabulary - 1}. Remove the token "
@@ -450,32 +455,32 @@ class Backbone:
 
     def _forward(self, batch: TokenBatch) -> Tensor | None:
         # a tokenizer may pad with a token that the model has no embedding of
-        ids = batch.ids.where(batch.real | (batch.ids < self.vocabulary), 0)
+        ids = batch.ids.where(batch.attention_mask | (batch.ids < self.vocabulary), 0)
         inputs: dict[str, Any] = {"input_ids": ids, "use_cache": False}
-        before, real = 0, batch.real
+        before, attention_mask = 0, batch.attention_mask
         if batch.prefix is not None:
             before = batch.prefix.length
-            real_before, inputs["past_key_values"] = batch.prefix.repeated(len(real))
-            real = torch.cat([real_before, real], dim=1)
-        inputs |= self._positions(real, before)
+            mask_before, inputs["past_key_values"] = batch.prefix.repeated(len(attention_mask))
+            attention_mask = torch.cat([mask_before, attention_mask], dim=1)
+        inputs |= self._positions(attention_mask, before)
         try:
             with self.computing():
                 return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
         except _DeepEnough:
             return None
 
-    def _positions(self, real: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
+    def _positions(self, attention_mask: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
         """Mask and position ids of tokens that follow `before` cached ones; nothing for texts without cache and padding.
 
         A model that counts positions itself gets the mask alone.
         """
         # a graph that is being exported serves batches with padding and without
-        if not before and not torch.jit.is_tracing() and real.all():
+        if not before and not torch.jit.is_tracing() and attention_mask.all():
             return {}
-        inputs = {"attention_mask": real.long()}
+        inputs = {"attention_mask": attention_mask.long()}
         if "position_ids" in self._parameters and not self._first_position:
             # without position ids, GPT-2 counts positions from the left edge of the padding
-            inputs["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
+            inputs["position_ids"] = (attention_mask.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
         return inputs
 
 

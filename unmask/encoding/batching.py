@@ -97,9 +97,9 @@ def collate(texts: Sequence[TokenizedText], pad_id: int, prefix: PrefixCache | N
     for row, text in enumerate(texts):
         ids[row, : len(text.ids)] = torch.tensor(text.ids)
     positions = torch.arange(longest)
-    real = positions < torch.tensor([[len(text.ids)] for text in texts])
-    embed = real & (positions >= torch.tensor([[text.start] for text in texts]))
-    return TokenBatch(ids, real, embed, prefix, _spans(texts) if any(text.spans for text in texts) else None)
+    attention_mask = positions < torch.tensor([[len(text.ids)] for text in texts])
+    pooling_mask = attention_mask & (positions >= torch.tensor([[text.start] for text in texts]))
+    return TokenBatch(ids, attention_mask, pooling_mask, prefix, _spans(texts) if any(text.spans for text in texts) else None)
 
 
 def _spans(texts: Sequence[TokenizedText]) -> Spans:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.functional import normalize
 from unmask.designs.design import transform_parts
 from unmask.encoding.lexical import inverse_frequencies, weighted
 from unmask.errors import UnmaskError
+from unmask.io.seals import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from unmask.designs.design import Design
@@ -78,11 +80,25 @@ class Fit:
     routing_whitening: Tensor | None = None
     idf: Tensor | None = None
     filter: Tensor | None = None
+    dense: Tensor | None = None
+    dense_bias: Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The fitted tensors by name; alpha is not among them."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def save(self, file: Path) -> None:
+        """Write the values as safetensors with a checksum, whole and durable. An alpha is a tensor of one number."""
+        alpha = {} if self.alpha is None else {"alpha": torch.tensor(self.alpha, dtype=torch.float64)}
+        save_tensors(file, self.tensors | alpha)
+
+    @classmethod
+    def load(cls, file: Path) -> Fit:
+        """What `save` wrote. Raises FileNotFoundError and Damaged."""
+        tensors = load_tensors(file)
+        alpha = tensors.pop("alpha", None)
+        return cls(None if alpha is None else float(alpha), **tensors)
 
     def transform(self, design: Design, raw: Raw) -> Raw:
         """The features after the transforms of a design, as far as they have been fitted."""
@@ -90,10 +106,21 @@ class Fit:
             raw = self._transform(transform, raw)
         return raw
 
+    def linear(self, design: Design, dim: int) -> tuple[Tensor, Tensor]:
+        """The transforms of a design with one hidden state as one linear layer: a weight of shape (out, dim), and a bias."""
+        bias = _present(self.transform(design, Raw(torch.zeros(1, dim, dtype=torch.float64))).hidden)
+        weight = _present(self.transform(design, Raw(torch.eye(dim, dtype=torch.float64))).hidden) - bias
+        return weight.T.float().contiguous(), bias[0].float()
+
     def _transform(self, transform: str, raw: Raw) -> Raw:
         kind, _ = transform_parts(transform)
         if kind == "filter":
             return replace(raw, hidden=_each_term(raw.hidden, self.filter))
+        if kind == "dense":
+            dense = _each_term(raw.hidden, self.dense)
+            return replace(
+                raw, hidden=dense if self.dense_bias is None else _present(dense) + self.dense_bias.to(_present(dense))
+            )
         if kind == "idf":
             return replace(raw, lexical=weighted(_present(raw.lexical), self.idf)) if self.idf is not None else raw
         return Raw(
@@ -158,6 +185,8 @@ def fit(design: Design, raw: Raw, output_weights: Tensor | None = None) -> Fit:
             fitted = replace(fitted, idf=inverse_frequencies([_present(before.lexical)]))
         elif kind == "filter":
             fitted = replace(fitted, filter=middle_directions(_present(output_weights), keep))
+        elif kind == "dense":
+            raise UnmaskError(f"'{design.name}' has a linear layer that comes with a trained model: nothing else can fit it.")
         elif kind == "zscore":
             names = ("hidden_mean", "hidden_std", "routing_mean", "routing_std")
             moments = (*_moments(before.hidden), *_moments(before.routing))

@@ -4,8 +4,8 @@
 They may hold anything, even NaN, and may be on either side. tests/encoding/test_heads.py checks this for every head in HEADS. A text
 without unmasked positions gives NaN, never a plausible vector.
 
-A new head is close to mean pooling of layer-normalised states (latent attention: of the states themselves). For this, the value map
-starts with orthogonal rows, and the output map as its transpose. Latents and the MLP's output start small, and no linear map has a
+A new head is close to mean pooling of layer-normalised states (latent attention: of the states themselves). For this, the value projection
+starts with orthogonal rows, and the output projection as its transpose. Latents and the MLP's output start small, and no linear layer has a
 bias. Large latents or biases would add the same constant to every vector. All cosines would then be near 1, and a short training would
 spend most of its steps on removing that constant.
 """

@@ -9,12 +9,12 @@ from typing import Any
 
 from unmask.designs.design import parse_designs
 from unmask.errors import UnmaskError, unknown
-from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors, unscored
 from unmask.evaluation.recommend import Recommendation, recommend
-from unmask.evaluation.reference_rows import compare_reference, require_runnable, unscored_reference
+from unmask.evaluation.reference_models import reference_failures, require_runnable, score_reference_model
 from unmask.evaluation.results import Failure, Result, ResultStore
+from unmask.evaluation.scoring import ScoringPlan, failures_of, forget_vectors, score_designs
 from unmask.evaluation.seed_means import mean_over_seeds
-from unmask.evaluation.verdict import Comparison, comparisons, split_word_level
+from unmask.evaluation.verdict import SystemTest, comparisons, split_word_level
 from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
 from unmask.io.rows import field, read_rows
 from unmask.io.terminal import say
@@ -52,11 +52,11 @@ class ComparisonSettings:
 
 
 @dataclass(frozen=True)
-class ComparisonRun:
-    """A finished comparison."""
+class FinishedComparison:
+    """The results of `run_comparison`, and their tests."""
 
     results: list[Result]
-    parts: list[tuple[list[Result], list[Comparison]]]
+    parts: list[tuple[list[Result], list[SystemTest]]]
     """Results on texts and results on words, each with its paired tests."""
     failures: list[Failure]
     baseline: str | None
@@ -71,16 +71,16 @@ class ComparisonRun:
         }
 
 
-def run_comparison(settings: ComparisonSettings) -> ComparisonRun:
+def run_comparison(settings: ComparisonSettings) -> FinishedComparison:
     """Compare designs on tasks; only what the folder lacks is computed. Raises UnmaskError if nothing has a score."""
     output, references = settings.output, settings.references
     check_output(output, folder=True)
     refuse_foreign(output / "comparison.json", ('"results"', '"comparisons"', '"failures"'))
     tasks = resolve_tasks(settings.tasks)
-    texts = reference_texts()
+    fit_texts = reference_texts()
     if settings.fit_on is not None:
-        texts = [field(settings.fit_on, line, row, "text") for line, row in read_rows(settings.fit_on)]
-    plans = [_plan(source, tasks, texts, settings) for source in dict.fromkeys(settings.sources)]
+        fit_texts = [field(settings.fit_on, line, row, "text") for line, row in read_rows(settings.fit_on)]
+    plans = [_scoring_plan(source, tasks, fit_texts, settings) for source in dict.fromkeys(settings.sources)]
     baseline = _baseline_label(settings, plans)
     if baseline is not None and all(is_of_words(task.kind) for task in tasks):
         raise UnmaskError("A baseline is a design on texts, and all these tasks are on words: leave --baseline out.")
@@ -91,25 +91,25 @@ def run_comparison(settings: ComparisonSettings) -> ComparisonRun:
         require_runnable(name, trusted)
     with only_run_in(output):
         store = ResultStore(output)
-        results = [result for plan in plans for result in compare(plan, store)]
-        results += [result for name in references for result in compare_reference(name, tasks, store, trusted)]
+        results = [result for plan in plans for result in score_designs(plan, store)]
+        results += [result for name in references for result in score_reference_model(name, tasks, store, trusted)]
         forget_vectors(store)
-        failures = [failure for plan in plans for failure in unscored(plan, store)]
+        failures = [failure for plan in plans for failure in failures_of(plan, store)]
         for name in references:
-            failures += unscored_reference(name, tasks, store, trusted)
+            failures += reference_failures(name, tasks, store, trusted)
         if failures and not results:
             raise UnmaskError(failures[0].error)
         _print_failures(failures)
         results = mean_over_seeds(results)
-        run = ComparisonRun(results, _tested(results, store, baseline), failures, baseline, store)
-        write_json(output / "comparison.json", run.as_json())
-    return run
+        comparison = FinishedComparison(results, _test_texts_and_words(results, store, baseline), failures, baseline, store)
+        write_json(output / "comparison.json", comparison.as_json())
+    return comparison
 
 
-def _plan(source: Source, tasks: Sequence[Any], texts: list[str], settings: ComparisonSettings) -> ComparisonPlan:
+def _scoring_plan(source: Source, tasks: Sequence[Any], fit_texts: list[str], settings: ComparisonSettings) -> ScoringPlan:
     saved = read_saved(source.model, source.revision, source.adapters)
     designs = parse_designs(settings.designs or (saved.design if saved else DEFAULT_DESIGNS))
-    plan = ComparisonPlan(source, designs, list(tasks), settings.max_length, texts, settings.batch_tokens)
+    plan = ScoringPlan(source, designs, list(tasks), settings.max_length, fit_texts, settings.batch_tokens)
     fitted = [design for design in designs.values() if design.needs_fit]
     if settings.fit_on is not None and not fitted:
         raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
@@ -118,7 +118,7 @@ def _plan(source: Source, tasks: Sequence[Any], texts: list[str], settings: Comp
     return plan
 
 
-def _baseline_label(settings: ComparisonSettings, plans: Sequence[ComparisonPlan]) -> str | None:
+def _baseline_label(settings: ComparisonSettings, plans: Sequence[ScoringPlan]) -> str | None:
     """The label of the baseline, which may be given as a label, a design's readable name, or a reference."""
     if settings.baseline is None:
         return None
@@ -130,7 +130,9 @@ def _baseline_label(settings: ComparisonSettings, plans: Sequence[ComparisonPlan
     return matches[0]
 
 
-def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> list[tuple[list[Result], list[Comparison]]]:
+def _test_texts_and_words(
+    results: list[Result], store: ResultStore, baseline: str | None
+) -> list[tuple[list[Result], list[SystemTest]]]:
     texts, words = split_word_level(results)
     against = next((result.system for result in texts if result.label == baseline), None)
     is_lost = baseline is not None and against is None
@@ -154,7 +156,7 @@ def recommend_design(settings: ComparisonSettings, *, layers: bool = True) -> Re
     check_output(settings.output, folder=True)
     refuse_foreign(settings.output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
     designs, tasks = parse_designs(settings.designs or RECOMMENDED_FROM), resolve_tasks(settings.tasks)
-    plan = ComparisonPlan(settings.sources[0], designs, tasks, settings.max_length, reference_texts(), settings.batch_tokens)
+    plan = ScoringPlan(settings.sources[0], designs, tasks, settings.max_length, reference_texts(), settings.batch_tokens)
     with only_run_in(settings.output):
         choice = recommend(plan, ResultStore(settings.output), layers=layers)
         write_json(settings.output / "recommendation.json", choice.as_json())

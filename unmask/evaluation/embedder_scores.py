@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from unmask.embedder import Embedder
 
 
-def scorable(tasks: Sequence[Task]) -> Sequence[Task]:
-    """The same tasks. Raises UnmaskError for a word-level task, which `score` cannot score, before anything is trained."""
+def require_scorable(tasks: Sequence[Task]) -> None:
+    """Raise UnmaskError for a word-level task, which `score` cannot score, before anything is trained."""
     for task in tasks:
         if is_of_words(task.kind):
             raise UnmaskError(f"'{task.name}' is a word-level task: vectors of texts have no score on it. Leave it out.")
-    return tasks
 
 
 def score(embedder: Embedder, tasks: Sequence[Task]) -> dict[str, float]:

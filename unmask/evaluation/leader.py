@@ -15,14 +15,14 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.seed_means import runs_of
 from unmask.evaluation.verdict import (
-    Comparison,
     System,
+    SystemTest,
     comparisons,
     display_name,
-    listed,
-    not_scored,
-    ranked,
+    join_reasons,
+    rank_systems,
     tokens_per_text,
+    unscored_tasks,
 )
 from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import DECIMALS, PairedTest, fewest_tasks
@@ -44,7 +44,7 @@ class Lead:
 
     order: tuple[tuple[System, float], ...]
     """Systems with their scores, best first; with equal scores, the cheapest first."""
-    tests: dict[System, Comparison]
+    tests: dict[System, SystemTest]
     """The test of each other system against the leader, best first; empty without a test."""
     cheapest: System
     """The system with the fewest tokens per text among the leader and those that tie with it."""
@@ -125,7 +125,7 @@ class KindLeader:
     """Reference models that were scored on all of its tasks."""
 
 
-def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], results: Sequence[Result]) -> Lead:
+def lead(order: Sequence[tuple[System, float]], tests: Sequence[SystemTest], results: Sequence[Result]) -> Lead:
     """Compare the first of some systems with all others. `order` is best first."""
     leader = order[0][0]
     tests_of_leader = {test.b if test.a == leader else test.a: test for test in tests if leader in (test.a, test.b)}
@@ -133,14 +133,14 @@ def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], res
     tokens = {system: tokens_per_text(results, system) for system, _ in order}
     tied = [system for system, test in against.items() if test.winner is None]
     cheapest = min([leader, *tied], key=lambda system: tokens[system])
-    needed = what_it_takes(leader, tied[0], against[tied[0]], results) if tied else None
+    needed = data_needed(leader, tied[0], against[tied[0]], results) if tied else None
     return Lead(tuple(order), against, cheapest, tokens, needed)
 
 
 def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System | None = None) -> list[KindLeader]:
     """The best design for each kind of task, with the reasons, and the designs that tie with it.
 
-    Reference rows (sentence-transformers models) are not candidates: the question is how to use the LLM. But the leader is compared with
+    Reference models (of sentence-transformers) are not candidates: the question is how to use the LLM. But the leader is compared with
     those that were scored on the same tasks. Each kind is tested separately, over all pairs, or only against the baseline if there is
     one. Raises UnmaskError for a kind without a task that all designs were scored on.
     """
@@ -148,12 +148,13 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
     leaders = []
     for kind in dict.fromkeys(result.kind for result in candidates):
         of_kind = [result for result in candidates if result.kind == kind]
-        order = ranked(of_kind)
+        order = rank_systems(of_kind)
         if not order:
-            raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
-        reference = baseline if baseline in dict(order) else None
+            raise UnmaskError(
+                f"No {kind} task was scored for every design: {join_reasons(unscored_tasks(of_kind))}. Score them too."
+            )
         tasks = {result.task for result in of_kind}
-        common = tasks - set(not_scored(of_kind))
+        common = tasks - set(unscored_tasks(of_kind))
         references = [
             result
             for result in results
@@ -161,9 +162,9 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
         ]
         scored = {result.system: {row.task for row in references if row.system == result.system} for result in references}
         rows = [*of_kind, *(result for result in references if common <= scored[result.system])]
-        tests = comparisons(rows, store, reference)
+        tests = comparisons(rows, store, baseline if baseline in dict(order) else None)
         ranking = lead(order, tests, of_kind)
-        compared = compare_references(ranking, ranked(rows), tests)
+        compared = compare_references(ranking, rank_systems(rows), tests)
         sentences = [(comparison.is_higher, reference_sentence(comparison, rows)) for comparison in compared]
         leaders.append(
             KindLeader(
@@ -185,7 +186,7 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
 
 
 def compare_references(
-    ranking: Lead, order: Sequence[tuple[System, float]], tests: Sequence[Comparison]
+    ranking: Lead, order: Sequence[tuple[System, float]], tests: Sequence[SystemTest]
 ) -> tuple[ReferenceComparison, ...]:
     """The leader against each system of an order that is not its candidate, best first; tests: for every pair."""
     candidates = dict(ranking.order)
@@ -279,7 +280,7 @@ def reasons(ranking: Lead, results: Sequence[Result], on: str = "") -> tuple[str
     if untested := len(rest) - len(ranking.tests):
         facts.append(f"Not tested against it: {counted(untested, 'other design')}.")
     if test.left_out:
-        facts.append(f"Left out: {listed(test.left_out)}.")
+        facts.append(f"Left out: {join_reasons(test.left_out)}.")
     return tuple(facts)
 
 
@@ -305,7 +306,7 @@ def cheapest_sentence(ranking: Lead, results: Sequence[Result], on: str = "") ->
     return f"The cheapest of these is {name}: {tokens:.0f} tokens per text{on} instead of {ranking.tokens[ranking.leader]:.0f}."
 
 
-def what_it_takes(first: System, second: System, test: Comparison, results: Sequence[Result]) -> str | None:
+def data_needed(first: System, second: System, test: SystemTest, results: Sequence[Result]) -> str | None:
     """A sentence: about how many items or tasks would separate two designs. None if that cannot be estimated.
 
     It is for planning, not evidence: it treats the observed difference as the true one. Items: a normal test of the mean difference.

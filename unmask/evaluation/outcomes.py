@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RESAMPLES = 1000
 
 
-def made_result(
+def make_result(
     conditions: Conditions,
     label: str,
     task: Task,
@@ -89,7 +89,7 @@ def why_not_scored(design: Design, task: Task) -> str | None:
 Returned = TypeVar("Returned")
 
 
-def attempted(work: Callable[[], Returned], give_up: Callable[[Exception], None]) -> Returned | None:
+def attempt(work: Callable[[], Returned], give_up: Callable[[Exception], None]) -> Returned | None:
     """What `work` returns. If it fails: call `give_up` with the error and return None, so that the other designs and tasks go on.
 
     Raises OSError as it comes: a full disk says nothing of one design.
@@ -103,7 +103,7 @@ def attempted(work: Callable[[], Returned], give_up: Callable[[Exception], None]
         return None
 
 
-def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> Failure:
+def make_failure(conditions: Conditions, label: str, task: Task, error: Exception) -> Failure:
     """The record of a design without a score on a task, with the text of the error."""
     reason = visible(str(error).strip(), keep="\n") or type(error).__name__
     return Failure(
@@ -117,9 +117,9 @@ def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> 
     )
 
 
-def does_not_apply(conditions: Conditions, label: str, task: Task, reason: str) -> Failure:
+def make_not_applicable(conditions: Conditions, label: str, task: Task, reason: str) -> Failure:
     """The record of a design that a task cannot score, and why. Nothing failed."""
-    return failed(conditions, label, task, UnmaskError(f"does not apply: {reason}")).model_copy(update={"applies": False})
+    return make_failure(conditions, label, task, UnmaskError(f"does not apply: {reason}")).model_copy(update={"applies": False})
 
 
 def model_revision(source: Source) -> str:
@@ -132,5 +132,5 @@ def runs_code(source: Source) -> bool:
     if not source.trust_remote_code:
         return False
     folder = Path(place_of(source))
-    reference = (below(folder, source) if folder.is_dir() else None) or source
-    return reference.trust_remote_code and bool(code_of(resolve(reference.model), reference.revision))
+    base = (below(folder, source) if folder.is_dir() else None) or source
+    return base.trust_remote_code and bool(code_of(resolve(base.model), base.revision))

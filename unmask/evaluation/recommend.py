@@ -23,12 +23,12 @@ from typing import Any
 from unmask.designs.design import Design
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
-from unmask.encoding.vector_store import VectorStore
+from unmask.encoding.vector_cache import VectorCache
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare, load_checked, unscored
 from unmask.evaluation.leader import lead, reasons
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.verdict import Comparison, comparisons, ranked
+from unmask.evaluation.scoring import ScoringPlan, failures_of, load_checked, score_designs
+from unmask.evaluation.verdict import SystemTest, comparisons, rank_systems
 from unmask.io.terminal import say
 from unmask.statistics.intervals import Bounds, mean_interval, score_interval
 from unmask.statistics.paired import SIGNIFICANT
@@ -89,7 +89,7 @@ class Round:
 class Race:
     """The designs that are still in the race, and the findings of the rounds so far."""
 
-    plan: ComparisonPlan
+    plan: ScoringPlan
     store: ResultStore
     layers: bool = True
     rounds: list[Round] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Race:
     """Designs that left because they have no score, and why."""
     results: list[Result] = field(default_factory=list)
     """Of the last round with scores, with its tests."""
-    tests: list[Comparison] = field(default_factory=list)
+    tests: list[SystemTest] = field(default_factory=list)
     tokens: dict[PassKey, int] = field(default_factory=dict)
     """That each forward pass computed."""
     used_all_items: bool = False
@@ -105,7 +105,7 @@ class Race:
     def __post_init__(self) -> None:
         """List the layers that could be tried."""
         self.alive, self.designs = dict(self.plan.designs), dict(self.plan.designs)
-        self.cache, self.fits = VectorStore.beside(self.store.folder), dict[Design, Fit]()
+        self.cache, self.fits = VectorCache.in_folder(self.store.folder), dict[Design, Fit]()
         self.load: Callable[[], Encoder] = cache_once(partial(load_checked, self.plan))
         self.layer_designs = self._layers_of(self.alive)
         """Each layer that could be tried. The designs that could have won are the plan's and these."""
@@ -124,27 +124,27 @@ class Race:
         ]
         self.used_all_items = all(part is task for part, task in zip(tasks, self.plan.tasks, strict=True))
         is_first = not self.rounds
-        results = self._scored(tasks, self.alive, self.layer_designs if is_first else {})
+        results = self._score(tasks, self.alive, self.layer_designs if is_first else {})
         if not self.alive:
             reasons = "; ".join(f"{label} has {why}" for label, why in self.failed.items())
             raise UnmaskError(f"No design has a score on every task: {reasons}")
         if self.used_all_items and (unscored_tasks := [task for task in tasks if task.name not in _tasks_of(results)]):
-            raise _no_score(replace(self.plan, designs=self.designs, tasks=unscored_tasks), self.store)
+            raise _no_score_error(replace(self.plan, designs=self.designs, tasks=unscored_tasks), self.store)
         if not results:
             say(f"{size} items of each task: no design has a score on them, so this round decides nothing")
             return False
         if is_first:
-            results += self._scored(tasks, self._chosen_layers(results), {}, _tasks_of(results))
+            results += self._score(tasks, self._add_layers(results), {}, _tasks_of(results))
         return self._close_round(len(tasks), results)
 
     def _close_round(self, task_count: int, results: list[Result]) -> bool:
         """Test the designs of a round. If another round follows, drop those that are worse than the leader."""
         before, is_last = sum(self.tokens.values()), self.used_all_items
-        self.tokens |= _tokens(results)
-        # before the last round: items are tested, and the rounds share the level; in the last round: the test of `compare`
+        self.tokens |= _tokens_by_pass(results)
+        # before the last round: items are tested, and the rounds share the level; in the last round: the test of `score_designs`
         level = SIGNIFICANT if is_last else SIGNIFICANT / self._most_rounds()
         tests = comparisons(results, self.store, over_items=not is_last, level=level)
-        ranking = _ranking(results, tests)
+        ranking = _rank_with_tests(results, tests)
         # a design is not dropped before all tasks had a say: a task without a score, or without items to test, has none
         is_complete = all(len(tasks) == task_count for tasks in (_tasks_of(results), *(set(test.tasks) for test in tests)))
         if not is_complete and not is_last:
@@ -158,29 +158,29 @@ class Race:
         self.results, self.tests = results, tests
         return is_last or (is_complete and len(survivors) == 1)
 
-    def _scored(
+    def _score(
         self, tasks: Sequence[Task], designs: Mapping[str, Design], linked: Mapping[str, Design], scored: Set[str] = frozenset()
     ) -> list[Result]:
         """Results of the designs. One that lacks a score that others have leaves the race. scored: tasks that others have scores on."""
         if not designs:
             return []
         plan = replace(self.plan, designs=dict(designs), tasks=tasks, linked=list(linked.values()))
-        results = compare(plan, self.store, cache=self.cache, load=self.load, fits=self.fits)
+        results = score_designs(plan, self.store, cache=self.cache, load=self.load, fits=self.fits)
         scored = _tasks_of(results) | scored
         for label in list(designs):
             if lacking := scored - _tasks_of([result for result in results if result.label == label]):
                 of_design = replace(
                     plan, designs={label: designs[label]}, tasks=[task for task in tasks if task.name in lacking]
                 )
-                self.failed[label] = str(_no_score(of_design, self.store)).removeprefix(f"{label} has ")
+                self.failed[label] = str(_no_score_error(of_design, self.store)).removeprefix(f"{label} has ")
                 del self.alive[label]
                 say(f"{label} leaves the race: {self.failed[label]}")
         return [result for result in results if result.label in self.alive]
 
-    def _chosen_layers(self, results: Sequence[Result]) -> dict[str, Design]:
+    def _add_layers(self, results: Sequence[Result]) -> dict[str, Design]:
         """Let layers of the leading designs join the race; these new designs."""
         labels = {result.system: result.label for result in results}
-        order = [self.alive[labels[system]] for system, _ in ranked(results)]
+        order = [self.alive[labels[system]] for system, _ in rank_systems(results)]
         leading = [design for design in order if self._layers_of({"": design})][:LEADERS]
         designs = self._layers_of({design.name: design for design in leading})
         self.alive |= designs
@@ -211,12 +211,12 @@ def _tasks_of(results: Sequence[Result]) -> set[str]:
     return {result.task for result in results}
 
 
-def _no_score(plan: ComparisonPlan, store: ResultStore) -> UnmaskError:
-    failure = unscored(plan, store)[0]
+def _no_score_error(plan: ScoringPlan, store: ResultStore) -> UnmaskError:
+    failure = failures_of(plan, store)[0]
     return UnmaskError(f"{failure.label} has no score on {failure.task}: {failure.error}")
 
 
-def _tokens(results: Sequence[Result]) -> dict[PassKey, int]:
+def _tokens_by_pass(results: Sequence[Result]) -> dict[PassKey, int]:
     """Tokens of each forward pass over all tasks."""
     by_task: dict[tuple[PassKey, str], int] = {}
     for result in results:
@@ -229,10 +229,10 @@ def _tokens(results: Sequence[Result]) -> dict[PassKey, int]:
     return totals
 
 
-def _ranking(results: Sequence[Result], tests: Sequence[Comparison]) -> list[RoundScore]:
+def _rank_with_tests(results: Sequence[Result], tests: Sequence[SystemTest]) -> list[RoundScore]:
     """Designs by their mean score, best first, each with its test against the leader."""
     labels = {result.system: result.label for result in results}
-    (leader, best), *rest = ranked(results)
+    (leader, best), *rest = rank_systems(results)
     ranking = [RoundScore(labels[leader], best, 0.0)]
     for system, score in rest:
         test = next((test for test in tests if {test.a, test.b} == {leader, system}), None)
@@ -264,7 +264,7 @@ class Recommendation:
     """Whether the last round used all items that there were to choose on."""
     candidates: int
     reasons: tuple[str, ...]
-    """How the design compares with the others of the last round, in the same sentences as in `compare`."""
+    """How the design compares with the others of the last round, in the same sentences as in `score_designs`."""
     ties: tuple[str, ...]
     """Designs not significantly worse."""
     tokens_a_text: float
@@ -279,7 +279,7 @@ class Recommendation:
         return {**asdict(self), "design": self.design.name}
 
 
-def recommend(plan: ComparisonPlan, store: ResultStore, *, layers: bool = True) -> Recommendation:
+def recommend(plan: ScoringPlan, store: ResultStore, *, layers: bool = True) -> Recommendation:
     """Race the designs of a plan on its tasks and, with `layers`, some earlier layers of the leading designs.
 
     What the store already holds is not computed again, but its tokens count. Raises UnmaskError for word-level tasks, for fewer than two
@@ -295,23 +295,28 @@ def recommend(plan: ComparisonPlan, store: ResultStore, *, layers: bool = True) 
     halves = _halves(plan.tasks)
     race = Race(replace(plan, tasks=halves[0]) if halves else plan, store, layers)
     race.run()
-    ranking = lead(ranked(race.results), race.tests, race.results)
+    ranking = lead(rank_systems(race.results), race.tests, race.results)
     labels = {result.system: result.label for result in race.results}
     label = labels[ranking.leader]
     if halves:
         final_plan = replace(plan, designs={label: race.designs[label]}, tasks=halves[1])
-        results = compare(final_plan, store, cache=race.cache, load=race.load, fits=race.fits)
+        results = score_designs(final_plan, store, cache=race.cache, load=race.load, fits=race.fits)
         if len(results) < len(plan.tasks):
-            raise _no_score(final_plan, store)
+            raise _no_score_error(final_plan, store)
     else:
         results = [result for result in race.results if result.label == label]
-    race.cache.forget()
+    race.cache.remove()
     candidates = len(plan.designs) + len(race.layer_designs)
+    level = 1 - SIGNIFICANT / (1 if halves else candidates)
+    item_sets = [store.items(result) for result in results]
+    intervals = [bounds for items in item_sets if items and items.n > 1 and (bounds := score_interval(items, level))]
     return Recommendation(
         design=race.designs[label],
         label=label,
         score=mean(result.main_score for result in results),
-        interval=_interval(results, store, 1 - SIGNIFICANT / (1 if halves else candidates)),
+        interval=mean_interval([result.main_score for result in results], intervals)
+        if len(intervals) == len(results)
+        else None,
         items=sum(result.n for result in results),
         held_out=halves is not None,
         chosen_on=race.rounds[-1].items,
@@ -332,10 +337,3 @@ def _halves(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]] | None:
     if len(halves) < len(tasks) or any(KINDS[part.kind].nothing_to_tell(part.data) for pair in halves for part in pair):
         return None
     return [first for first, _ in halves], [second for _, second in halves]
-
-
-def _interval(results: Sequence[Result], store: ResultStore, level: float) -> Bounds | None:
-    """The interval of the mean score at a level."""
-    item_sets = [store.items(result) for result in results]
-    intervals = [bounds for items in item_sets if items and items.n > 1 and (bounds := score_interval(items, level))]
-    return mean_interval([result.main_score for result in results], intervals) if len(intervals) == len(results) else None

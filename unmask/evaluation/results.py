@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import append_line, atomic, make_folder
-from unmask.io.seals import Damaged, open_line, sealed_line
+from unmask.io.seals import Damaged, open_line, seal_line
 from unmask.statistics.bootstrap import Items
 
 Line = TypeVar("Line", bound=BaseModel)
 SENTENCE_TRANSFORMERS = "sentence-transformers"
-"""The design of a reference row: it encodes with its own code."""
+"""The design of a reference model: it encodes with its own code."""
 
 
 class Conditions(BaseModel):
@@ -45,12 +45,13 @@ class Conditions(BaseModel):
     max_length: int
     dtype: str
     reference: str | None = None
+    """A hash of the texts that the design was fitted on, or "as saved"; None if it needs no fit."""
     attn_implementation: str | None = None
     """As requested; None if transformers chose."""
     trust_remote_code: bool | None = None
     """True if Python code that comes with the model ran, else None."""
     own_prompts: bool | None = None
-    """True if a reference row has the prompts and the similarity of its model, else None."""
+    """True if a reference model has the prompts and the similarity of its model, else None."""
 
     @property
     def key(self) -> str:
@@ -144,7 +145,7 @@ class Cost(BaseModel):
         return all(getattr(self, name) == getattr(conditions, name) for name in shared)
 
 
-class Lines(Generic[Line]):
+class SealedLines(Generic[Line]):
     """A file of JSON lines, each with its checksum.
 
     A damaged line is skipped with a warning, and removed when the next line is written. An unfinished last line is not read: another
@@ -153,7 +154,7 @@ class Lines(Generic[Line]):
 
     def __init__(self, file: Path, kind: type[Line], lost: str) -> None:
         """Read the file if it exists. lost: what a damaged line means to the user. Raises UnmaskError for a file of another program."""
-        self.file, self.read = file, list[Line]()
+        self.file, self.lines = file, list[Line]()
         self._damaged = False
         content = file.read_bytes() if file.is_file() else b""
         is_start = b"\n" not in content and (content.startswith(_START) or _START.startswith(content))  # of a first line
@@ -164,7 +165,7 @@ class Lines(Generic[Line]):
             warnings.warn(f"{file} ends with an unfinished line: {lost}.", stacklevel=3)
         for number, line in enumerate(complete.split(b"\n") if complete else [], start=1):
             try:
-                self.read.append(kind.model_validate_json(json.dumps(open_line(line))))
+                self.lines.append(kind.model_validate_json(json.dumps(open_line(line))))
             except (Damaged, ValidationError) as error:
                 self._damaged = True
                 reason = first_problem(error) if isinstance(error, ValidationError) else error
@@ -173,15 +174,15 @@ class Lines(Generic[Line]):
     def append(self, line: Line) -> None:
         """Add a line, durably."""
         if self._damaged:
-            self.write(self.read)
-        append_line(self.file, _sealed(line))
-        self.read.append(line)
+            self.write(self.lines)
+        append_line(self.file, _seal(line))
+        self.lines.append(line)
 
     def write(self, lines: Iterable[Line]) -> None:
         """Replace all lines."""
-        self.read = list(lines)
+        self.lines = list(lines)
         with atomic(self.file) as scratch:
-            scratch.write_text("".join(f"{_sealed(line)}\n" for line in self.read), encoding="utf-8")
+            scratch.write_text("".join(f"{_seal(line)}\n" for line in self.lines), encoding="utf-8")
         self._damaged = False
 
 
@@ -190,8 +191,8 @@ _MARKS = (b'"model_revision"', b'"task_revision"', b'"peak_memory"', b'"checksum
 """Keys that our lines contain: one flipped bit leaves at least one of them intact."""
 
 
-def _sealed(line: BaseModel) -> str:
-    return sealed_line(line.model_dump(mode="json"))
+def _seal(line: BaseModel) -> str:
+    return seal_line(line.model_dump(mode="json"))
 
 
 class ResultStore:
@@ -205,12 +206,12 @@ class ResultStore:
         """Open or create the folder. Raises UnmaskError for files of another program."""
         self.folder = folder
         again = "it counts as missing, and `unmask compare` computes it again"
-        self._lines = Lines(folder / "results.jsonl", Result, again)
-        self._failed = Lines(folder / "failures.jsonl", Failure, again)
-        self._spent = Lines(folder / "costs.jsonl", Cost, "times and memory of this forward pass are lost")
+        self._result_file = SealedLines(folder / "results.jsonl", Result, again)
+        self._failure_file = SealedLines(folder / "failures.jsonl", Failure, again)
+        self._cost_file = SealedLines(folder / "costs.jsonl", Cost, "times and memory of this forward pass are lost")
         make_folder(folder / "items")
-        self._results = {result.conditions.key: result for result in self._lines.read}
-        self._failures = {failure.conditions.key: failure for failure in self._failed.read}
+        self._results = {result.conditions.key: result for result in self._result_file.lines}
+        self._failures = {failure.conditions.key: failure for failure in self._failure_file.lines}
         self._items: dict[str, bool] = {}
 
     @property
@@ -242,11 +243,11 @@ class ResultStore:
         if items is not None:
             arrays["metric"] = np.array(items.metric)
         save_arrays(self._items_file(result), arrays, compressed=True)
-        self._lines.append(result)
+        self._result_file.append(result)
         self._results[result.conditions.key] = result
         self._items[result.conditions.key] = True
         if self._failures.pop(result.conditions.key, None):
-            self._failed.write(self.failures)
+            self._failure_file.write(self.failures)
 
     @property
     def failures(self) -> list[Failure]:
@@ -258,19 +259,19 @@ class ResultStore:
         keys = {of_cell.key for of_cell in conditions}
         return [failure for failure in self.failures if failure.conditions.key in keys]
 
-    def fail(self, failure: Failure) -> None:
+    def add_failure(self, failure: Failure) -> None:
         """Store why a design has no score on a task, in place of an earlier reason."""
         self._failures[failure.conditions.key] = failure
-        self._failed.write(self.failures)
+        self._failure_file.write(self.failures)
 
     @property
     def costs(self) -> list[Cost]:
         """What forward passes cost, run after run."""
-        return list(self._spent.read)
+        return list(self._cost_file.lines)
 
-    def spend(self, cost: Cost) -> None:
+    def add_cost(self, cost: Cost) -> None:
         """Store what a forward pass cost."""
-        self._spent.append(cost)
+        self._cost_file.append(cost)
 
     def items(self, result: Result) -> Items | None:
         """The items behind a result's score, or None if the task has no single set of items. Raises Damaged."""

@@ -93,7 +93,7 @@ def mean_over_seeds(results: Sequence[Result], *, saved: bool = False) -> list[R
         if result.system not in joined:
             means.append(result)
         elif runs and all(runs):
-            means.append(_mean([run for run in runs if run]))
+            means.append(_seed_mean([run for run in runs if run]))
     return means
 
 
@@ -133,16 +133,21 @@ def _groups(results: Sequence[Result]) -> list[list[tuple[int, System]]]:
     return [sorted((seed, system) for system, seed in group.items()) for group in groups.values()]
 
 
-def _mean(runs: Sequence[Result]) -> SeedMean:
+def _seed_mean(runs: Sequence[Result]) -> SeedMean:
     first = runs[0]
     scores = [run.main_score for run in runs]
     shared = [name for name in first.scores if all(name in run.scores for run in runs)]
     fields = {name: getattr(first, name) for name in Result.model_fields}
+    # the common folder of the runs without `.seedN`, or all of their folders
+    folders = [Path(run.model).parent for run in runs]
+    names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
+    first_name, *other_names = names
+    model = "+".join([first_name, *(Path(name).name for name in other_names)]) + f" ({len(folders)} seeds)"
     return SeedMean(
         **fields
         | {
-            "model": (name := _name([Path(run.model).parent for run in runs])),
-            "conditions": first.conditions.model_copy(update={"model": name}),
+            "model": model,
+            "conditions": first.conditions.model_copy(update={"model": model}),
             "main_score": float(np.mean(scores)),
             "interval": None,
             "scores": {name: float(np.mean([run.scores[name] for run in runs])) for name in shared}
@@ -155,10 +160,3 @@ def _mean(runs: Sequence[Result]) -> SeedMean:
             "runs": tuple(runs),
         }
     )
-
-
-def _name(folders: Sequence[Path]) -> str:
-    """The name of several runs: their common folder without `.seedN`, or all of their folders."""
-    names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
-    first, *rest = names
-    return "+".join([first, *(Path(name).name for name in rest)]) + f" ({len(folders)} seeds)"

@@ -1,6 +1,6 @@
-"""Training gain: a trained embedder compared with its untrained base model and a reference row, on the same tasks.
+"""Training gain: a trained embedder compared with its untrained base model and a reference model, on the same tasks.
 
-Results and vectors are stored in a folder, as in `compare`: an interrupted comparison resumes, and several runs on one base
+Results and vectors are stored in a folder, as in `score_designs`: an interrupted comparison resumes, and several runs on one base
 model score that base once.
 """
 
@@ -15,10 +15,10 @@ from pydantic import Field
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.leader import points
-from unmask.evaluation.reference_rows import compare_if_installed
+from unmask.evaluation.reference_models import score_if_installed
 from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.scoring import ScoringPlan, forget_vectors, score_designs
 from unmask.evaluation.verdict import comparisons
 from unmask.io.files import only_run_in
 from unmask.io.records import Record
@@ -74,14 +74,14 @@ class TrainingGain(Record):
     untrained: str
     """The design of the base model."""
     scores: dict[str, dict[str, float]]
-    """Main scores (0 to 1) of each system by task: the trained embedder, the untrained design, then the reference row if its model is
+    """Main scores (0 to 1) of each system by task: the trained embedder, the untrained design, then the reference model if it is
     installed."""
     test: GainTest | None
     """None if no task has scores of its single items and there are too few tasks."""
     left_out: dict[str, str]
     """Tasks that the test does not use, and why."""
     blank: dict[str, str] = Field(default_factory=dict)
-    """Tasks of `kinds` that the reference row has no score on, and why."""
+    """Tasks of `kinds` that the reference model has no score on, and why."""
     complete: bool = True
     """Nothing failed; if not, another try may score more."""
     unsearched: tuple[str, ...] = ()
@@ -117,14 +117,14 @@ class TrainingGain(Record):
     @property
     def notes(self) -> list[str]:
         """Caveats to the sentence and the table, one sentence each."""
-        notes = [f"The test leaves out {task}: {_ended(reason)}" for task, reason in self.left_out.items()]
+        notes = [f"The test leaves out {task}: {_as_sentence(reason)}" for task, reason in self.left_out.items()]
         if self.runs > 1 and self.test is not None:
             notes.insert(
                 0,
                 f"The recipe trained {self.runs} models, and each is tested alone: p and interval are not corrected for that, because this "
                 f"card is written before the next model is tested. To claim the best of them, multiply p by {self.runs} (Bonferroni).",
             )
-        notes += [f"{REFERENCE} has no score on {task}: {_ended(reason)}" for task, reason in self.blank.items()]
+        notes += [f"{REFERENCE} has no score on {task}: {_as_sentence(reason)}" for task, reason in self.blank.items()]
         if not self.complete:
             notes.append("The same command tries again what failed.")
         if self.kept_leaks:
@@ -153,85 +153,75 @@ class TrainingGain(Record):
 def training_gain(
     trained: Source, design: Design, base: Source, tasks: Sequence[Task], max_length: int, folder: Path
 ) -> TrainingGain:
-    """Score a trained embedder, the best untrained design of its base model, and the reference row.
+    """Score a trained embedder, the best untrained design of its base model, and the reference model.
 
-    folder: keeps the results, so that nothing is scored twice. max_length: most tokens of a text, for both models. A reference row
-    whose model is not installed is left out. Raises UnmaskError if no task has a score for both, the trained
-    embedder and its base.
+    folder: keeps the results, so that nothing is scored twice. max_length: most tokens of a text, for both models. A reference model that
+    is not installed is left out. Raises UnmaskError if no task has a score for both, the trained embedder and its base.
     """
     with only_run_in(folder):
         store = ResultStore(folder)
-        results = compare(ComparisonPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
-        untrained = _untrained(base, tasks, max_length, store)
-        ours = _scored(results, trained.model, store)
+        ours = score_designs(ScoringPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
+        untrained = _score_untrained(base, tasks, max_length, store)
+        _require_scored(ours, trained.model, store)
         forget_vectors(store)
-        return _gain(tasks, ours, untrained, compare_if_installed(REFERENCE, tasks, store), store)
+        reference = score_if_installed(REFERENCE, tasks, store)
+        systems = {(ours[0].model, ours[0].label): ours, (untrained[0].model, untrained[0].label): untrained}
+        if reference is not None:
+            systems[REFERENCE, REFERENCE] = reference
+        scores = {label: {result.task: result.main_score for result in results} for (_, label), results in systems.items()}
+        # the last reason why a system has no score on a task
+        failures = {(failure.model, failure.label, failure.task): failure for failure in store.failures}
+        missing = {
+            label: {task.name: failures.get((model, label, task.name)) for task in tasks if task.name not in scores[label]}
+            for model, label in systems
+        }
+        of_ours, of_untrained = missing[ours[0].label], missing[untrained[0].label]
+        shared = [result for result in ours if result.task not in of_untrained]
+        if not shared:
+            reasons = "; ".join(f"{task}: {failure.error}" for task, failure in (of_ours | of_untrained).items() if failure)
+            raise UnmaskError(f"No task to compare on was scored for both, the trained embedder and its base: {reasons}")
+        why = {
+            label: {
+                task: f"not scored for {label}" + (f", {failure.error}" if failure else "")
+                for task, failure in of_label.items()
+            }
+            for label, of_label in missing.items()
+        }
+        lacking = why[ours[0].label] | why[untrained[0].label]
+        tests = comparisons([*ours, *untrained], store)
+        kinds = {result.task: result.kind for result in shared}
+        return TrainingGain(
+            kinds=kinds,
+            untrained=untrained[0].label,
+            scores={label: {task: score for task, score in row.items() if task in kinds} for label, row in scores.items()},
+            test=GainTest.of(tests[0].outcome) if tests else None,
+            left_out=(tests[0].left_out if tests else {}) | lacking,
+            blank={task: reason for task, reason in why.get(REFERENCE, {}).items() if task not in lacking},
+            complete=not any(failure and failure.applies for row in missing.values() for failure in row.values()),
+        )
 
 
-def _untrained(base: Source, tasks: Sequence[Task], max_length: int, store: ResultStore) -> list[Result]:
+def _score_untrained(base: Source, tasks: Sequence[Task], max_length: int, store: ResultStore) -> list[Result]:
     """Results of the first untrained design that the base model can serve. Raises UnmaskError with the last reason if it serves none."""
     for name in UNTRAINED:
-        plan = ComparisonPlan(base, {name: Design.parse(name)}, tasks, max_length, reference_texts())
+        plan = ScoringPlan(base, {name: Design.parse(name)}, tasks, max_length, reference_texts())
         try:
-            results = compare(plan, store)
+            results = score_designs(plan, store)
         except UnmaskError as error:  # refused before anything was computed; later failures are not caused by the design
             reason = error
             say(f"{base.model} cannot be read as {name}: {error}")
         else:
-            return _scored(results, base.model, store)
+            _require_scored(results, base.model, store)
+            return results
     raise reason
 
 
-def _scored(results: list[Result], model: str, store: ResultStore) -> list[Result]:
-    """The same results. Raises UnmaskError with a reason if there are none."""
+def _require_scored(results: list[Result], model: str, store: ResultStore) -> None:
+    """Raise UnmaskError with a reason if there are no results."""
     if not results:
         reason = next(failure.error for failure in reversed(store.failures) if failure.model == model)
         raise UnmaskError(f"'{model}' has no score on any task to compare on: {reason}")
-    return results
 
 
-def _gain(
-    tasks: Sequence[Task],
-    ours: Sequence[Result],
-    untrained: Sequence[Result],
-    reference: Sequence[Result] | None,
-    store: ResultStore,
-) -> TrainingGain:
-    """The gain from the results of each system, tested on the tasks that the first two were scored on. Raises UnmaskError without one."""
-    systems = {(ours[0].model, ours[0].label): ours, (untrained[0].model, untrained[0].label): untrained}
-    if reference is not None:
-        systems[REFERENCE, REFERENCE] = reference
-    scores = {label: {result.task: result.main_score for result in results} for (_, label), results in systems.items()}
-    # the last reason why a system has no score on a task
-    failures = {(failure.model, failure.label, failure.task): failure for failure in store.failures}
-    missing = {
-        label: {task.name: failures.get((model, label, task.name)) for task in tasks if task.name not in scores[label]}
-        for model, label in systems
-    }
-    of_ours, of_untrained = missing[ours[0].label], missing[untrained[0].label]
-    shared = [result for result in ours if result.task not in of_untrained]
-    if not shared:
-        reasons = "; ".join(f"{task}: {failure.error}" for task, failure in (of_ours | of_untrained).items() if failure)
-        raise UnmaskError(f"No task to compare on was scored for both, the trained embedder and its base: {reasons}")
-    why = {
-        label: {
-            task: f"not scored for {label}" + (f", {failure.error}" if failure else "") for task, failure in of_label.items()
-        }
-        for label, of_label in missing.items()
-    }
-    lacking = why[ours[0].label] | why[untrained[0].label]
-    tests = comparisons([*ours, *untrained], store)
-    kinds = {result.task: result.kind for result in shared}
-    return TrainingGain(
-        kinds=kinds,
-        untrained=untrained[0].label,
-        scores={label: {task: score for task, score in row.items() if task in kinds} for label, row in scores.items()},
-        test=GainTest.of(tests[0].outcome) if tests else None,
-        left_out=(tests[0].left_out if tests else {}) | lacking,
-        blank={task: reason for task, reason in why.get(REFERENCE, {}).items() if task not in lacking},
-        complete=not any(failure and failure.applies for row in missing.values() for failure in row.values()),
-    )
-
-
-def _ended(reason: str) -> str:
+def _as_sentence(reason: str) -> str:
     return " ".join(reason.split()).rstrip(".") + "."

@@ -36,7 +36,7 @@ _RESAMPLES, _MOST_RESAMPLES = 2000, 20_000
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SystemTest:
     """A paired test of two systems (model, design) on the tasks that all systems were scored on."""
 
     a: System
@@ -76,7 +76,7 @@ def comparisons(
     *,
     over_items: bool = False,
     level: float = SIGNIFICANT,
-) -> list[Comparison]:
+) -> list[SystemTest]:
     """A paired test for each pair of systems, or of each system with the baseline (as b). Holm's correction is over all of these.
 
     - With enough tasks for one of them to be significant after the correction (`fewest_tasks`: 6 for one pair, 11 for 28), the test is
@@ -86,9 +86,9 @@ def comparisons(
     - `over_items` always tests the items, with a p that has no smallest value: a caller that tests several times must correct for that
       too, by a lower `level`.
 
-    A baseline that was chosen beforehand makes k - 1 comparisons and not k (k - 1) / 2. Pairs with a reference row (a
-    sentence-transformers model) form a separate family, so a reference row costs two designs no correction. All pairs have one test:
-    with few tasks, a reference row can make it the one over items.
+    A baseline that was chosen beforehand makes k - 1 comparisons and not k (k - 1) / 2. Pairs with a reference model (of
+    sentence-transformers) form a separate family, so a reference model costs two designs no correction. All pairs have one test: with
+    few tasks, a reference model can make it the one over items.
 
     Empty if there is nothing to test: one system, no task that all were scored on, or no items. Raises UnmaskError for a baseline that
     is not among the systems.
@@ -102,7 +102,7 @@ def comparisons(
     pairs = [(system, baseline) for system in systems if system != baseline] if baseline else list(combinations(systems, 2))
     if not pairs or not tasks:
         return []
-    left_out = not_scored(results)
+    left_out = unscored_tasks(results)
     with_reference = [SENTENCE_TRANSFORMERS in (a[1], b[1]) for a, b in pairs]
     families = [
         [pair for pair, has in zip(pairs, with_reference, strict=True) if has is is_reference] for is_reference in (False, True)
@@ -130,17 +130,17 @@ def comparisons(
         }
         left_out |= {task: "no items behind its score" for task in tasks if task not in used}
         tasks = used
-    compared: dict[Pair, Comparison] = {}
+    compared: dict[Pair, SystemTest] = {}
     for family, has_reference in zip(families, (False, True), strict=True) if tests else ():
         name = counted(len(family), "pair") + " with a reference" * has_reference
         if baseline:
             name = f"{counted(len(family), 'comparison')} with {display_name(baseline, results)}"
         for (a, b), test in zip(family, with_holm([tests[pair] for pair in family], level), strict=True):
-            compared[a, b] = Comparison(a, b=b, tasks=tuple(tasks), outcome=test, family=name, left_out=left_out, level=level)
+            compared[a, b] = SystemTest(a, b=b, tasks=tuple(tasks), outcome=test, family=name, left_out=left_out, level=level)
     return [compared[pair] for pair in pairs if compared]
 
 
-def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
+def rank_systems(results: Sequence[Result]) -> list[tuple[System, float]]:
     """Systems by their mean main score over the tasks that all were scored on, best first; equal scores: the cheapest first."""
     tasks = set(_common_tasks(results))
     scores: dict[System, list[float]] = {}
@@ -151,9 +151,9 @@ def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
     return sorted(means, key=lambda item: (-round(item[1], DECIMALS), tokens_per_text(results, item[0])))
 
 
-def tests_used(comparisons: Sequence[Comparison]) -> str:
+def tests_used(tests: Sequence[SystemTest]) -> str:
     """The names of the tests, without what differs from pair to pair. Few items that differ have an exact test, more have a bootstrap."""
-    return " or ".join(dict.fromkeys(re.sub(r"[;,] \d+ zero [^)]*", "", comparison.outcome.test) for comparison in comparisons))
+    return " or ".join(dict.fromkeys(re.sub(r"[;,] \d+ zero [^)]*", "", test.outcome.test) for test in tests))
 
 
 def tokens_per_text(results: Sequence[Result], system: System) -> float:
@@ -186,7 +186,7 @@ def _common_tasks(results: Sequence[Result]) -> list[str]:
 Cells = dict[tuple[System, str], Result]
 
 
-def not_scored(results: Sequence[Result]) -> dict[str, str]:
+def unscored_tasks(results: Sequence[Result]) -> dict[str, str]:
     """Tasks on which some systems have no score, and which systems these are."""
     systems = dict.fromkeys(result.system for result in results)
     cells = {(result.system, result.task) for result in results}
@@ -225,7 +225,7 @@ def _sampled_scores(
     return {system: scores.on(retained) for system, scores in sampled.items()}, [used[index] for index in retained]
 
 
-def listed(left_out: Mapping[str, str]) -> str:
+def join_reasons(left_out: Mapping[str, str]) -> str:
     """Tasks that were left out, each with its reason."""
     return ", ".join(f"{task} ({why})" for task, why in left_out.items())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.encoding.encoder import Encoder, Tally
-from unmask.probing.word_probe import WordProbe, probe_words_at_layers, word_tokens
+from unmask.probing.word_probe import probe_words_at_layers, word_tokens
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb.evaluator import Outcome
 from unmask.tasks.tagged import Sentence
@@ -37,16 +37,15 @@ def score_words(encoder: Encoder, task: LocalTask, layers: Sequence[int]) -> dic
     probes = probe_words_at_layers(encoder, train, test, layers)
     tokens = sum(len(sentence.ids) for sentence in word_tokens(encoder, [*train, *test]))
     tally = Tally(texts=len(train) + len(test), tokens=tokens)
-    return {layer: _outcome(probe, tally) for layer, probe in probes.items()}
-
-
-def _outcome(probe: WordProbe, tally: Tally) -> WordOutcome:
-    scores = probe.scores
-    # what each sentence adds to numerator and denominator of the score, and to the number of words or entities in the gold tags
-    ratio, gold = scores.entity_f1 or scores.accuracy, scores.words if scores.given is None else scores.given
-    items = Items("ratio", {"above": ratio.above, "below": ratio.below, "gold": gold})
-    other_scores = {"accuracy": probe.accuracy, "majority": probe.majority}
-    other_scores.pop(probe.metric, None)
-    about = ("layer", "c", "converged", "classes", "train_sentences", "train_words", "test_words", "unseen")
-    details = {name: getattr(probe, name) for name in about}
-    return WordOutcome(Outcome(probe.metric, probe.value, other_scores, items), probe.dim, tally, details)
+    outcomes = {}
+    for layer, probe in probes.items():
+        scores = probe.scores
+        # what each sentence adds to numerator and denominator of the score, and to the number of words or entities in the gold tags
+        ratio, gold = scores.entity_f1 or scores.accuracy, scores.words if scores.gold is None else scores.gold
+        items = Items("ratio", {"above": ratio.above, "below": ratio.below, "gold": gold})
+        other_scores = {"accuracy": probe.accuracy, "majority": probe.majority}
+        other_scores.pop(probe.metric, None)
+        about = ("layer", "c", "converged", "classes", "train_sentences", "train_words", "test_words", "unseen")
+        details = {name: getattr(probe, name) for name in about}
+        outcomes[layer] = WordOutcome(Outcome(probe.metric, probe.value, other_scores, items), probe.dim, tally, details)
+    return outcomes

@@ -35,7 +35,7 @@ def join(address: str) -> Any:
 
 
 @contextmanager
-def failures_told(action: str) -> Iterator[None]:
+def report_failures(action: str) -> Iterator[None]:
     """Turn a failure in another process into one sentence. Ray reports it by the traceback of that process."""
     from ray.exceptions import RayError
 

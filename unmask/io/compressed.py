@@ -54,12 +54,12 @@ def is_damage(error: BaseException) -> bool:
 
 def open_text(file: Path) -> BinaryIO:
     """The bytes of a text file as UTF-8, decompressed. Reading may raise one of DAMAGE; raises BadLine for a file that is not text."""
-    stream = _decompressed(file)
+    stream = _open_decompressed(file)
     try:
         head = peek(stream)
     except DAMAGE:  # reading from the beginning raises it again
         stream.close()
-        return _decompressed(file)
+        return _open_decompressed(file)
     if reason := explain_binary(head, expected="text"):
         stream.close()
         raise BadLine(1, reason, "")
@@ -83,7 +83,7 @@ def explain_binary(head: bytes, expected: str) -> str | None:
     return None
 
 
-def _decompressed(file: Path) -> BinaryIO:
+def _open_decompressed(file: Path) -> BinaryIO:
     ending = file.suffix.lower()
     if ending == ".gz":
         return cast(BinaryIO, gzip.GzipFile(file))

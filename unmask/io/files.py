@@ -34,7 +34,7 @@ def atomic(file: Path) -> Iterator[Path]:
     file = _real(file)
     make_folder(file.parent)
     scratch = _scratch_beside(file)
-    with naming(file), _claimed(scratch):
+    with name_in_errors(file), _claim(scratch):
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         mode = stat.S_IMODE(scratch.stat().st_mode)
         try:
@@ -58,11 +58,14 @@ def atomic_folder(folder: Path, replaces: Callable[[Path], bool] | None = None) 
     _is_replaced(folder, replaces)
     make_folder(folder.parent)
     scratch = _scratch_beside(folder)
-    with naming(folder), _claimed(scratch):
+    with name_in_errors(folder), _claim(scratch):
         scratch.mkdir()
         try:
             yield scratch
-            _usual_modes(scratch)
+            mode = stat.S_IMODE(scratch.stat().st_mode)
+            for path in scratch.rglob("*"):  # some writers remove the permissions of other users
+                if not path.is_symlink():
+                    path.chmod(mode if path.is_dir() else mode & 0o666)
             sync_tree(scratch)
             _put_in_place(scratch, folder, _is_replaced(folder, replaces))
             sync(folder.parent)
@@ -79,7 +82,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
     new = [new_folder for new_folder in (folder, *folder.parents) if not new_folder.exists()]
     before = set() if new else set(folder.iterdir())
     make_folder(folder)
-    with _held(folder / _LOCK, folder):
+    with _hold(folder / _LOCK, folder):
         patterns = (f"{depth}.*.{_SCRATCH}{lock}" for depth in ("", "*/", "*/*/", "*/*/*/") for lock in ("", _LOCK))
         _sweep(path for pattern in patterns for path in folder.glob(pattern))
         try:
@@ -94,7 +97,7 @@ def only_writer_of(output: Path) -> Iterator[None]:
     """Hold a file or folder that appears whole for one run. Raises UnmaskError if another run holds it."""
     output = _real(output)
     make_folder(output.parent)
-    with _held(output.with_name(f".{output.name}.lock"), output):
+    with _hold(output.with_name(f".{output.name}.lock"), output):
         _sweep(path for path in output.parent.iterdir() if _is_scratch_of(path, output))
         yield
 
@@ -262,7 +265,7 @@ def _lock_of(scratch: Path) -> Path:
 
 
 @contextmanager
-def _claimed(scratch: Path, timeout: float = -1) -> Iterator[None]:
+def _claim(scratch: Path, timeout: float = -1) -> Iterator[None]:
     """Hold scratch, so that no other run takes it for the leftover of a killed run. Raises OSError if another run still holds it then.
 
     The lock is a separate file, since some writers put another file in the place of the scratch itself.
@@ -284,7 +287,7 @@ def _sweep(paths: Iterable[Path]) -> None:
     """Remove scratch files and folders that no run holds any more, and their locks. paths: of scratch, or of its locks."""
     for scratch in sorted({path.with_name(path.name.removesuffix(_LOCK)) for path in paths}):
         # an older version or a removal left scratch without a lock; a full disk may have no room for a new one
-        with suppress(OSError), _claimed(scratch, timeout=0) if _lock_of(scratch).exists() else nullcontext():
+        with suppress(OSError), _claim(scratch, timeout=0) if _lock_of(scratch).exists() else nullcontext():
             _delete(scratch)
 
 
@@ -295,21 +298,13 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _usual_modes(folder: Path) -> None:
-    """Give everything in a folder the mode that the umask gives to new files; some writers remove the permissions of other users."""
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    for path in folder.rglob("*"):
-        if not path.is_symlink():
-            path.chmod(mode if path.is_dir() else mode & 0o666)
-
-
 def _put_in_place(scratch: Path, folder: Path, replacing: bool) -> None:
     if not replacing:
         scratch.replace(folder)
         return
     if not _exchange(scratch, folder):
         old = _scratch_beside(folder)
-        with _claimed(old):
+        with _claim(old):
             folder.replace(old)
             try:
                 scratch.replace(folder)
@@ -329,7 +324,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path) -> Iterator[None]:
     """Name the file in an error of the system: a full disk does not say where, and some libraries do not even say that it is full."""
     try:
         yield
@@ -348,7 +343,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held(lock: Path, output: Path) -> Iterator[None]:
+def _hold(lock: Path, output: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     holder = FileLock(lock, timeout=0)

@@ -30,9 +30,9 @@ _FIELD = 1 << 27
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a row cannot be read. told: what follows the file's name in an error; text: how the row begins."""
+    """Why a row cannot be read. reason: what follows the file's name in an error; text: how the row begins."""
 
-    told: str
+    reason: str
     text: str = ""
 
 
@@ -169,10 +169,10 @@ _NOT_AN_ARRAY = (
 
 def _json(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
     """The objects of an array, or JSON lines under the name of JSON."""
-    yield from islice(_json_rows(_each_line(lines, Start())), start.row, None)
+    yield from islice(_objects(_each_line(lines, Start())), start.row, None)
 
 
-def _json_rows(lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
+def _objects(lines: Iterator[tuple[int, str | Fault]]) -> Iterator[Item]:
     for number, line in lines:
         if isinstance(line, Fault):
             yield number, line
@@ -226,7 +226,7 @@ def _array(first: int, line: str, lines: Iterator[tuple[int, str | Fault]]) -> I
         yield number, Fault(f", line {number}: more text follows the end of the array.", text[position + 1 :])
 
 
-def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
+def _csv(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
     limit = min(_FIELD, lines.longest_field or _FIELD)
     csv.field_size_limit(limit)
     lines.detect_delimiter()
@@ -421,8 +421,8 @@ FORMATS: dict[str, Format] = {
     ".jsonl": TextFormat(_jsonl),
     ".ndjson": TextFormat(_jsonl),
     ".json": TextFormat(_json, UnlimitedLines),
-    ".csv": TextFormat(_delimited, CsvLines),
-    ".tsv": TextFormat(_delimited, TsvLines),
+    ".csv": TextFormat(_csv, CsvLines),
+    ".tsv": TextFormat(_csv, TsvLines),
     ".parquet": Parquet(),
     ".feather": Feather(),
     ".arrow": Feather(),

@@ -78,17 +78,17 @@ class Lines(Iterator[str]):
                 block = self._stream.readline(_BLOCK)
                 size += len(block)
             reason = f", line {self.number + 1}: the line has {size} bytes; {self.longest} are allowed."
-            raise self._skipped(raw, size, reason)
+            raise self._skip(raw, size, reason)
         try:
-            text = self._decoded(raw)
+            text = self._decode(raw)
         except UnicodeDecodeError as error:
-            raise self._skipped(raw, len(raw), not_utf8(self.number + 1, self.offset + error.start)) from error
+            raise self._skip(raw, len(raw), not_utf8(self.number + 1, self.offset + error.start)) from error
         return [piece for piece in _BREAKS.split(text) if piece] if "\r" in text else [text]
 
-    def _decoded(self, raw: bytes) -> str:
+    def _decode(self, raw: bytes) -> str:
         return raw.decode("utf-8")
 
-    def _skipped(self, raw: bytes, size: int, reason: str) -> BadLine:
+    def _skip(self, raw: bytes, size: int, reason: str) -> BadLine:
         self.offset += size
         self.number += 1
         return BadLine(self.number, reason, raw[:EXCERPT].decode(errors="replace"))
@@ -143,7 +143,7 @@ class CsvLines(Lines):
             self.bad = BadLine(self.number, not_utf8(self.number, byte), text)
         return line
 
-    def _decoded(self, raw: bytes) -> str:
+    def _decode(self, raw: bytes) -> str:
         return raw.decode("utf-8", "surrogateescape")
 
 

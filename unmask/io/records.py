@@ -23,10 +23,10 @@ class Record(BaseModel):
         Raises UnmaskError for a file with another content.
         """
         content = read_record(file)
-        return None if content is None else cls.checked(content, file)
+        return None if content is None else cls.parse(content, file)
 
     @classmethod
-    def checked(cls, content: dict[str, Any], file: Path) -> Self:
+    def parse(cls, content: dict[str, Any], file: Path) -> Self:
         """The record that has this content. Raises UnmaskError, which names the file, for another content."""
         try:
             return cls.model_validate(content)

@@ -28,7 +28,7 @@ def read_rows(file: Path, columns: Sequence[str] | None = None) -> Iterator[tupl
     """
     for line, item in read_items(file, columns=columns):
         if isinstance(item, Fault):
-            raise UnmaskError(f"{file}{item.told}")
+            raise UnmaskError(f"{file}{item.reason}")
         yield line, item
 
 
@@ -72,7 +72,7 @@ def field(file: Path, line: int, row: Row, column: str, kind: type | tuple[type,
     """The value of a column. Raises UnmaskError with file, line, column and what was expected if it is missing or of another type."""
     fault = fault_of_field(line, row, column, kind)
     if fault is not None:
-        raise UnmaskError(f"{file}{fault.told}")
+        raise UnmaskError(f"{file}{fault.reason}")
     return row[column]
 
 

@@ -28,13 +28,13 @@ class Damaged(UnmaskError):
     """A file does not hold what was written to it."""
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def seal_content(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content with its checksum, as the last key."""
     plain = json.loads(json.dumps(dict(content), ensure_ascii=False))
     return {**plain, CHECKSUM: _digest(plain)}
 
 
-def opened(content: Any) -> dict[str, Any]:
+def open_content(content: Any) -> dict[str, Any]:
     """The content without its checksum. Raises Damaged if it does not fit."""
     if not isinstance(content, dict):
         raise Damaged(f"expected an object, found {type(content).__name__}")
@@ -47,15 +47,15 @@ def opened(content: Any) -> dict[str, Any]:
     return plain
 
 
-def sealed_line(content: Mapping[str, Any]) -> str:
+def seal_line(content: Mapping[str, Any]) -> str:
     """One line of JSON that carries its checksum."""
-    return json.dumps(sealed(content), ensure_ascii=False)
+    return json.dumps(seal_content(content), ensure_ascii=False)
 
 
 def open_line(line: str | bytes) -> dict[str, Any]:
-    """What `sealed_line` was given. Raises Damaged."""
+    """What `seal_line` was given. Raises Damaged."""
     try:
-        return opened(json.loads(line))
+        return open_content(json.loads(line))
     except (ValueError, RecursionError) as error:
         if isinstance(error, Damaged):
             raise
@@ -64,7 +64,7 @@ def open_line(line: str | bytes) -> dict[str, Any]:
 
 def write_record(file: Path, content: Mapping[str, Any]) -> None:
     """Write JSON with its checksum, whole and durable."""
-    write_json(file, sealed(content))
+    write_json(file, seal_content(content))
 
 
 def read_record(file: Path) -> dict[str, Any] | None:
@@ -82,7 +82,10 @@ def seal(folder: Path, name: str = SEAL) -> None:
     """Write the checksum of every file in a folder, as its last file: where it lies, the folder is complete."""
     sync_tree(folder)
     (folder / name).unlink(missing_ok=True)
-    write_record(folder / name, {str(path.relative_to(folder)): hash_file(path) for path in _to_seal(folder, name)})
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    # in a folder below, such as the folder of an expert in a mixture, a card and a seal are content like any other
+    content = [path for path in files if path.suffix not in _NOT_SEALED or path.parent != folder]
+    write_record(folder / name, {str(path.relative_to(folder)): hash_file(path) for path in content})
 
 
 def is_sealed(folder: Path, name: str = SEAL) -> bool:
@@ -166,12 +169,6 @@ def _digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
-
-
-def _to_seal(folder: Path, name: str) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path != folder / name and path.name != ".lock")
-    # in a folder below, such as the folder of an expert in a mixture, a card and a seal are content like any other
-    return sorted(path for path in files if path.suffix not in _NOT_SEALED or path.parent != folder)
 
 
 def _is_nearly_the_key(key: str) -> bool:

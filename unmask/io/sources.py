@@ -44,21 +44,16 @@ def _below(name: str | Path) -> Iterable[Path]:
         return [path]
     if not glob.has_magic(str(name)):
         raise UnmaskError(f"There is no file or folder '{name}'.")
-    matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-    files = [file for match in matches for file in _matched(match)]
+    files: list[Path] = []
+    for match in sorted(Path(found) for found in glob.glob(str(path), recursive=True)):  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        if match.is_dir():  # here, an empty folder is not a mistake
+            files += _files_and_links(match)[0]
+        elif match.is_file():
+            require_rows(match)
+            files.append(match)
     if not files:
         raise UnmaskError(f"No file matches '{name}'.")
     return files
-
-
-def _matched(path: Path) -> list[Path]:
-    """The files that a match of a pattern means, as if it were named. Here, an empty folder is not a mistake."""
-    if path.is_dir():
-        return _files_and_links(path)[0]
-    if not path.is_file():
-        return []
-    require_rows(path)
-    return [path]
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -55,10 +55,10 @@ def visible(text: str, keep: str = "") -> str:
     """
     if text.isprintable() and not any(filler in text for filler in _FILLERS):
         return text
-    return "".join(character if character in keep else _shown(character) for character in text)
+    return "".join(character if character in keep else _escape_hidden(character) for character in text)
 
 
-def _shown(character: str) -> str:
+def _escape_hidden(character: str) -> str:
     if character in _FILLERS or (unicodedata.category(character) in _HIDDEN and character not in _JOINERS):
         return character.encode("unicode_escape").decode("ascii")
     return character
@@ -168,12 +168,12 @@ def tell_wrapped(text: str, indent: str) -> None:
 def tell_json(content: Any) -> None:
     """Print a result as JSON on standard output. What `visible` would escape, or the encoding cannot write, is an escape of JSON."""
     lines = json.dumps(content, indent=2, ensure_ascii=False).split("\n")
-    print("\n".join(line if visible(line) == line and _is_encodable(line) else _escaped(line) for line in lines))
+    print("\n".join(line if visible(line) == line and _is_encodable(line) else _escape_line(line) for line in lines))
 
 
-def _escaped(line: str) -> str:
+def _escape_line(line: str) -> str:
     return "".join(
-        character if _shown(character) == character and _is_encodable(character) else json.dumps(character)[1:-1]
+        character if _escape_hidden(character) == character and _is_encodable(character) else json.dumps(character)[1:-1]
         for character in line
     )
 
@@ -223,20 +223,16 @@ def progress_bar(title: str, total: int, show: bool | None = None) -> Iterator[C
             task = bar.add_task(visible(title), total=total)
             yield lambda done: bar.advance(task, done)
     else:
-        yield _progress_in_a_log(title, total)
+        start, sum_done = time.monotonic(), 0
 
+        def log_progress(count: int) -> None:
+            nonlocal sum_done
+            sum_done += count
+            seconds = time.monotonic() - start
+            if sum_done < total and is_line_due(seconds):
+                say(_progress_line(title, sum_done, total, seconds / sum_done if sum_done else None))
 
-def _progress_in_a_log(title: str, total: int) -> Callable[[int], None]:
-    start, sum_done = time.monotonic(), 0
-
-    def advance(count: int) -> None:
-        nonlocal sum_done
-        sum_done += count
-        seconds = time.monotonic() - start
-        if sum_done < total and is_line_due(seconds):
-            say(_progress_line(title, sum_done, total, seconds / sum_done if sum_done else None))
-
-    return advance
+        yield log_progress
 
 
 def _progress_line(title: str, finished: int, total: int, pace: float | None) -> str:
@@ -260,12 +256,12 @@ def progress_lines(title: str, total: int) -> Callable[[int], None]:
     """A function that tells how many units are done, and the minutes that are left after its first call."""
     first: list[tuple[float, int]] = []
 
-    def tell_done(count: int) -> None:
+    def tell_progress(count: int) -> None:
         first.append((time.monotonic(), count))
         (start, before), (now, _) = first[0], first[-1]
         say(_progress_line(title, count, total, (now - start) / (count - before) if before < count else None))
 
-    return tell_done
+    return tell_progress
 
 
 @cache

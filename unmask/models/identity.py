@@ -44,7 +44,7 @@ _NO_SETTINGS = (
 """Entries of a config that no vector depends on, or that a design sets. So are those that begin with an underscore."""
 _WRAPPED = re.compile(r"\.(base_layer|original_module|base)\.")
 """What peft and a mixture add to the name of a weight whose module they wrap."""
-_CHANGE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
+CHANGE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 """Beginnings of a LoRA that take something out of the base model when peft puts them on it, at every load."""
 _SAMPLED = 8
 """Numbers of each weight that show whether a loaded model has changed."""
@@ -288,7 +288,7 @@ def note_base_values(model: nn.Module) -> None:
 def _changed_in_memory(model: nn.Module) -> str | None:
     """The first weight of the base model that has other numbers than when it was loaded. None if there is none."""
     configs = getattr(model, "peft_config", None) or {}
-    if any(str(getattr(config, "init_lora_weights", "")).lower().startswith(_CHANGE_BASE) for config in configs.values()):
+    if any(str(getattr(config, "init_lora_weights", "")).lower().startswith(CHANGE_BASE) for config in configs.values()):
         return None  # loading changes the base in the same way
     noted = getattr(model, "unmask_base_values", {})
     # an adapter that trained biases also replaces the biases of the base

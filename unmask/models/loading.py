@@ -58,7 +58,7 @@ class HeadMissing(UnmaskError):
 
 # Folders that rooms above this one load. Their functions are named, not imported, since they build on this module.
 _LOADERS = {
-    "mixture": "unmask.moe.mixture.mixture_folder:load_mixture",
+    "mixture": "unmask.moe.mixture.model:load_mixture",
     "expert": "unmask.moe.mixture.merging:load_merged_expert",
 }
 
@@ -85,7 +85,6 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path, base, chain = _parts_of(source)
-    device = pick_device(source.device)
     tokenizer = None
     for adapter in reversed(chain):
         # only code of the model that the user names may run
@@ -94,32 +93,44 @@ def _load_plain_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
         tokenizer = tokenizer or own_tokenizer(Path(adapter.folder), named)
     if tokenizer is None:
         tokenizer = _padding(_load(path, base, "tokenizer"))
+    return _load_plain_model(source, path, base, chain), tokenizer
+
+
+def _load_plain_model(source: Source, path: str, base: Source, chain: list[_Adapter]) -> PreTrainedModel:
+    device = pick_device(source.device)
     dtype, merges = pick_dtype(source.dtype, device), source.merge or len(chain) > 1
     if source.quantize is not None and merges and chain:
-        return _quantized_after_merging(source, dtype), tokenizer
+        return _quantized_after_merging(source, dtype, path, base, chain)
     model = _load(path, base, "adapted" if chain else "decoder", dtype)
     if not chain:
         model = without_head(model)
     note_base_values(body_of(model) if chain else model)
     if chain:
         model = _adapt_all(model, chain, source.merge)
-    return note_source(_placed(model, device), source, replace(base, adapters=(), merge=False)), tokenizer
+    return note_source(_placed(model, device), source, replace(base, adapters=(), merge=False))
 
 
-def _quantized_after_merging(source: Source, dtype: torch.dtype) -> PreTrainedModel:
+def _quantized_after_merging(
+    source: Source, dtype: torch.dtype, path: str, base: Source, chain: list[_Adapter]
+) -> PreTrainedModel:
     """The decoder with adapters merged into its full weights, and quantised then: merging into quantised weights would round them twice."""
     make_folder(cache_folder())
     with TemporaryDirectory(dir=cache_folder()) as folder:
-        full = replace(source, quantize=None, device_map=None, device="cpu", dtype=str(dtype).removeprefix("torch."))
-        merged, _ = _load_plain_decoder(full)
-        base, chain = merged.unmask_base, getattr(merged, "merged_chain", None)
+        in_full: dict[str, Any] = {
+            "quantize": None,
+            "device_map": None,
+            "device": "cpu",
+            "dtype": str(dtype).removeprefix("torch."),
+        }
+        merged = _load_plain_model(replace(source, **in_full), path, replace(base, **in_full), chain)
+        merged_base, merged_chain = merged.unmask_base, getattr(merged, "merged_chain", None)
         merged.save_pretrained(folder)
         del merged
         model = _load(folder, replace(source, model=folder, adapters=(), revision=None), "decoder", dtype)
     note_base_values(model)
-    if chain:
-        model.merged_chain = chain
-    return note_source(model, source, base)
+    if merged_chain:
+        model.merged_chain = merged_chain
+    return note_source(model, source, merged_base)
 
 
 def load_output_embeddings(source: Source) -> nn.Module:

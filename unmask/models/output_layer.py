@@ -112,11 +112,11 @@ def _loaded(model: Any, tied: bool) -> nn.Module:
     """The layer that holds the weights of the output layer."""
     source = source_of(model)
     if source is not None and has_adapter(source):
-        layer = load_output_embeddings(replace(source, dtype=dtype_name(model), device="cpu"))
+        layer = load_output_embeddings(replace(source, dtype=dtype_name(model), device="cpu", device_map=None))
     elif tied:
         layer = model.get_input_embeddings()
     elif (base := base_of_loaded(model)) is not None:
-        layer = load_output_embeddings(replace(base, dtype=dtype_name(model), device="cpu"))
+        layer = load_output_embeddings(replace(base, dtype=dtype_name(model), device="cpu", device_map=None))
     else:
         raise UnmaskError(
             f"{type(model).__name__} was given without its language-model head: load it with Embedder.from_pretrained."

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TEXTS, _TOKENS = 8, 8
 _AGREE = 0.9  # share of tokens for which the product must rank the experts as the router does: in bf16 a few ranks change
 _ROUNDING = 1e-2  # rounding error of a sum of 1 in bf16
-Seen = dict[nn.Module, tuple[tuple[Any, ...], Any]]
+Calls = dict[nn.Module, tuple[tuple[Any, ...], Any]]
 """Arguments and output of modules in one pass."""
 
 
@@ -49,29 +49,29 @@ def find_routers(model: PreTrainedModel) -> list[Router]:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def proven_routers(model: PreTrainedModel) -> list[Router]:
+def verify_routers(model: PreTrainedModel) -> list[Router]:
     """The routers of a model, checked by one pass. This is decided once: a score must not depend on the rest of a batch.
 
     Empty also if a module in the place of a router does not behave like one. `why_no_routers` gives the reason.
     """
     routers = find_routers(model)
-    calls = _watch(model, routers) if routers else {}
-    placed = [_placed(router, calls) for router in routers]
-    working = [router for router in placed if router is not None]
-    if len(working) < len(placed):
+    calls = _run_routers(model, routers) if routers else {}
+    located = [_locate_scores(router, calls) for router in routers]
+    working = [router for router in located if router is not None]
+    if len(working) < len(located):
         return []
     tokens: dict[type, list[Tensor]] = {}
     expert_indices: dict[nn.Module, int] = {}
     for router in working:
         if router.module in calls:
             inputs, output = calls[router.module]
-            completed_output = router.completed(inputs, output)
-            expert_indices[router.module] = router.place_of_experts(completed_output)
-            tokens.setdefault(type(router.module), []).append(_like_probabilities(router.scores(completed_output).float()))
+            output = router.add_scores(inputs, output)
+            expert_indices[router.module] = router.index_of_experts(output)
+            tokens.setdefault(type(router.module), []).append(_are_probabilities(router.scores(output).float()))
     # by class, as its `forward` decides; by majority, as rounding may move a token
-    applied = {kind for kind, probability_like in tokens.items() if torch.cat(probability_like).float().mean() > 0.5}
+    applied = {kind for kind, checks in tokens.items() if torch.cat(checks).float().mean() > 0.5}
     return [
-        replace(router, probabilities=type(router.module) in applied, named_at=expert_indices.get(router.module))
+        replace(router, probabilities=type(router.module) in applied, experts_index=expert_indices.get(router.module))
         for router in working
     ]
 
@@ -116,9 +116,9 @@ def _rows(module: nn.Module, shape: tuple[int, int]) -> list[Tensor]:
     return [weight for weight in module.parameters() if tuple(weight.shape) == shape]
 
 
-def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
+def _run_routers(model: PreTrainedModel, routers: Sequence[Router]) -> Calls:
     """The arguments and the output of each router in a pass over a few tokens."""
-    calls: Seen = {}
+    calls: Calls = {}
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         calls[module] = ((*args, *kwargs.values()), output)
@@ -132,7 +132,7 @@ def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
     return calls
 
 
-def _placed(router: Router, calls: Seen) -> Router | None:
+def _locate_scores(router: Router, calls: Calls) -> Router | None:
     """A router with the index of its scores in its output. None if the module does not output router scores."""
     if router.weight is None:  # declared
         return router
@@ -140,7 +140,7 @@ def _placed(router: Router, calls: Seen) -> Router | None:
         return None
     inputs, output = calls[router.module]
     parts = list(output) if isinstance(output, tuple) else [output]
-    product = router.completed(inputs, ())[0]
+    product = router.add_scores(inputs, ())[0]
     floats = [index for index, part in enumerate(parts) if isinstance(part, Tensor) and part.is_floating_point()]
     full = [index for index in floats if parts[index].numel() == product.numel()]
     if len(full) == 1:
@@ -154,7 +154,7 @@ def _placed(router: Router, calls: Seen) -> Router | None:
     return router if agreement.float().mean() >= _AGREE else None
 
 
-def _like_probabilities(scores: Tensor) -> Tensor:
+def _are_probabilities(scores: Tensor) -> Tensor:
     """For each token, whether its scores look like probabilities. Gemma 4's router returns those; others return logits."""
     return (scores >= 0).all(dim=-1) & ((scores.sum(dim=-1) - 1).abs() < _ROUNDING)
 
@@ -164,8 +164,8 @@ class Router:
     """One router of a model.
 
     index: index of the scores over experts in the module's output. weight: set if the output does not hold them (DeepSeekMoE's gate
-    returns the chosen experts only). The scores are then the product of the module's input with this weight, and `completed` adds them.
-    probabilities: whether the scores are probabilities, after a softmax. named_at: the place of the numbers of the chosen experts in the
+    returns the chosen experts only). The scores are then the product of the module's input with this weight, and `add_scores` adds them.
+    probabilities: whether the scores are probabilities, after a softmax. experts_index: that of the numbers of the chosen experts in the
     output; -1 if it has none; None if that was not found out by a pass over many tokens: then each output decides.
     """
 
@@ -173,9 +173,9 @@ class Router:
     index: int = 0
     weight: Tensor | None = None
     probabilities: bool = False
-    named_at: int | None = None
+    experts_index: int | None = None
 
-    def completed(self, inputs: Iterable[Any], output: Any) -> Any:
+    def add_scores(self, inputs: Iterable[Any], output: Any) -> Any:
         """The output of the module, with the scores of every expert added."""
         if self.weight is None:
             return output
@@ -188,13 +188,13 @@ class Router:
         scores = output[self.index] if isinstance(output, tuple) else output
         return scores.reshape(-1, scores.shape[-1])
 
-    def chosen(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
+    def applied_weights(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
         """The weights that the model itself applies: zero outside the chosen experts. Raises UnmaskError if it does not expose them."""
         scores = self.scores(output)
-        if applied_gates := getattr(self.module, "applied", None):  # a mixture of ours computes its gates itself
+        if applied_gates := getattr(self.module, "applied_gates", None):  # a mixture of ours computes its gates itself
             return applied_gates(scores)  # type: ignore[no-any-return]
         other_outputs = self._others(output)
-        index = self.place_of_experts(output) if self.named_at is None else self.named_at
+        index = self.index_of_experts(output) if self.experts_index is None else self.experts_index
         indices = other_outputs[index].reshape(scores.shape[0], -1).long() if index >= 0 else None
         size = -1 if indices is None else indices.numel()
         if all(
@@ -209,8 +209,8 @@ class Router:
             return weights.reshape(scores.shape).float()
         return torch.zeros_like(scores, dtype=torch.float32).scatter(1, indices, weights.reshape(indices.shape).float())
 
-    def place_of_experts(self, output: Tensor | tuple[Any, ...]) -> int:
-        """The place in an output of integers that can be the experts which each token chose; -1 if there are none."""
+    def index_of_experts(self, output: Tensor | tuple[Any, ...]) -> int:
+        """The index in an output of the integers that can be the experts which each token chose; -1 if there are none."""
         scores = self.scores(output)
         parts = self._others(output).items()
         return next((index for index, part in parts if not part.is_floating_point() and _names_experts(part, scores)), -1)
@@ -253,7 +253,7 @@ def sigmoid(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
 
 def topk(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
     """The weights that the model applies, zero for experts that were not chosen."""
-    return router.chosen(output)
+    return router.applied_weights(output)
 
 
 ROUTINGS: dict[str, RoutingFunction] = {"softmax": softmax, "logits": logits, "sigmoid": sigmoid, "topk": topk}

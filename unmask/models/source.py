@@ -33,11 +33,11 @@ class Source:
     """Where a model comes from and how to load it: everything that decides its weights.
 
     model: hub id, folder or bundled name. adapters: PEFT folders or hub ids, each trained on top of those before it, or the folder of one
-    mixture (`model` is then its base). merge: add the adapter to the weights; several adapters are always merged. dtype, device: a name
-    or "auto". device_map: in place of a device, a strategy of accelerate ("auto", "balanced") or a table as JSON. quantize: "8bit" or
-    "4bit" weights of linear layers. attn_implementation: None lets transformers choose: sdpa where it exists, and never flash, whose
-    sliding window is one token shorter. trust_remote_code: run the code that comes with `model`, but no code of another model that a file
-    names.
+    mixture (`model` is then its base). merge: add the adapter to the weights; several adapters are always merged. dtype, device: a name or
+    "auto". device_map: in place of a device, a strategy of accelerate ("auto", "balanced") or a table as JSON. quantize: "8bit" or "4bit"
+    weights of linear layers. attn_implementation: None lets transformers choose: sdpa where it exists, and never flash, whose sliding
+    window is one token shorter. trust_remote_code: run the code that comes with `model`, but no code of another model that a file names.
+    Raises UnmaskError for a device next to a device map.
     """
 
     model: str
@@ -50,6 +50,13 @@ class Source:
     quantize: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse two ways of naming the device."""
+        if self.device_map is not None and self.device != "auto":
+            raise UnmaskError(
+                f"--device {self.device} would be ignored, since --device-map places the model: give one of them."
+            )
 
     @property
     def adapter_names(self) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-RouterKind = Literal["block", "layer", "final"]
-Level = Literal["token", "sequence"]
-Method = Literal["linear", "ties", "dare"]
+RouterPlacement = Literal["block", "layer", "final"]
+RoutingLevel = Literal["token", "sequence"]
+MergeMethod = Literal["linear", "ties", "dare"]
 
 
-Start = Literal["random", "prototypes"]
-Over = Literal["pass", "step"]
-Average = Literal["example", "token"]
+RouterStart = Literal["random", "prototypes"]
+BalanceOver = Literal["pass", "step"]
+LossAverage = Literal["example", "token"]

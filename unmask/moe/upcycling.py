@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _RELATED = 0.5  # cosine of a branch's weights with its base's: 0 if trained apart, above 0.9 after fine-tuning
 _ROUTER_STD, _AUX_LOSS = 0.02, 0.01
-Filled = Mapping[str, Sequence[str]]
+WeightSources = Mapping[str, Sequence[str]]
 """The dense weights that fill each weight of the mixture; none for routers."""
 
 
@@ -85,7 +85,7 @@ def load_branch(name: str, source: Source, dense: PreTrainedModel, tokenizer: Pr
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequence[Branch], plan: Filled) -> None:
+def mix_branches(sparse: nn.Module, base: Mapping[str, Tensor], branches: Sequence[Branch], plan: WeightSources) -> None:
     """Give each expert of a mixture the MLP of its branch, and all other weights the mean over the branches, in place.
 
     plan: the dense weights behind each weight of the mixture. Routers, which have none, are not changed.
@@ -167,7 +167,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 @dataclass(frozen=True)
-class Upcycled:
+class UpcycledModel:
     """A mixture, its architecture, how much the logits of plain copies differed from the dense model's, and its branches by name."""
 
     model: PreTrainedModel
@@ -176,11 +176,11 @@ class Upcycled:
     branches: tuple[str, ...] = ()
 
 
-class _Unfit(Exception):
+class _DoesNotFit(Exception):
     """The reason why a target cannot hold a dense model."""
 
 
-def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[Branch] = ()) -> Upcycled:
+def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[Branch] = ()) -> UpcycledModel:
     """Make a mixture of experts from a dense causal language model, in its dtype and on its device. `dense` does not change.
 
     branches: trained copies of `dense`. Their MLPs become the experts, and their other weights are averaged; without branches, every
@@ -195,8 +195,8 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
     reasons: list[str] = []
     for target in TARGETS:
         try:
-            sparse = _build(dense, target, options)
-        except _Unfit as reason:
+            sparse = _build_sparse(dense, target, options)
+        except _DoesNotFit as reason:
             reasons.append(f"as {target.model_type}, {reason}")
             continue
         if (difference := prove_equal(dense, sparse)) < TOLERANCE:
@@ -209,7 +209,7 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
         )
     if branches:
         weights = dict(dense.named_parameters())
-        plan = _plan(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
+        plan = _weight_sources(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
         mlps = [path for name, paths in plan.items() if _is_expert(name) for path in paths]
         for first, second in combinations(branches, 2) if not options.noise else ():
             if all(torch.equal(first.weights[path], second.weights[path]) for path in mlps):
@@ -223,7 +223,7 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[
     for parameter in sparse.parameters():  # model.to() would also round the rotary frequencies
         parameter.data = parameter.data.to(original.dtype)
     sparse.config.dtype = original.dtype
-    return Upcycled(sparse, target, difference, tuple(branch.name for branch in branches))
+    return UpcycledModel(sparse, target, difference, tuple(branch.name for branch in branches))
 
 
 def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
@@ -234,15 +234,17 @@ def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(dense.config.get_text_config().vocab_size, (3, 24), generator=generator)
-    real = torch.ones_like(ids)
-    real[1, 17:], real[2, :9] = 0, 0
-    ids, real = ids.to(dense.device), real.to(dense.device)
-    positions = (real.cumsum(-1) - 1).clamp(0)
+    attention_mask = torch.ones_like(ids)
+    attention_mask[1, 17:], attention_mask[2, :9] = 0, 0
+    ids, attention_mask = ids.to(dense.device), attention_mask.to(dense.device)
+    positions = (attention_mask.cumsum(-1) - 1).clamp(0)
     logits = []
     for model in (dense, sparse):
         with torch.no_grad(), _narrow_windows(model, 5):
-            padded = model(input_ids=ids, attention_mask=real, position_ids=positions, use_cache=False).logits
-            logits.append(torch.cat([padded[real.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double())
+            padded = model(input_ids=ids, attention_mask=attention_mask, position_ids=positions, use_cache=False).logits
+            logits.append(
+                torch.cat([padded[attention_mask.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double()
+            )
     difference = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())
     return difference if difference == difference else float("inf")
 
@@ -267,20 +269,20 @@ def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
     return total, total - idle
 
 
-def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:
-    """The mixture with copied weights, in fp32. Raises _Unfit if it cannot hold all weights of the dense model, and no others."""
+def _build_sparse(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:
+    """The mixture with copied weights, in fp32. Raises _DoesNotFit if it cannot hold all weights of the dense model, and no others."""
     from transformers import AutoModelForCausalLM
 
     weights = dict(dense.named_parameters())
     try:
-        config = _config(dense.config, target, options)
+        config = _sparse_config(dense.config, target, options)
         with torch.device("meta"):  # only shapes: experts take memory, and most targets do not fit
             shapes = {name: weight.shape for name, weight in AutoModelForCausalLM.from_config(config).named_parameters()}
-    except _Unfit:
+    except _DoesNotFit:
         raise
     except Exception as error:  # these settings are from another family, so anything may fail
-        raise _Unfit(f"it cannot be built ({cause_of(error)})") from error
-    plan = _plan(weights, shapes, target)
+        raise _DoesNotFit(f"it cannot be built ({cause_of(error)})") from error
+    plan = _weight_sources(weights, shapes, target)
     attention = dense.config._attn_implementation
     sparse = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
     generator = torch.Generator().manual_seed(options.seed)
@@ -296,12 +298,12 @@ def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> P
     return sparse.to(dense.device).train(dense.training)  # type: ignore[no-any-return]
 
 
-def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
+def _sparse_config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     """The dense model's configuration, with the target's keys."""
     from transformers import AutoConfig
 
     if not hasattr(dense, "intermediate_size"):
-        raise _Unfit("its configuration has no intermediate_size")
+        raise _DoesNotFit("its configuration has no intermediate_size")
     # all targets use head_dim, but only some declare it
     allowed = {*AutoConfig.for_model(target.model_type).to_dict(), "head_dim"}
     allowed -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
@@ -320,8 +322,10 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
     return config
 
 
-def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target: Target) -> dict[str, tuple[str, ...]]:
-    """The dense weights that fill each weight of the mixture (none for routers and silent parts). Raises _Unfit if one is missing."""
+def _weight_sources(
+    dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target: Target
+) -> dict[str, tuple[str, ...]]:
+    """The dense weights that fill each weight of the mixture (none for routers and silent parts). Raises _DoesNotFit if one is missing."""
     plan: dict[str, tuple[str, ...]] = {}
     for name, shape in sparse.items():
         layer = name.rsplit(".", 3)[0]
@@ -335,12 +339,12 @@ def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target:
         else:
             plan[name] = (name,)
         if lacking := [source for source in plan[name] if source not in dense]:
-            raise _Unfit(f"it has no {lacking[0]}")
+            raise _DoesNotFit(f"it has no {lacking[0]}")
         filled = [sum(dense[source].shape[0] for source in plan[name]), *dense[plan[name][0]].shape[1:]]
         if filled != list(shape[-len(filled) :]):
-            raise _Unfit(f"its {plan[name][0]} has another shape")
+            raise _DoesNotFit(f"its {plan[name][0]} has another shape")
     if unused := sorted(set(dense) - {source for sources in plan.values() for source in sources}):
-        raise _Unfit(f"its {unused[0]} has no place")
+        raise _DoesNotFit(f"its {unused[0]} has no place")
     return plan
 
 
@@ -375,20 +379,20 @@ def upcycle_to_folder(
     folder: Path,
     *,
     experts: int | None = None,
-    noise: float | None = None,
-    **options: Any,
+    top_k: int = 2,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Upcycle a model to a new folder; returns sizes and the proof of equality as JSON.
 
-    branches: trained copies by name, whose MLPs become the experts. experts: default 8 copies. noise: default 0.01 for copies, 0 for
-    branches. options: further fields of UpcycleOptions.
+    branches: trained copies by name, whose MLPs become the experts. experts: default 8 copies. Copies get noise, branches
+    get none.
     """
     if len(branches) == 1:
         raise UnmaskError("One branch makes one expert, but a mixture needs two or more: repeat --branch NAME=MODEL.")
     if branches and experts not in (None, len(branches)):
         raise UnmaskError(f"{len(branches)} branches make {len(branches)} experts: leave --experts out.")
-    noise = noise if noise is not None else 0.0 if branches else 0.01
-    settings = UpcycleOptions(experts=len(branches) or experts or 8, noise=noise, **options)
+    noise = 0.0 if branches else UpcycleOptions.noise
+    settings = UpcycleOptions(len(branches) or experts or 8, top_k, noise, seed)
     _require_free(folder)
     # the revision is the model's
     sources = {name: replace(source, model=model, revision=None) for name, model in branches.items()}
@@ -414,7 +418,7 @@ def upcycle_to_folder(
 
 
 def save_upcycled(
-    upcycled: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
+    upcycled: UpcycledModel, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
 ) -> None:
     """Write the mixture, its tokenizer and a model card to a new folder, all or nothing. Raises UnmaskError if the folder exists."""
     _require_free(folder)
@@ -430,7 +434,7 @@ def _require_free(folder: Path) -> None:
         raise UnmaskError(f"'{folder}' exists and is not empty. It is not overwritten: choose another folder.")
 
 
-def _card(upcycled: Upcycled, source: str, options: UpcycleOptions) -> str:
+def _card(upcycled: UpcycledModel, source: str, options: UpcycleOptions) -> str:
     total, active = sizes(upcycled.model, options.top_k)
     base = Path(source).name
     settings = "\n".join(

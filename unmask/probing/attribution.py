@@ -48,8 +48,8 @@ def attribute_layers(embedder: Embedder, texts: Sequence[str]) -> Attribution:
             "This head reads other layers for each instruction, so it has no fixed attribution. Train one that is not conditioned."
         )
     states = embedder.encoder.layer_states(texts, embedder.design.prompt)
-    real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-    attention = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
+    mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    attention = head.attention(states, mask).mean(dim=(1, 2)).cpu().numpy()
     attention = np.asarray(attention, np.float64)
     shares, without = attention.mean(axis=0), ratio_left_out(attention, np.ones_like(attention))
     low, high = np.percentile(attention, [10, 90], axis=0)

@@ -44,7 +44,7 @@ Table = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ClusterAgreement:
     """How much the groupings of two designs agree by one measure, the mean over seeds.
 
     chance: the mean after shuffling the texts of one grouping; chance_interval: the middle 95 % of these shuffles; p: the share of
@@ -75,7 +75,7 @@ class Clusters(ProbeResult):
     clusters: int
     texts: int
     seeds: int
-    agreement: tuple[Agreement, ...]
+    agreement: tuple[ClusterAgreement, ...]
     table: tuple[tuple[int, ...], ...]
     words: tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]
     gold: tuple[tuple[float, ...], tuple[float, ...]] | None
@@ -119,7 +119,7 @@ def contingency(first: Labels, second: Labels) -> Table:
     return table
 
 
-def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: int = 0) -> Agreement:
+def measure_agreement(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: int = 0) -> ClusterAgreement:
     """One measure of two designs' groupings. Both have one grouping for each seed, and at least two seeds."""
     measure, random = MEASURES[name], np.random.default_rng(seed)
     value, bounds = mean_agreement(measure, list(zip(first, second, strict=True)))
@@ -129,7 +129,7 @@ def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: in
         shuffled[index] = np.mean([measure(contingency(a, b[order])) for a, b in zip(first, second, strict=True)])
     low, high = np.quantile(shuffled, [0.025, 0.975])
     themselves = [mean_agreement(measure, list(combinations(groupings, 2))) for groupings in (first, second)]
-    return Agreement(
+    return ClusterAgreement(
         measure=name,
         value=value,
         interval=bounds,
@@ -157,14 +157,14 @@ def mean_agreement(measure: Callable[[Table], float], pairs: Sequence[tuple[Labe
     return value, jackknife_interval(value, np.mean(left_out, axis=0), most=1.0)
 
 
-def group(vectors: NDArray[np.floating], clusters: int, seed: int) -> Labels:
+def k_means(vectors: NDArray[np.floating], clusters: int, seed: int) -> Labels:
     """Clusters of rows at unit length by k-means, the best of ten starts. Raises UnmaskError for a row of zeros."""
     from sklearn.cluster import KMeans
 
     return np.asarray(KMeans(clusters, n_init=_STARTS, random_state=seed).fit_predict(unit(vectors)), np.int64)
 
 
-def read_texts(
+def read_labelled_texts(
     file: Path, column: str = "text", label: str | None = None, limit: int | None = None, seed: int = 0
 ) -> tuple[list[str], list[str] | None]:
     """Distinct texts of a file, and their gold labels if `label` names a column. Raises UnmaskError.
@@ -197,8 +197,8 @@ def probe_clusters(
     if seeds < 2:
         raise UnmaskError("At least 2 seeds are needed: k-means is compared with itself from another seed.")
     vectors = design_vectors(encoder, designs, texts)
-    first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
-    order = matched(first[0], second[0])
+    first, second = ([k_means(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
+    order = match_clusters(first[0], second[0])
     words = [top_words(texts, grouping[0].tolist()) for grouping in (first, second)]
     gold, gold_intervals = [], []
     if labels is not None:
@@ -211,7 +211,7 @@ def probe_clusters(
         clusters=clusters,
         texts=len(texts),
         seeds=seeds,
-        agreement=tuple(agree(name, first, second) for name in MEASURES),
+        agreement=tuple(measure_agreement(name, first, second) for name in MEASURES),
         table=tuple(tuple(row) for row in contingency(first[0], second[0])[:, order].tolist()),
         words=(tuple(words[0]), tuple(words[1][index] for index in order)),
         gold=(gold[0], gold[1]) if gold else None,
@@ -221,7 +221,7 @@ def probe_clusters(
     )
 
 
-def matched(first: Labels, second: Labels) -> list[int]:
+def match_clusters(first: Labels, second: Labels) -> list[int]:
     """For each cluster of the first grouping, the cluster of the second that it is matched with."""
     from scipy.optimize import linear_sum_assignment
 

@@ -118,7 +118,7 @@ def effective_rank(vectors: Vectors) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def linked(first: Sequence[int], second: Sequence[int], texts: int) -> NDArray[np.int64]:
+def group_linked(first: Sequence[int], second: Sequence[int], texts: int) -> NDArray[np.int64]:
     """The group of each text: a pair links its two texts, and pairs that share a text are one group."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -136,7 +136,7 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
         )
     texts, first, second = distinct_texts(pairs)
     vectors = embedder.encode(texts)
-    groups = linked(first, second, len(texts))
+    groups = group_linked(first, second, len(texts))
     distances = alignment(vectors[np.array(first)[positive]], vectors[np.array(second)[positive]])
     pair_groups = np.unique(groups[np.array(first)[positive]], return_inverse=True)[1]
     distances_left_out = ratio_left_out(

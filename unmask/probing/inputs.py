@@ -35,8 +35,8 @@ class ProbeResult:
 class Pair:
     """Two texts and how similar they are. score: None if the file has no scores; then all pairs are paraphrases."""
 
-    one: str
-    other: str
+    first: str
+    second: str
     score: float | None = None
 
 
@@ -73,14 +73,14 @@ def read_pairs(file: Path, limit: int | None = None, seed: int = 0) -> list[Pair
 
 def fingerprint_of_pairs(pairs: Sequence[Pair]) -> str:
     """A hash of texts and scores."""
-    return fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))])
+    return fingerprint_of([part for pair in pairs for part in (pair.first, pair.second, str(pair.score))])
 
 
 def distinct_texts(pairs: Sequence[Pair]) -> tuple[list[str], list[int], list[int]]:
     """The texts of some pairs without repetitions, and the index of the first and of the second text of each pair."""
-    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
     row = {text: index for index, text in enumerate(texts)}
-    return texts, [row[pair.one] for pair in pairs], [row[pair.other] for pair in pairs]
+    return texts, [row[pair.first] for pair in pairs], [row[pair.second] for pair in pairs]
 
 
 def pair_cosines(

@@ -19,9 +19,9 @@ import numpy as np
 from jaxtyping import Float
 
 from unmask.designs.design import Design
+from unmask.encoding.cached_pass import CachedPass
 from unmask.encoding.encoder import Encoder
-from unmask.encoding.stored_vectors import StoredVectors
-from unmask.encoding.vector_store import VectorStore
+from unmask.encoding.vector_cache import VectorCache
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.models.provenance import fingerprint_of
@@ -128,7 +128,7 @@ def score_layers(encoder: Encoder, designs: Sequence[Design], task: Task) -> Lay
 
     fits = encoder.fit(designs, reference_texts())
     with tempfile.TemporaryDirectory() as folder:
-        shared = StoredVectors(encoder, fits, VectorStore(Path(folder)), "layers", f"layers on {task.name}")
+        shared = CachedPass(encoder, fits, VectorCache(Path(folder)), "layers", f"layers on {task.name}")
         outcomes = [evaluate(task, design.name, partial(shared.get, design)) for design in designs]
     scores = [outcome.main_score for outcome in outcomes]
     best, items = int(np.argmax(scores)), [outcome.items for outcome in outcomes if outcome.items is not None]

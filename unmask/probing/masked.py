@@ -157,7 +157,7 @@ def _predict(encoder: Encoder, texts: Sequence[MaskedText]) -> NDArray[np.float6
     device = encoder.backbone.device
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # right padding, so positions count from 0 by default
-    inputs = {"input_ids": batch.ids.to(device), "attention_mask": batch.real.long().to(device)}
+    inputs = {"input_ids": batch.ids.to(device), "attention_mask": batch.attention_mask.long().to(device)}
     with encoder.backbone.computing():
         logits = encoder.language_model(**inputs, use_cache=False).logits
     sums = []

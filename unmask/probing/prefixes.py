@@ -152,12 +152,12 @@ def prefix_vectors(encoder: Encoder, triple: Triple, layer: int) -> list[NDArray
     length = max(len(text_ids) for text_ids in ids)
     padded = torch.tensor([[*text_ids, *[0] * (length - len(text_ids))] for text_ids in ids])
     positions = torch.arange(length).expand(len(ids), -1)
-    real = positions < torch.tensor([[len(text_ids)] for text_ids in ids])
-    embed = (positions >= start) & (positions < stop)
+    attention_mask = positions < torch.tensor([[len(text_ids)] for text_ids in ids])
+    pooling_mask = (positions >= start) & (positions < stop)
     hidden_read = HiddenRead(layer, mean)
     vectors = []
     for first in range(len(ids)):
-        batch = TokenBatch(padded.roll(-first, 0), real.roll(-first, 0), embed)
+        batch = TokenBatch(padded.roll(-first, 0), attention_mask.roll(-first, 0), pooling_mask)
         vectors.append(encoder.backbone.read(batch, [hidden_read])[hidden_read][0].cpu().numpy().astype(np.float64))
     return vectors
 
@@ -173,16 +173,16 @@ def prefix_tokens(encoder: Encoder, triple: Triple) -> tuple[list[list[int]], tu
             index for index, ((begin, end), special) in indexed_tokens if begin < border and end > begin and not special
         ]
         if not prefix_indices or tokens.offsets[prefix_indices[-1]][1] > border:
-            raise _inexact(triple, f"in '{text}' a token crosses its end")
+            raise _border_error(triple, f"in '{text}' a token crosses its end")
         spans.add((prefix_indices[0], prefix_indices[-1] + 1))
         all_ids.append(list(tokens.ids))
     stop = next(iter(spans))[1]
     if len(spans) > 1 or len({tuple(ids[:stop]) for ids in all_ids}) > 1:
-        raise _inexact(triple, "its tokens are not the same in all three texts")
+        raise _border_error(triple, "its tokens are not the same in all three texts")
     return all_ids, next(iter(spans))
 
 
-def _inexact(triple: Triple, why: str) -> UnmaskError:
+def _border_error(triple: Triple, why: str) -> UnmaskError:
     return UnmaskError(
         f"{triple.where or 'A triple'}: the prefix '{triple.prefix}' has no exact border for this tokenizer: {why}."
     )
@@ -190,10 +190,10 @@ def _inexact(triple: Triple, why: str) -> UnmaskError:
 
 @dataclass(frozen=True)
 class StageGap:
-    """The gap of one stage. name: as the user gave it; found: the gap; step: the change from the previous stage, None for the first."""
+    """The gap of one stage. name: as the user gave it; step: the change from the previous stage, None for the first."""
 
     name: str
-    found: PrefixGap
+    result: PrefixGap
     step: Difference | None
 
 

@@ -92,11 +92,23 @@ def probe_states(encoder: Encoder, texts: Sequence[str]) -> StateChange:
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
     groups = np.bincount(np.arange(len(usable)) % _GROUPS, sums.tokens.sum(axis=1)).astype(np.float64)
-    unrelated = [_unrelated(*states, groups) for states in zip(sums.causal, sums.bidirectional, strict=True)]
+    unrelated = []
+    for causal_sums, bidirectional_sums in zip(sums.causal, sums.bidirectional, strict=True):
+        before, after = causal_sums.numpy(), bidirectional_sums.numpy()
+        value = float(before.sum(axis=0) @ after.sum(axis=0) / groups.sum() ** 2)
+        rest = ((before.sum(axis=0) - before) * (after.sum(axis=0) - after)).sum(axis=1)
+        unrelated.append((value, jackknife_interval(value, rest / (groups.sum() - groups) ** 2, most=1.0)))
+
+    def bin_interval(layer: int, index: int) -> Bounds | None:
+        """Over the texts that reach the bin."""
+        reach = sums.tokens[:, index] > 0
+        cosines, tokens = sums.cosine[reach, layer, index], sums.tokens[reach, index]
+        return jackknife_interval(float(cosines.sum() / tokens.sum()), ratio_left_out(cosines, tokens), most=1.0)
+
     return StateChange(
         cosine=tuple(tuple(row) for row in (total / counts).tolist()),
         cosine_intervals=tuple(
-            tuple(_of_bin(sums, layer, bin_index) for bin_index in range(len(bins))) for layer in range(backbone.depth)
+            tuple(bin_interval(layer, index) for index in range(len(bins))) for layer in range(backbone.depth)
         ),
         bins=tuple(bins),
         tokens=tuple(int(count) for count in counts),
@@ -118,21 +130,6 @@ def name_of(bounds: tuple[int, int]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _of_bin(sums: _Sums, layer: int, bin_index: int) -> Bounds | None:
-    """The interval of a mean cosine, over the texts that reach the bin."""
-    reach = sums.tokens[:, bin_index] > 0
-    cosines, counts = sums.cosine[reach, layer, bin_index], sums.tokens[reach, bin_index]
-    return jackknife_interval(float(cosines.sum() / counts.sum()), ratio_left_out(cosines, counts), most=1.0)
-
-
-def _unrelated(causal: Tensor, bidirectional: Tensor, tokens: NDArray[np.float64]) -> tuple[float, Bounds | None]:
-    """The mean cosine of any two tokens, and its interval. Given are sums of unit states by group of texts, and their tokens."""
-    before, after = causal.numpy(), bidirectional.numpy()
-    value = float(before.sum(axis=0) @ after.sum(axis=0) / tokens.sum() ** 2)
-    rest = (before.sum(axis=0) - before) * (after.sum(axis=0) - after)
-    return value, jackknife_interval(value, rest.sum(axis=1) / (tokens.sum() - tokens) ** 2, most=1.0)
-
-
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _sum_up(
     backbones: tuple[Backbone, Backbone],
@@ -152,30 +149,31 @@ def _sum_up(
     with progress_bar("reading texts", len(texts)) as advance:
         for members in plan([len(text.ids) for text in texts], budget):
             batch = collate([texts[index] for index in members], pad_id=0)
-            rows, positions = (indices.numpy() for indices in batch.real.nonzero(as_tuple=True))
+            rows, positions = (indices.numpy() for indices in batch.attention_mask.nonzero(as_tuple=True))
             cells = np.array(members)[rows], np.searchsorted(starts, positions, side="right") - 1
             np.add.at(sums.tokens, cells, 1)
-            for layer, cosine in enumerate(_both_ways(*backbones, batch, sums, torch.from_numpy(cells[0] % _GROUPS))):
+            for layer, cosine in enumerate(_compare_attentions(*backbones, batch, sums, torch.from_numpy(cells[0] % _GROUPS))):
                 np.add.at(sums.cosine[:, layer], cells, cosine)
             advance(len(members))
     return sums
 
 
-def _both_ways(
+def _compare_attentions(
     causal: Backbone, bidirectional: Backbone, batch: TokenBatch, sums: _Sums, groups: Tensor
 ) -> list[NDArray[np.float64]]:
-    """Cosine of each real token's two states, layer by layer. Tokens are in the order of texts and positions.
+    """Cosine of each token's two states, layer by layer. Tokens are in the order of texts and positions.
 
     groups: the group of each token's text.
     """
     layers = range(1, causal.depth + 1)
-    causal_reads = [HiddenRead(layer, _real) for layer in layers]
+    causal_reads = [HiddenRead(layer, _token_states) for layer in layers]
     causal_states = causal.read(batch, causal_reads)
 
     def against(layer: int) -> HiddenRead:
         def compare(hidden: Tensor, mask: Tensor) -> Tensor:
             # each layer's causal states are dropped as soon as they have been compared
-            before, after = (_unit(states) for states in (causal_states.pop(causal_reads[layer - 1]), _real(hidden, mask)))
+            states = (causal_states.pop(causal_reads[layer - 1]), _token_states(hidden, mask))
+            before, after = (torch.nn.functional.normalize(tokens.float(), dim=1) for tokens in states)
             sums.causal[layer - 1].index_add_(0, groups, before.double().cpu())
             sums.bidirectional[layer - 1].index_add_(0, groups, after.double().cpu())
             return (before * after).sum(dim=1, keepdim=True)
@@ -186,10 +184,6 @@ def _both_ways(
     return [cosines[hidden_read][:, 0].double().cpu().numpy() for hidden_read in reads]
 
 
-def _real(hidden: Tensor, mask: Tensor) -> Tensor:
-    """States of the real tokens, without padding."""
+def _token_states(hidden: Tensor, mask: Tensor) -> Tensor:
+    """States of the tokens, without padding."""
     return hidden[mask]
-
-
-def _unit(states: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(states.float(), dim=1)

@@ -34,8 +34,8 @@ Column = NDArray[np.float64]
 class WonPair:
     """A pair, its ranks from 0 (least similar) to 1 by gold and by both designs, and the margin of the first design (below 0: it loses)."""
 
-    one: str
-    other: str
+    first: str
+    second: str
     score: float
     gold_rank: float
     ranks: tuple[float, float]
@@ -122,8 +122,8 @@ def probe_winners(
     gold = np.array(scores)
     properties = {
         "gold score": gold,
-        "shared words": np.array([shared_words(pair.one, pair.other) for pair in pairs]),
-        "length": np.array([float(len(pair.one) + len(pair.other)) for pair in pairs]),
+        "shared words": np.array([shared_words(pair.first, pair.second) for pair in pairs]),
+        "length": np.array([float(len(pair.first) + len(pair.second)) for pair in pairs]),
     }
     estimates = compare_ranks(similarities[:, 0], similarities[:, 1], gold, properties, seed)
     ranks = ranks_of(codes_of(np.column_stack([similarities, gold])), np.ones(len(gold), np.int64))
@@ -132,7 +132,7 @@ def probe_winners(
     order = np.argsort(-margins, kind="stable")
     relative_ranks = (ranks - 1) / (len(gold) - 1)
     won = [
-        WonPair(pair.one, pair.other, float(score), float(rank[2]), (float(rank[0]), float(rank[1])), float(margin))
+        WonPair(pair.first, pair.second, float(score), float(rank[2]), (float(rank[0]), float(rank[1])), float(margin))
         for pair, score, rank, margin in zip(pairs, gold, relative_ranks.T, margins, strict=True)
     ]
     return WonPairs(

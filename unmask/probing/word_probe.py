@@ -50,12 +50,12 @@ class WordTokens:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a probe got right in each test sentence: words, and entities if the tags are BIO."""
+    """What a probe got right in each test sentence: words, and entities (predicted, gold, both) if the tags are BIO."""
 
     correct: NDArray[np.int64]
     words: NDArray[np.int64]
-    found: NDArray[np.int64] | None = None
-    given: NDArray[np.int64] | None = None
+    true_positives: NDArray[np.int64] | None = None
+    gold: NDArray[np.int64] | None = None
     predicted: NDArray[np.int64] | None = None
 
     @property
@@ -65,10 +65,10 @@ class Scores:
 
     @property
     def entity_f1(self) -> Ratio | None:
-        """2 x entities found / (gold + predicted entities), exact in span and type; None if tags are not BIO."""
-        if self.found is None or self.given is None or self.predicted is None:
+        """2 x true positives / (gold + predicted entities), exact in span and type; None if tags are not BIO."""
+        if self.true_positives is None or self.gold is None or self.predicted is None:
             return None
-        return Ratio((2 * self.found).astype(np.float64), (self.given + self.predicted).astype(np.float64), share=True)
+        return Ratio((2 * self.true_positives).astype(np.float64), (self.gold + self.predicted).astype(np.float64), share=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +239,7 @@ def layer_vectors(
     with progress_bar("reading sentences", len(tokens)) as advance:
         for batch in batches:
             lengths = [len(tokens[index].words) for index in batch]
-            for layer, values in _read(backbone, [tokens[index] for index in batch], layers, shift).items():
+            for layer, values in _pool_words(backbone, [tokens[index] for index in batch], layers, shift).items():
                 if layer not in vectors:
                     vectors[layer] = np.empty((int(starts[-1]), values.shape[1]), np.float32)
                 require_finite(values, np.repeat(batch, lengths).tolist(), backbone.dtype, "the sentence")
@@ -250,7 +250,7 @@ def layer_vectors(
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _read(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int], shift: bool) -> dict[int, Matrix]:
+def _pool_words(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int], shift: bool) -> dict[int, Matrix]:
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # weights that average each word's sub-token states (with `shift`: the states before)
     weights = torch.zeros(len(texts), max(len(text.words) for text in texts), batch.ids.shape[1])

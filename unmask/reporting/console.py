@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from unmask.io import terminal
 
 if TYPE_CHECKING:
-    from unmask.evaluation.comparison import ComparisonRun
+    from unmask.evaluation.comparison import FinishedComparison
     from unmask.evaluation.recommend import Recommendation
     from unmask.training.leakage import LeakReport
 
 
-def print_comparison(run: ComparisonRun) -> None:
+def print_comparison(run: FinishedComparison) -> None:
     """The ranked table, paired tests and advice for each part, and notes."""
     from unmask.evaluation.leader import kind_leaders
     from unmask.evaluation.seed_means import one_seed

@@ -126,7 +126,7 @@ def design_rows(grid: Grid, summary: Summary) -> list[Record]:
                 "p_holm": behind.corrected_p if behind else None,
                 "is_significant": behind.winner is not None if behind else None,
                 "mean_rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
-                **vars(grid.cost(system)),
+                **vars(grid.design_costs[system]),
             }
         )
     return rows

@@ -37,7 +37,7 @@ def draw(grid: Grid, summary: Summary) -> dict[str, Figure]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
+def short_label(name: str, longest: int = _LONGEST_NAME) -> str:
     """A name that fits next to a chart: on one line, with the middle of a long name elided."""
     name = " ".join(name.split()) or "(no name)"
     half = (longest - 1) // 2
@@ -56,7 +56,7 @@ def ranking(grid: Grid, summary: Summary) -> Figure:
         axes.annotate(
             f"{100 * mean:.1f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", color=INK if filled else MUTED
         )
-    axes.set_yticks(range(number), [shortened(grid.names[system], _SHORT_NAME) for system, _ in summary.order])
+    axes.set_yticks(range(number), [short_label(grid.names[system], _SHORT_NAME) for system, _ in summary.order])
     axes.set_ylim(number - 0.4, -0.6)
     axes.set_xlabel(f"main score x 100, {_mean_over(len(summary.common))}")
     axes.grid(axis="x")
@@ -87,7 +87,7 @@ def critical_diagram(ranks: Ranks) -> Figure:
     depth = top + half
     figure, [axes] = new_figure(_WIDE, 0.3 + 0.2 * (depth + 1.5))
     last = len(order)
-    names = [shortened(name, 26) for name, _ in order]
+    names = [short_label(name, 26) for name, _ in order]
     share = min(0.3, 0.07 + 0.009 * max(map(len, names)))  # of the width, for the names on either side
     margin = share / (1 - 2 * share) * (last - 1)
     axes.plot([1, last], [0, 0], color=INK, linewidth=1.2)
@@ -195,7 +195,7 @@ def _draw_curves(axes: Axes, lines: Sequence[Curve], names: Sequence[str]) -> No
             marker=mark,
             markersize=4.5,
             color=colour,
-            label=" " + shortened(line.name, 60),
+            label=" " + short_label(line.name, 60),
         )
         if line.final is not None:
             axes.plot(final_at, 100 * line.final, marker=mark, markersize=6, markerfacecolor=PAPER, color=colour)
@@ -222,7 +222,7 @@ DIMENSIONS = Price("dimensions of a vector", lambda cost: float(cost.dim))
 
 def main_price(grid: Grid, summary: Summary) -> Price:
     """Time where every design has been timed; tokens per text otherwise."""
-    return TIME if all(grid.cost(system).milliseconds_per_text for system, _ in summary.order) else TOKENS
+    return TIME if all(grid.design_costs[system].milliseconds_per_text for system, _ in summary.order) else TOKENS
 
 
 def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
@@ -235,15 +235,15 @@ def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
     return cheapest
 
 
-def priced(grid: Grid, summary: Summary, price: Price) -> list[tuple[System, float, float]]:
+def price_points(grid: Grid, summary: Summary, price: Price) -> list[tuple[System, float, float]]:
     """(system, price, mean score) of every ranked design whose price is known."""
-    prices = [(system, price.of(grid.cost(system)), mean) for system, mean in summary.order]
+    prices = [(system, price.of(grid.design_costs[system]), mean) for system, mean in summary.order]
     return [(system, value, mean) for system, value, mean in prices if value is not None]
 
 
 def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
     """Quality against a price, with the Pareto front; nothing where all designs cost the same."""
-    points = priced(grid, summary, price)
+    points = price_points(grid, summary, price)
     if len({value for _, value, _ in points}) < 2:
         return None
     leading = front(points)
@@ -263,7 +263,7 @@ def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
     _name_points(
         axes,
         gap,
-        [(shortened(grid.names[system], _SHORT_NAME), coordinates[system], system in leading) for system in coordinates],
+        [(short_label(grid.names[system], _SHORT_NAME), coordinates[system], system in leading) for system in coordinates],
     )
     axes.set_xlabel(price.what)
     axes.set_ylabel(f"main score x 100, {_mean_over(len(summary.common))}")

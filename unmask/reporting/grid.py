@@ -110,12 +110,9 @@ class Grid:
         """The results of a system."""
         return [result for result in self.results if result.system == system]
 
-    def cost(self, system: System) -> DesignCost:
-        """What a design costs: tokens as counted with its results; time and memory of the passes that it read."""
-        return self._design_costs[system]
-
     @cached_property
-    def _design_costs(self) -> dict[System, DesignCost]:
+    def design_costs(self) -> dict[System, DesignCost]:
+        """What each design costs: tokens as counted with its results; time and memory of the passes that it read."""
         return {system: self._cost(self.of(system)) for system in self.systems}
 
     def _cost(self, results: Sequence[Result]) -> DesignCost:
@@ -166,7 +163,7 @@ def read_grid(folder: Path) -> Grid:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
     measured = {_cell_and_settings(result) for result in stored}
     failures = {_cell_and_settings(failure): failure for failure in store.failures if failure.applies}
-    renamed, failed = _told_apart(stored, [failure for cell, failure in failures.items() if cell not in measured])
+    renamed, failed = _distinguish(stored, [failure for cell, failure in failures.items() if cell not in measured])
     texts, words = split_word_level(mean_over_seeds(renamed, saved=True))
     lost = len(store.results) - len(stored)
     return Grid(store, texts or words, failed, store.costs, lost, words if texts else [])
@@ -192,7 +189,7 @@ def _cell_and_settings(result: Result | Failure) -> tuple[object, ...]:
     )
 
 
-def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple[list[Result], list[Failure]]:
+def _distinguish(results: Sequence[Result], failures: Sequence[Failure]) -> tuple[list[Result], list[Failure]]:
     """Results and failures with names that tell apart what was measured under different conditions.
 
     A folder may hold a model in two dtypes, a design fitted on two corpora, a task whose data have changed. They are other systems and
@@ -209,7 +206,7 @@ def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple
         by_task.setdefault(result.task, set()).add(result.conditions.task_revision)
     short = Counter(map(model_name, settings))
 
-    def named(result: Measured) -> Measured:
+    def rename(result: Measured) -> Measured:
         change: dict[str, str] = {}
         of_model = settings.get(result.model, {})
         ignored = _REVISION if isinstance(result, Failure) else ""  # a failure may be of older weights
@@ -227,7 +224,7 @@ def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple
             change["task"] = f"{result.task} ({result.conditions.task_revision[:7]})"
         return result.model_copy(update=change)
 
-    return [named(result) for result in results], [named(failure) for failure in failures]
+    return [rename(result) for result in results], [rename(failure) for failure in failures]
 
 
 def _setting(conditions: Conditions, name: str) -> str:

@@ -17,7 +17,7 @@ from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.seed_means import one_seed
 from unmask.evaluation.verdict import System, tests_used
 from unmask.io.terminal import enumeration
-from unmask.reporting.figures import front, main_price, priced
+from unmask.reporting.figures import front, main_price, price_points
 from unmask.reporting.grid import METRIC_NAMES, Grid, metric_name
 from unmask.reporting.summary import Mark, Summary, candidates
 from unmask.reporting.template import STYLE, fill, part
@@ -67,7 +67,7 @@ def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequen
         "bounds": bounds,
         "amount": amount,
         "p": p_value,
-        "listed": listed,
+        "enumerate_names": enumerate_names,
         "breakable": breakable,
         "design": design_name,
     }
@@ -100,7 +100,7 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def listed(names: Sequence[str], limit: int = 4) -> str:
+def enumerate_names(names: Sequence[str], limit: int = 4) -> str:
     """Names in a sentence, the first few where there are many."""
     items = list(names) if len(names) <= limit + 1 else [*names[:limit], f"{len(names) - limit} others"]
     return enumeration(items)
@@ -182,7 +182,7 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "timed": main_price(grid, summary).what,
         "ranks": summary.ranks,
         "needed": summary.lead.needed,
-        "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
+        "timed_any": any(grid.design_costs[system].milliseconds_per_text for system in order),
         "attention": _distinct(str(facts.get("attention", "not recorded")) for facts in provenance),
         "hardware": _distinct(str(facts.get("hardware", "not recorded")) for facts in provenance),
         "versions": _versions(provenance),
@@ -207,7 +207,11 @@ def _headline(grid: Grid, summary: Summary) -> list[tuple[str, bool]]:
         verb = {"better": " is behind ", "tied": " ties with ", "worse": " is better than "}
         return [
             *parts,
-            *([(verb[outcome], False), (listed(by_relation[outcome]), True)] if outcome else [(", on its own", False)]),
+            *(
+                [(verb[outcome], False), (enumerate_names(by_relation[outcome]), True)]
+                if outcome
+                else [(", on its own", False)]
+            ),
         ]
     if len(tied) == 1:
         parts += [(" ties with ", False), (grid.names[tied[0]], True)]
@@ -218,9 +222,9 @@ def _headline(grid: Grid, summary: Summary) -> list[tuple[str, bool]]:
     else:
         parts.append((" leads" if summary.lead.tests else " scores highest", False))
     if outcome == "better":
-        parts += [(", behind ", False), (listed(by_relation["better"]), True)]
+        parts += [(", behind ", False), (enumerate_names(by_relation["better"]), True)]
     elif outcome == "tied":
-        parts += [(", and with " if tied else ", tied with ", False), (listed(by_relation["tied"]), True)]
+        parts += [(", and with " if tied else ", tied with ", False), (enumerate_names(by_relation["tied"]), True)]
     return parts
 
 
@@ -247,7 +251,7 @@ def _words(grid: Grid) -> dict[str, Any]:
 def _card(grid: Grid, summary: Summary, advice: KindLeader) -> dict[str, Any]:
     """What to use for a kind of task, and why."""
     tasks = [result for result in grid.tasks.values() if result.kind == advice.kind]
-    cost = grid.cost(advice.system)
+    cost = grid.design_costs[advice.system]
     parts = [
         *([f"{amount(round(cost.tokens_per_text))} tokens per text"] if cost.tokens_per_text else []),
         *([f"{amount(round(cost.tokens_per_second))} tokens per second"] if cost.tokens_per_second else []),
@@ -282,7 +286,7 @@ def memory(size: int | None) -> str:
 
 def _ranked_row(grid: Grid, summary: Summary, rank: int) -> dict[str, Any]:
     system, mean = summary.order[rank - 1]
-    cost = grid.cost(system)
+    cost = grid.design_costs[system]
     return {
         "place": rank,
         "name": grid.names[system],
@@ -292,7 +296,7 @@ def _ranked_row(grid: Grid, summary: Summary, rank: int) -> dict[str, Any]:
         "rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
         "cost": cost,
         "memory": memory(cost.peak_memory),
-        "efficient": system in front(priced(grid, summary, main_price(grid, summary))),
+        "efficient": system in front(price_points(grid, summary, main_price(grid, summary))),
     }
 
 

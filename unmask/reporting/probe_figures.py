@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.io.files import atomic
-from unmask.reporting.figures import shortened
+from unmask.reporting.figures import short_label
 from unmask.reporting.plotting import (
     BLUE,
     COLOURS,
@@ -123,7 +123,7 @@ def _band(axes: Axes, values: Any, bounds: Any, alpha: float = 0.2, **style: Any
 def draw_clusters(result: Clusters, names: Names = _AS_THEY_ARE) -> Figure:
     """Shares of each cluster of the first design by cluster of the second, and each measure next to chance and repeated k-means."""
     first, second = (names.get(design, design) for design in result.designs)
-    rows, columns = ([shortened(", ".join(words[:2]) or "-") for words in clusters] for clusters in result.words)
+    rows, columns = ([short_label(", ".join(words[:2]) or "-") for words in clusters] for clusters in result.words)
     # inches: the cells keep their size, whatever the length of their names
     cells = _CELL * max(result.clusters, 6)
     width, height = cells + _CHARACTER * max(map(len, rows)) + 5.6, cells + 0.75 * _CHARACTER * max(map(len, columns)) + 1
@@ -235,14 +235,14 @@ def draw_stages(result: StageGaps) -> Figure:
     stages = result.stages
     figure, (left_axis, right) = new_figure(9, 1.3 + 0.4 * max(len(stages), 2), 2)
     positions = np.arange(len(stages))[::-1]
-    gaps = np.array([stage.found.gap for stage in stages])
-    spread = np.abs(np.array([stage.found.interval for stage in stages]).T - gaps)
+    gaps = np.array([stage.result.gap for stage in stages])
+    spread = np.abs(np.array([stage.result.interval for stage in stages]).T - gaps)
     left_axis.axvline(0, color=GREY, linewidth=0.8)
     left_axis.errorbar(gaps, positions, xerr=spread, fmt="o", color=BLUE)
     left_axis.set_yticks(positions, [stage.name for stage in stages])
     left_axis.set_xlabel("gap (line: 95 %)", fontsize=8)
-    plain(left_axis, f"Does a prefix use what follows it? {stages[0].found.triples} triples")
-    same, different = [stage.found.same for stage in stages], [stage.found.different for stage in stages]
+    plain(left_axis, f"Does a prefix use what follows it? {stages[0].result.triples} triples")
+    same, different = [stage.result.same for stage in stages], [stage.result.different for stage in stages]
     right.plot(same, positions, "o", color=BLUE, label="what follows means the same")
     right.plot(different, positions, "s", color=ORANGE, markerfacecolor="none", label="what follows means something else")
     right.set_yticks(positions, [""] * len(stages))

@@ -116,10 +116,10 @@ def prefix_table(result: Any, triples: int) -> ProbeTable:
     rows = [
         (
             stage.name,
-            with_interval(stage.found.same, stage.found.same_interval, 1, 4),
-            with_interval(stage.found.different, stage.found.different_interval, 1, 4),
-            with_interval(stage.found.gap, stage.found.interval, 1, 4),
-            with_interval(stage.found.accuracy, stage.found.accuracy_interval),
+            with_interval(stage.result.same, stage.result.same_interval, 1, 4),
+            with_interval(stage.result.different, stage.result.different_interval, 1, 4),
+            with_interval(stage.result.gap, stage.result.interval, 1, 4),
+            with_interval(stage.result.accuracy, stage.result.accuracy_interval),
         )
         for stage in result.stages
     ]
@@ -134,9 +134,9 @@ def prefix_table(result: Any, triples: int) -> ProbeTable:
     notes += [
         f"{stage.name}: the gap is exactly 0: the states of a prefix do not depend on the continuation."
         for stage in result.stages
-        if not any(stage.found.gaps)
+        if not any(stage.result.gaps)
     ]
-    notes += [f"{stage.name}: layer {stage.found.layer}, {stage.found.provenance['proof']}." for stage in result.stages]
+    notes += [f"{stage.name}: layer {stage.result.layer}, {stage.result.provenance['proof']}." for stage in result.stages]
     return ProbeTable("Shared prefixes", rows, notes, ("", "same", "different", "gap", "above 0"))
 
 
@@ -172,7 +172,7 @@ def masked_table(result: Any) -> ProbeTable:
     notes = [
         f"{result.tokens} tokens of {result.texts} texts masked by '{result.mask_token}' (share {result.rate:g}, seed {result.seed}).",
         *([f"{result.skipped} texts have no token that can be masked."] if result.skipped else []),
-        *_truncated(result),
+        *_truncation_note(result),
         proof_note(result),
     ]
     return ProbeTable("Masked tokens, predicted from the previous position", rows, notes, prose=True)
@@ -258,21 +258,21 @@ def pairs_table(result: Any, labels: Mapping[str, str]) -> ProbeTable:
             f"{pair.gold_rank:.2f}",
             f"{pair.ranks[0]:.2f}",
             f"{pair.ranks[1]:.2f}",
-            f"{pair.one.strip()} | {pair.other.strip()}",
+            f"{pair.first.strip()} | {pair.second.strip()}",
         )
         for pair in (*result.first, *reversed(result.second))
     ]
     first, second = (labels[name] for name in result.designs)
 
-    def signed(estimate: Any, digits: int = 3) -> str:
+    def signed_text(estimate: Any, digits: int = 3) -> str:
         return f"{estimate.value:+.{digits}f} ({interval_text(estimate.interval, 1, digits)})"
 
     spearman = [f"{estimate.value:.3f} ({interval_text(estimate.interval, 1, 3)})" for estimate in result.spearman]
     notes = [
-        f"A: {first}, Spearman {spearman[0]}. B: {second}, {spearman[1]}. A minus B {signed(result.difference)}.",
-        f"A wins {result.wins[0]} of {result.pairs} pairs, B {result.wins[1]}; mean margin {signed(result.margin, 4)}; "
+        f"A: {first}, Spearman {spearman[0]}. B: {second}, {spearman[1]}. A minus B {signed_text(result.difference)}.",
+        f"A wins {result.wins[0]} of {result.pairs} pairs, B {result.wins[1]}; mean margin {signed_text(result.margin, 4)}; "
         f"symmetric around 0: p = {result.p:.3g} (Wilcoxon).",
-        *(f"Spearman of A's margin with {name}: {signed(correlation)}." for name, correlation in result.goes_with.items()),
+        *(f"Spearman of A's margin with {name}: {signed_text(correlation)}." for name, correlation in result.goes_with.items()),
         proof_note(result),
     ]
     head = ("A wins by", "gold", "rank", "by A", "by B", "pair")
@@ -323,7 +323,7 @@ def states_table(result: Any) -> ProbeTable:
         "Mean over all tokens; any two: a token's causal state and a random token's bidirectional state; then by position from 0. "
         "Below: 95 % over texts; the JSON has the intervals of positions.",
         f"{sum(result.tokens)} tokens of {result.texts} texts.",
-        *_truncated(result),
+        *_truncation_note(result),
         proof_note(result),
     ]
     head = ("layer", "mean", "any two", *map(name_of, result.bins))
@@ -335,7 +335,7 @@ def range_text(bounds: Sequence[float], scale: float, digits: int) -> str:
     return f"{scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
 
 
-def _truncated(result: Any) -> list[str]:
+def _truncation_note(result: Any) -> list[str]:
     return [f"{result.truncated} texts were cut to {result.max_length} tokens (--max-length)."] if result.truncated else []
 
 

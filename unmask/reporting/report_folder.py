@@ -12,7 +12,7 @@ from unmask.reporting.grid import read_grid, require_results
 from unmask.reporting.page import render
 from unmask.reporting.plotting import METADATA, arrange, write_figure
 from unmask.reporting.summary import summarise
-from unmask.reporting.svg import as_svg, drawing, inline
+from unmask.reporting.svg import as_svg, figure_style, inline
 
 TITLES = {
     "ranking": "Designs, best first, with 95 % intervals",
@@ -51,7 +51,7 @@ def write_report(folder: Path, output: Path) -> Path:
         (output / _MARKER).touch()
         data = export(grid, summary, output / "data")
         charts = {}
-        with drawing():
+        with figure_style():
             charts_by_name = draw(grid, summary)
             for (name, _), file in figures.items():
                 if name not in charts_by_name:  # an earlier report may have had it

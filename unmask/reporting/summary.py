@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unmask.evaluation.leader import KindLeader, Lead, ReferenceComparison, compare_references, kind_leaders, lead
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
-from unmask.evaluation.verdict import Comparison, System, comparisons, ranked
+from unmask.evaluation.verdict import System, SystemTest, comparisons, rank_systems
 from unmask.io.terminal import progress_bar
 from unmask.reporting.grid import Grid
 from unmask.statistics.intervals import Bounds, mean_interval
@@ -36,7 +36,7 @@ class Summary:
     unranked: list[System]
     intervals: dict[System, Bounds]
     marks: dict[tuple[System, str], Mark]
-    tests: list[Comparison]
+    tests: list[SystemTest]
     against: dict[System, PairedTest]
     """The test of the leader minus each other system, corrected."""
     lead: Lead
@@ -63,7 +63,7 @@ def summarise(grid: Grid) -> Summary:
     from unmask.statistics.ranks import critical_differences
 
     results = comparable(grid.results)
-    order = ranked(results)
+    order = rank_systems(results)
     systems = {system for system, _ in order}
     common = common_tasks(grid, systems)
     marks, untested = _marks(grid)
@@ -146,7 +146,7 @@ def _marks(grid: Grid) -> tuple[dict[tuple[System, str], Mark], list[str]]:
     with progress_bar("resampling", len(grid.cells)) as advance:
         for task in grid.tasks:
             of_task = [result for result in grid.results if result.task == task]
-            best = lead(ranked(of_task), comparisons(of_task, grid.store), of_task)
+            best = lead(rank_systems(of_task), comparisons(of_task, grid.store), of_task)
             marks[best.leader, task] = "best"
             for system in best.tied:
                 marks[system, task] = "tied"

@@ -34,7 +34,7 @@ _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Matplotlib settings: text stays text, names are not parsed as formulas, identifiers do not change from run to run."""
     from matplotlib import rc_context
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from unmask.evaluation.leader import KindLeader, points
 from unmask.evaluation.results import Result
 from unmask.evaluation.seed_means import DEVIATION
-from unmask.evaluation.verdict import Comparison, System, display_name, ranked, tests_used, tokens_per_text
+from unmask.evaluation.verdict import System, SystemTest, display_name, rank_systems, tests_used, tokens_per_text
 from unmask.io.terminal import console, counted, two_lines, visible
 from unmask.io.terminal import table as empty_table
 from unmask.reporting.grid import metric_name
@@ -63,7 +63,7 @@ def _ranking(results: Sequence[Result], columns: Sequence[tuple[str, list[str]]]
     systems = {result.system for result in results}
     means = {header: [_mean(cells, system, group) for system in systems] for header, group in columns}
     best = {header: max((mean for mean in values if mean is not None), default=None) for header, values in means.items()}
-    for rank, (system, mean) in enumerate(ranked(results), start=1):
+    for rank, (system, mean) in enumerate(rank_systems(results), start=1):
         scores = [_score(cells, system, group, best[header], with_intervals) for header, group in columns]
         tokens = tokens_per_text(results, system)
         overall = [f"{100 * mean:.1f}"] if len(columns) > 1 else []
@@ -86,12 +86,12 @@ def _heading(kind: str) -> str:
     return (KINDS[kind].heading if kind in KINDS else "") or kind
 
 
-def differences(results: Sequence[Result], comparisons: Sequence[Comparison], width: int) -> RenderableType:
+def differences(results: Sequence[Result], comparisons: Sequence[SystemTest], width: int) -> RenderableType:
     """Row minus column x 100 for every pair of the best systems. A star: the pair differs after Holm's correction.
 
     It shows as many systems as the width allows, and never cuts a number or its star.
     """
-    order = [system for system, _ in ranked(results)]
+    order = [system for system, _ in rank_systems(results)]
     name = min(_NAME, max(len(visible(display_name(system, results))) for system in order) + 4)
     max_columns = max(2, (width - name) // 8 + 1)
     order = order[:max_columns]
@@ -165,7 +165,7 @@ def _score(cells: ResultsByCell, system: System, tasks: Sequence[str], best: flo
     return text
 
 
-def _difference(row: System, column: System, by_pair: dict[tuple[System, System], Comparison]) -> str:
+def _difference(row: System, column: System, by_pair: dict[tuple[System, System], SystemTest]) -> str:
     test = by_pair.get((row, column)) or by_pair.get((column, row))
     if test is None:  # not of the family, which has a baseline
         return ""

@@ -71,7 +71,7 @@ class Processes(Protocol):
     def wait(self) -> None:
         """Wait for all processes."""
 
-    def agreed(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The value of the first process."""
 
 
@@ -82,7 +82,7 @@ class _OneProcess:
     def wait(self) -> None:
         return None
 
-    def agreed(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
 
@@ -98,26 +98,26 @@ class Run:
         self,
         folder: Path,
         settings: BaseModel,
-        inputs: Mapping[str, str | None],
+        inputs: Mapping[str, str | None] | None = None,
         *,
-        work: Path,
-        record: str,
+        work: Path | None = None,
+        record: str = RECORD,
         may_grow: Sequence[str] = (),
         processes: Processes | None = None,
     ) -> None:
-        self.folder, self.work = folder, work
+        self.folder, self.work = folder, work or folder
         self._settings = settings.model_dump(mode="json", by_alias=True)
         self.inputs: dict[str, str] = {}
-        self._file = work / record
+        self._file = self.work / record
         self._may_grow = tuple(may_grow)
         self._processes: Processes = processes or _OneProcess()
         self._record = RunRecord.read(self._file)
         self._key: str | None = self._record.key if self._record else None
         self._done: set[str] = set()
         if self._record is not None:
-            self._settings = _compared_settings(folder, self._record, self._settings, self._may_grow)
+            self._settings = _merge_settings(folder, self._record, self._settings, self._may_grow)
             self.inputs = dict(self._record.inputs)
-        self.check(inputs)
+        self.check(inputs or {})
 
     @property
     def has_started(self) -> bool:
@@ -143,7 +143,7 @@ class Run:
 
     def is_done(self, name: str) -> bool:
         """Whether a step is complete and its files are intact. The rest of a damaged step is removed."""
-        if name not in self._done and self._processes.agreed(self._processes.is_first() and self._is_complete(name)):
+        if name not in self._done and self._processes.broadcast(self._processes.is_first() and self._is_complete(name)):
             self._done.add(name)
         return name in self._done
 
@@ -155,7 +155,7 @@ class Run:
         """
         if self.is_done(name):
             file = self.work / name / STEP
-            return StepRecord.checked(read_record(file) or {}, file).value
+            return StepRecord.parse(read_record(file) or {}, file).value
         folder = self.scratch(name)
         value = compute(folder)
         self._processes.wait()
@@ -174,7 +174,7 @@ class Run:
         """
         folder = self.work / name
         if self._processes.is_first():
-            self._begin(folder)
+            self._start_step(folder)
         self._processes.wait()
         return folder
 
@@ -215,9 +215,13 @@ class Run:
         return True
 
     def _key_of_steps(self) -> str:
-        return self._key or _digest({"settings": _without(self._settings, self._may_grow), "inputs": self.inputs})
+        if self._key:
+            return self._key
+        settings = {name: value for name, value in self._settings.items() if name not in self._may_grow}
+        content = json.dumps({"settings": settings, "inputs": self.inputs}, sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    def _begin(self, folder: Path) -> None:
+    def _start_step(self, folder: Path) -> None:
         is_written = (folder / STEP).is_file()
         before = StepRecord.read(folder / STEP)
         if before is not None and before.key != self._key_of_steps():
@@ -235,9 +239,18 @@ class Run:
 
 
 @contextmanager
+def hold(folder: Path, record: str = RECORD) -> Iterator[None]:
+    """Hold a folder for a run whose settings are known later; it then makes a `Run`. Raises UnmaskError as `open` does."""
+    with only_run_in(folder):
+        require_own(folder, record)
+        make_own(folder)
+        yield
+
+
+@contextmanager
 def open(
     folder: Path,
-    settings: BaseModel | Callable[[], BaseModel],
+    settings: BaseModel,
     *,
     inputs: Mapping[str, str | None] | None = None,
     output: str | None = None,
@@ -247,27 +260,20 @@ def open(
 ) -> Iterator[Run]:
     """Open a run in a folder that grows in place, and hold it until the block ends.
 
-    settings: or a function that returns them, called while the folder is held. inputs: digests by name; None for an input that is not
-    available any more, which is not compared. output: the sealed subfolder that is the result, if there is one. may_grow: names of
-    settings whose tables may get new keys in a later run. record: name of the record's file. Raises UnmaskError if another run holds the
-    folder, if it holds files of another program, and for other settings or inputs.
+    inputs: digests by name; None for an input that is not available any more, which is not compared. output: the sealed subfolder that is
+    the result, if there is one. may_grow: names of settings whose tables may get new keys in a later run. record: name of the record's
+    file. Raises UnmaskError if another run holds the folder, if it holds files of another program, and for other settings or inputs.
     """
-    is_first = processes is None or processes.is_first()
-    with only_run_in(folder) if is_first else nullcontext():
-        if is_first:
-            require_own(folder, record)
-            make_own(folder)
+    with hold(folder, record) if processes is None or processes.is_first() else nullcontext():
         if processes is not None:
             processes.wait()
-        if not isinstance(settings, BaseModel):
-            settings = settings()
-        run = Run(folder, settings, inputs or {}, work=folder, record=record, may_grow=may_grow, processes=processes)
+        run = Run(folder, settings, inputs, record=record, may_grow=may_grow, processes=processes)
         if run._record is not None and run._record.result is not None:
             run.result = run._record.result
             if output is not None and not _is_intact(folder / output):
                 run.result = None
         if processes is not None:
-            run.result = processes.agreed(run.result)
+            run.result = processes.broadcast(run.result)
         yield run
 
 
@@ -289,7 +295,7 @@ def open_published(
                 raise UnmaskError(
                     f"'{folder / record}' is damaged, so the settings of '{folder}' are unknown. Delete the folder."
                 )
-            run = Run(folder, settings, inputs or {}, work=folder, record=record)
+            run = Run(folder, settings, inputs, record=record)
             if _is_intact(folder):
                 assert run._record is not None
                 run.result = run._record.result
@@ -297,7 +303,7 @@ def open_published(
                 remove_with_scratch(work)
                 return
             _holds_only_own(folder, record)
-        run = Run(folder, settings, inputs or {}, work=work, record=record)
+        run = Run(folder, settings, inputs, work=work, record=record)
         yield run
         if run.result is not None:
             remove_with_scratch(work)
@@ -356,7 +362,7 @@ def _holds_only_own(folder: Path, record: str) -> bool:
     return True
 
 
-def _compared_settings(folder: Path, record: RunRecord, now: dict[str, Any], may_grow: Sequence[str]) -> dict[str, Any]:
+def _merge_settings(folder: Path, record: RunRecord, now: dict[str, Any], may_grow: Sequence[str]) -> dict[str, Any]:
     """The settings, with the keys of an earlier run where they may grow. Raises UnmaskError if they differ otherwise."""
     before = record.settings
     merged = {**now}
@@ -372,29 +378,20 @@ def _compared_settings(folder: Path, record: RunRecord, now: dict[str, Any], may
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], may_grow: Sequence[str] = ()) -> list[str]:
     """What differs between settings (see `open`), in words and by dotted names."""
-    old, new = dict(_flat(before)), dict(_flat(now))
+    old, new = dict(_flatten(before)), dict(_flatten(now))
     grown = {name for name in new if name not in old and name.split(".")[0] in may_grow}
     changed = [name for name in dict.fromkeys((*new, *old)) if name not in grown and old.get(name) != new.get(name)]
-    return [f"{name} was {_shown(old.get(name))} and is {_shown(new.get(name))} now" for name in changed]
+    return [f"{name} was {_format_value(old.get(name))} and is {_format_value(new.get(name))} now" for name in changed]
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = "not set" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 4]} ..."
-
-
-def _without(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
-
-
-def _digest(content: Any) -> str:
-    plain = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]

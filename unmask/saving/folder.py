@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.designs.design import Design, as_design
+from unmask.designs.prompts import Prompts
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, build_head
 from unmask.encoding.tokenization import starts_with_bos
@@ -40,6 +41,7 @@ from unmask.saving.saved_adapter import adapter_modules, write_adapter
 from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, read_sentence_encoder
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from unmask.encoding.backbone import Backbone
@@ -58,6 +60,7 @@ _OWN_NAMES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja"),
     *("modules.json", ST_CONFIG, "sentence_bert_config.json", "1_Pooling/config.json"),
+    *("2_Dense/config.json", "2_Dense/model.safetensors"),
 )
 """The names that saving gives to files."""
 # our pooling -> the name that sentence-transformers gives it
@@ -126,12 +129,15 @@ class EmbedderSettings(BaseModel):
     quantize: str | None = None
     versions: dict[str, str] = {}
     _folder: Path = Path()
+    _dense: Fit | None = None
 
     @property
     def fit(self) -> Fit:
-        """What was fitted and saved."""
+        """What was fitted and saved, or the linear layers of a model that sentence-transformers saved."""
+        if self._dense is not None:
+            return self._dense
         file = self._folder / FIT
-        return Fit(self.alpha, **(load_tensors(file) if file.is_file() else {}))
+        return replace(Fit.load(file) if file.is_file() else Fit(), alpha=self.alpha)
 
     def trained_head(self, decoder: PreTrainedModel) -> Head | None:
         """The head that was trained and saved with this embedder, if its design has one."""
@@ -218,7 +224,7 @@ def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings
         revision=revision,
         attention=encoder.design.attention,
     )
-    settings._folder = folder
+    settings._folder, settings._dense = folder, encoder.fit
     return settings
 
 
@@ -253,7 +259,7 @@ def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Pat
     folder = expanded(model)
     if not model.startswith(HUB) and (folder.exists() or is_path(model)):
         return folder
-    patterns = None if file == SETTINGS else ["*.json", "*/config.json"]
+    patterns = None if file == SETTINGS else ["*.json", "*/config.json", "*_Dense/*"]
     return hub_folder(model.removeprefix(HUB), file, revision, patterns)
 
 
@@ -295,7 +301,7 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
         and (
             _reads_all(embedder)
             or (
-                design == Design(design.attention, "plain", design.pooling)
+                _is_plain(design, "plain")
                 and design.pooling != "first"
                 and (
                     next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last"
@@ -309,8 +315,12 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
 
 def _reads_all(embedder: Saveable) -> bool:
     """Whether the design reads what the tokenizer makes of a text, which needs no chat template."""
-    design = embedder.design
-    return embedder.prompts.parts[0].prompt.pools_all and design == Design(design.attention, design.prompt, design.pooling)
+    return embedder.prompts.parts[0].prompt.pools_all and _is_plain(embedder.design, embedder.design.prompt)
+
+
+def _is_plain(design: Design, prompt: Prompts) -> bool:
+    """Whether a design pools the last layer under this prompt. Its transforms of hidden states are linear."""
+    return replace(design, transforms=()) == Design(design.attention, prompt, design.pooling)
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -356,7 +366,7 @@ def write(embedder: Saveable, folder: Path) -> None:
     if head is not None:
         save_tensors(folder / HEAD, head.state_dict())
     if embedder.fitted.tensors:
-        save_tensors(folder / FIT, embedder.fitted.tensors)
+        replace(embedder.fitted, alpha=None).save(folder / FIT)  # alpha is in unmask.json
     design, source = embedder.design, embedder.source
     chain = getattr(embedder.backbone.model, "merged_chain", None)
     settings = EmbedderSettings(
@@ -460,6 +470,8 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
         ("", "sentence_transformers.base.modules.transformer.Transformer"),
         ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
     ]
+    if embedder.design.transforms:
+        types.append(("2_Dense", "sentence_transformers.base.modules.dense.Dense"))
     modules = types if plain else [("", "unmask.sentence_transformers_module.UnmaskModule")]
     listed = [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)]
     _write_json(folder / MODULES, listed)
@@ -482,6 +494,16 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
         dim = embedder.backbone.model.config.get_text_config(decoder=True).hidden_size
         pooling = {"embedding_dimension": dim, "pooling_mode": _PLAIN_POOLINGS[embedder.design.one_pooling]}
         _write_json(folder / "1_Pooling" / "config.json", {**pooling, "include_prompt": True})
+        if embedder.design.transforms:
+            _write_dense(folder / "2_Dense", *embedder.fitted.linear(embedder.design, dim))
+
+
+def _write_dense(folder: Path, weight: Tensor, bias: Tensor) -> None:
+    """Write a linear layer as a module of sentence-transformers."""
+    folder.mkdir()
+    config = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": True}
+    _write_json(folder / "config.json", {**config, "activation_function": "torch.nn.modules.linear.Identity"})
+    save_tensors(folder / "model.safetensors", {"linear.weight": weight, "linear.bias": bias})
 
 
 def _write_json(file: Path, content: Any) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.designs.design import Attention, Design, Pooling
+from unmask.encoding.features import Fit
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError
+from unmask.io.seals import load_tensors
 
 MODULES, ST_CONFIG = "modules.json", "config_sentence_transformers.json"
 POOLINGS: dict[str, Pooling] = {
@@ -24,11 +29,12 @@ POOLINGS: dict[str, Pooling] = {
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """How sentence-transformers reads a model: design, limit of tokens, and prompts by name."""
+    """How sentence-transformers reads a model: design, limit of tokens, prompts by name, and the product of its linear layers."""
 
     design: Design
     max_length: int
     prompts: dict[str, str]
+    fit: Fit | None = None
 
 
 def read_sentence_encoder(folder: Path) -> SentenceEncoder:
@@ -39,7 +45,11 @@ def read_sentence_encoder(folder: Path) -> SentenceEncoder:
     """
     modules = _json(folder / MODULES)
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules] if isinstance(modules, list) else []
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    dense = [folder / str(module.get("path")) for module, kind in zip(modules, kinds, strict=False) if kind == "Dense"]
+    if kinds[: 2 + len(dense)] != ["Transformer", "Pooling", *["Dense"] * len(dense)] or kinds[2 + len(dense) :] not in (
+        [],
+        ["Normalize"],
+    ):
         raise _unlike(folder, f"its modules are {', '.join(kinds) or 'none'}")
     subfolder, pooling_folder = (str(module.get("path", "")) for module in modules[:2])
     settings, pooling = _json(folder / "sentence_bert_config.json"), _json(folder / pooling_folder / "config.json")
@@ -63,8 +73,25 @@ def read_sentence_encoder(folder: Path) -> SentenceEncoder:
     limits = (settings.get("max_seq_length"), _json(transformer / "tokenizer_config.json").get("model_max_length"))
     limit = next((int(limit) for limit in limits if isinstance(limit, int | float) and limit < 10**6), MAX_LENGTH)
     prompt = "full-instruction" if prompts else "full"
-    design = Design(_attention(_json(transformer / "config.json")), prompt, POOLINGS[mode])
-    return SentenceEncoder(design, limit, prompts)
+    attention = _attention(_json(transformer / "config.json"))
+    design = Design(attention, prompt, POOLINGS[mode], transforms=("dense",) if dense else ())
+    return SentenceEncoder(design, limit, prompts, _product(folder, dense) if dense else None)
+
+
+def _product(folder: Path, layers: Sequence[Path]) -> Fit:
+    """Linear layers one after the other, as one. Raises UnmaskError if something else is between them."""
+    weight, bias = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for layer in layers:
+        config = _json(layer / "config.json")
+        if not config.get("activation_function", "").endswith("Identity") or config.get("use_residual"):
+            raise _unlike(folder, f"its Dense module has the activation {config.get('activation_function')}")
+        if not (layer / "model.safetensors").is_file():
+            raise _unlike(folder, "its Dense module has no model.safetensors")
+        tensors = {name: tensor.double() for name, tensor in load_tensors(layer / "model.safetensors").items()}
+        matrix = tensors["linear.weight"].T
+        weight = weight @ matrix if weight.ndim else matrix
+        bias = (bias @ matrix if bias.ndim else bias) + tensors.get("linear.bias", torch.zeros((), dtype=torch.float64))
+    return Fit(dense=weight.float().contiguous(), dense_bias=bias.float() if bias.any() else None)
 
 
 def _has_chat_template(folder: Path) -> bool:

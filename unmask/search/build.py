@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.bulk.documents import windows
+from unmask.bulk.text_rows import windows
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Tally
 from unmask.encoding.shared_prefix import Progress
-from unmask.encoding.vector_store import StoredRows, VectorStore
+from unmask.encoding.vector_cache import CacheTable, VectorCache
 from unmask.errors import UnmaskError, require_package
 from unmask.io.files import atomic_folder, check_output, is_own, make_own, only_run_in, remove_own
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
-from unmask.search.documents import Corpus, Document, Survey, common_type, read_documents, survey, typed
-from unmask.search.embedding import describe, document_vectors, require_same, store_fit, with_stored_fit
+from unmask.search.documents import Document, DocumentSource, Survey, as_type, common_type, read_documents, survey
+from unmask.search.embedding import document_vectors, embedder_record, require_same_embedder, store_fit, with_stored_fit
 from unmask.search.record import (
     DIGEST,
     ID,
@@ -48,8 +48,8 @@ from unmask.search.table import (
     index_vectors,
     index_words,
     keywords,
-    nearest,
     open_table,
+    search_vectors,
     vectors_in,
 )
 
@@ -61,7 +61,7 @@ _SAMPLE, _NEAREST = 100, 10
 
 
 @dataclass(frozen=True)
-class Job:
+class IndexJob:
     """What to index, and how.
 
     model, revision, adapters: as given to load the embedder. language: for stems; None takes that of the index, else "none". approximate:
@@ -69,7 +69,7 @@ class Job:
     documents to remove, with keep_missing. fitted: the user has fitted the embedder; otherwise it gets the fit of the index.
     """
 
-    corpus: Corpus
+    corpus: DocumentSource
     output: Path
     model: str
     revision: str | None = None
@@ -82,7 +82,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Done:
+class IndexChanges:
     """The number of documents, and of those that were added, changed and removed; embedded, truncated: texts. recall: see IndexRecord."""
 
     documents: int
@@ -99,15 +99,15 @@ class _PreviousIndex:
 
     def __init__(self, folder: Path, record: IndexRecord | None) -> None:
         self.record = record
-        self.documents: dict[str, tuple[bytes, bytes]] = {}
+        self.digests: dict[str, tuple[bytes, bytes]] = {}  # by id, as `Document.digests`
         self._rows: dict[bytes, int] = {}  # of the table, by key
         if record is None:
             return
         self._table = open_table(check_data(folder, record))
         for batch in self._table.search().select([ID, KEY, DIGEST]).to_batches():
             for name, key, digest in zip(*(batch[column].to_pylist() for column in (ID, KEY, DIGEST)), strict=True):
-                self._rows[key] = len(self.documents)
-                self.documents[name] = key, digest
+                self._rows[key] = len(self.digests)
+                self.digests[name] = key, digest
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._rows
@@ -131,7 +131,7 @@ class _PreviousIndex:
                     yield Document(row[ID], row[TITLE], row[TEXT], {name: row[name] for name in names}, source, 0)
 
 
-def build(job: Job, load: Callable[[], Embedder]) -> Done:
+def build(job: IndexJob, load: Callable[[], Embedder]) -> IndexChanges:
     """Make or update an index. load: loads the embedder, once all documents have been read and checked.
 
     Raises UnmaskError for a mistake in the documents, if another run writes to the index, and if it was made with another embedder.
@@ -149,52 +149,64 @@ def build(job: Job, load: Callable[[], Embedder]) -> Done:
                 "some documents have no id but their line. Where lines have moved, --keep-missing keeps what the index has under a line "
                 "that is now missing, so a text may be there twice: give --id-column, or leave --keep-missing out"
             )
-        retained = previous.documents.keys() - surveyed.documents.keys() - job.removed if job.keep_missing else set()
-        documents = surveyed.documents | {name: previous.documents[name] for name in retained}
-        if not documents:
+        retained = previous.digests.keys() - surveyed.digests.keys() - job.removed if job.keep_missing else set()
+        digests = surveyed.digests | {name: previous.digests[name] for name in retained}
+        if not digests:
             raise UnmaskError(f"An index needs a document, and none would remain: remove the folder '{job.output}' instead.")
-        return _build(job, load(), previous, surveyed, documents, retained)
+        return _write(job, load(), previous, surveyed, digests, retained)
 
 
-def _build(
-    job: Job,
+def _write(
+    job: IndexJob,
     embedder: Embedder,
     previous: _PreviousIndex,
     surveyed: Survey,
-    documents: dict[str, tuple[bytes, bytes]],
+    digests: dict[str, tuple[bytes, bytes]],
     retained: set[str],
-) -> Done:
-    """Write the index, unless nothing has changed. documents: digests by id; retained: ids of those that none of the files has."""
-    before, pending = previous.record, VectorStore.beside(job.output)
+) -> IndexChanges:
+    """Write the index, unless nothing has changed. digests: of all documents, by id; retained: ids of those in none of the files."""
+    before, cache = previous.record, VectorCache.in_folder(job.output)
     embedder.design.require_dense("An index")
     if before is not None:
         if not job.fitted:
             embedder = with_stored_fit(embedder, before.embedder, job.output / before.data)
-        require_same(before.embedder, embedder)
+        require_same_embedder(before.embedder, embedder)
     record = IndexRecord(
         data=f"data-{int(before.data.removeprefix('data-')) + 1 if before else 1}",
-        documents=len(documents),
+        documents=len(digests),
         dim=embedder.dim,
         columns=_columns(surveyed, before if job.keep_missing else None),
         language=job.language or (before.language if before else "none"),
-        approximate=job.approximate or len(documents) > EXACT_UP_TO or (before is not None and before.approximate),
-        embedder=describe(embedder, job.model, job.revision, job.adapters),
+        approximate=job.approximate or len(digests) > EXACT_UP_TO or (before is not None and before.approximate),
+        embedder=embedder_record(embedder, job.model, job.revision, job.adapters),
         versions=versions() | installed_versions(("lancedb", "pyarrow")),
     )
     _remove_data(job.output, but=before)
     tally = Tally()
-    if before is not None and previous.documents == documents and _settings(before) == _settings(record):
+    content = digests, record.columns, record.language, record.approximate
+    if before is not None and (previous.digests, before.columns, before.language, before.approximate) == content:
         record = before
     else:
-        computed = pending.stored(record.embedder.model_dump_json())
-        missing = {key for key, _ in documents.values() if key not in previous and key not in computed}
+        computed = cache.table(record.embedder.model_dump_json())
+        missing = {key for key, _ in digests.values() if key not in previous and key not in computed}
         with atomic_folder(job.output / record.data) as data:
             table = create_table(data, record)
             with progress_bar("embedding", len(missing)) as advance:
-                for block in windows(chain(_unchanged(job.corpus, surveyed), previous.read(retained, job.output))):
-                    texts = {documents[document.id][0]: document.joined for document in block}
+                for block in windows(chain(_read_again(job.corpus, surveyed), previous.read(retained, job.output))):
+                    texts = {digests[document.id][0]: document.full_text for document in block}
                     vectors = _vectors(texts, embedder, previous, computed, tally, advance)
-                    rows = [_row(document, *documents[document.id], record.columns) for document in block]
+                    rows = []
+                    for document in block:
+                        key, digest = digests[document.id]
+                        row: dict[str, Any] = {
+                            ID: document.id,
+                            TITLE: document.title,
+                            TEXT: document.text,
+                            KEY: key,
+                            DIGEST: digest,
+                        }
+                        row |= {name: as_type(document.columns.get(name), stored) for name, stored in record.columns.items()}
+                        rows.append(row | {WORDS: keywords(document.full_text)})
                     add_rows(table, rows, np.stack([vectors[row[KEY]] for row in rows]))
             index_words(table, record.language)
             if record.approximate:
@@ -205,12 +217,12 @@ def _build(
             make_own(data)
         record.write(job.output / RECORD)
         _remove_data(job.output, but=record)
-    pending.forget()
-    return Done(
-        documents=len(documents),
-        added=len(documents.keys() - previous.documents.keys()),
-        changed=sum(previous.documents.get(name, digests) != digests for name, digests in documents.items()),
-        removed=len(previous.documents.keys() - documents.keys()),
+    cache.remove()
+    return IndexChanges(
+        documents=len(digests),
+        added=len(digests.keys() - previous.digests.keys()),
+        changed=sum(previous.digests.get(name, now) != now for name, now in digests.items()),
+        removed=len(previous.digests.keys() - digests.keys()),
         embedded=tally.texts,
         truncated=tally.truncated,
         recall=record.recall,
@@ -225,10 +237,6 @@ def _columns(surveyed: Survey, before: IndexRecord | None) -> dict[str, ColumnTy
     return {name: stored or "text" for name, stored in types.items()}
 
 
-def _settings(record: IndexRecord) -> tuple[Any, ...]:
-    return record.columns, record.language, record.approximate
-
-
 def _remove_data(folder: Path, but: IndexRecord | None) -> None:
     """Remove the data of earlier and of killed runs. Only folders that `make_own` marked are removed."""
     for data in folder.glob("data-*"):
@@ -236,9 +244,9 @@ def _remove_data(folder: Path, but: IndexRecord | None) -> None:
             remove_own(data)
 
 
-def _unchanged(corpus: Corpus, surveyed: Survey) -> Iterator[Document]:
+def _read_again(corpus: DocumentSource, surveyed: Survey) -> Iterator[Document]:
     """The documents of the files, once more. Raises UnmaskError if they are not those of the survey, each of them once."""
-    missing = dict(surveyed.documents)
+    missing = dict(surveyed.digests)
     for document in read_documents(corpus):
         if missing.pop(document.id, None) != document.digests:
             raise UnmaskError(f"{document.file}, line {document.line} was changed while it was read: run the command again.")
@@ -251,7 +259,7 @@ def _vectors(
     texts: dict[bytes, str],
     embedder: Embedder,
     previous: _PreviousIndex,
-    computed: StoredRows,
+    computed: CacheTable,
     tally: Tally,
     progress: Progress,
 ) -> dict[bytes, NDArray[np.float32]]:
@@ -266,17 +274,11 @@ def _vectors(
     return vectors
 
 
-def _row(document: Document, key: bytes, digest: bytes, columns: dict[str, ColumnType]) -> dict[str, Any]:
-    own_columns = {ID: document.id, TITLE: document.title, TEXT: document.text, KEY: key, DIGEST: digest}
-    other_columns = {name: typed(document.columns.get(name), stored) for name, stored in columns.items()}
-    return own_columns | {WORDS: keywords(document.joined)} | other_columns
-
-
 def _recall(table: Any, documents: int) -> float:
     """Share of the ten nearest documents that the approximate index finds, with a sample of documents as queries."""
     rows = np.unique(np.linspace(0, documents - 1, _SAMPLE).astype(int)).tolist()
     shares = []
     for vector in vectors_in(table.take_offsets(rows).select([VECTOR]).to_arrow()):
-        exact, approximate = ({row[ID] for row in nearest(table, vector, _NEAREST, exact=e)} for e in (True, False))
+        exact, approximate = ({row[ID] for row in search_vectors(table, vector, _NEAREST, exact=e)} for e in (True, False))
         shares.append(len(exact & approximate) / len(exact))
     return float(np.mean(shares))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.encoding.vector_store import key_of
+from unmask.encoding.vector_cache import text_key
 from unmask.errors import UnmaskError
 from unmask.io.compressed import row_ending
 from unmask.io.rows import Row, field, has_no_columns, read_rows
@@ -31,7 +31,7 @@ _DIGEST = 16
 
 
 @dataclass(frozen=True)
-class Corpus:
+class DocumentSource:
     """Files of documents, or rows in memory, and the names of the columns.
 
     title: None takes `title`, if there is one; empty: no titles. id: None takes `_id` or `id`, and else file and line. Raises UnmaskError
@@ -64,9 +64,9 @@ class Document:
     line: int
 
     @property
-    def joined(self) -> str:
+    def full_text(self) -> str:
         """The text that is embedded and searched: title and text, joined as BEIR, mteb and `unmask compare` join them."""
-        return joined(self.title, self.text)
+        return join_title(self.title, self.text)
 
     @property
     def characters(self) -> int:
@@ -77,10 +77,10 @@ class Document:
     def digests(self) -> tuple[bytes, bytes]:
         """The key of what is embedded, and a digest of the whole document: an update compares them with those of the index."""
         content = json.dumps([self.id, self.title, self.text, self.columns], sort_keys=True)
-        return key_of(self.joined, None), hashlib.sha256(content.encode()).digest()[:_DIGEST]
+        return text_key(self.full_text, None), hashlib.sha256(content.encode()).digest()[:_DIGEST]
 
 
-def joined(title: str, text: str) -> str:
+def join_title(title: str, text: str) -> str:
     """Title and text as one string."""
     return f"{title} {text}".strip()
 
@@ -92,38 +92,38 @@ class Survey:
     numbered: whether a document has no id but its line.
     """
 
-    documents: dict[str, tuple[bytes, bytes]]
+    digests: dict[str, tuple[bytes, bytes]]
     columns: dict[str, ColumnType | None]
     numbered: bool
 
 
-def survey(corpus: Corpus) -> Survey:
+def survey(corpus: DocumentSource) -> Survey:
     """Read all documents once.
 
     Raises UnmaskError, with file and line, for a row that is not a document and for a duplicate id.
     """
-    documents: dict[str, tuple[bytes, bytes]] = {}
+    digests: dict[str, tuple[bytes, bytes]] = {}
     columns: dict[str, ColumnType | None] = {}
     titled, numbered = not corpus.title, False
     for document in read_documents(corpus):
-        if document.id in documents:
+        if document.id in digests:
             raise UnmaskError(
                 f"{document.file}, line {document.line}: the id {document.id[:80]!r} comes twice. Every document needs an id of its own "
                 "(--id-column)."
             )
-        documents[document.id] = document.digests
+        digests[document.id] = document.digests
         numbered = numbered or document.id == _line_id(document.file, document.line)
         titled = titled or bool(document.title)
         for name, value in document.columns.items():
             columns[name] = common_type(columns.get(name), _type_of(value, row_ending(document.file) in _ONLY_TEXT))
-    if not documents and corpus.files:
+    if not digests and corpus.files:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
-    if documents and not titled:
+    if digests and not titled:
         raise UnmaskError(f"--title-column: no document has a title in the column '{corpus.title}'.")
-    return Survey(documents, columns, numbered)
+    return Survey(digests, columns, numbered)
 
 
-def read_documents(corpus: Corpus) -> Iterator[Document]:
+def read_documents(corpus: DocumentSource) -> Iterator[Document]:
     """The documents of all files, or those in memory, in order. Raises UnmaskError, with file and line, for a row that has no text."""
     if corpus.rows:
         yield from (_document(Path("documents"), line, row, corpus) for line, row in enumerate(corpus.rows, start=1))
@@ -134,7 +134,7 @@ def read_documents(corpus: Corpus) -> Iterator[Document]:
         yield from (_document(file, line, row, of_file) for line, row in read_rows(file))
 
 
-def _document(file: Path, line: int, row: Row, corpus: Corpus) -> Document:
+def _document(file: Path, line: int, row: Row, corpus: DocumentSource) -> Document:
     id_column = corpus.id or next((name for name in _IDS if name in row), None)
     title_column = corpus.title
     if title_column is None and corpus.text != "title":
@@ -143,7 +143,8 @@ def _document(file: Path, line: int, row: Row, corpus: Corpus) -> Document:
     title = field(file, line, row, title_column) if title_column and row.get(title_column) is not None else ""
     text = field(file, line, row, corpus.text)
     others = {key: value for key, value in row.items() if key not in (id_column, title_column, corpus.text)}
-    columns = {_column_name(key): _plain(value) for key, value in others.items()}
+    # LanceDB holds no dots in names; pandas writes its index under an empty name, and joins nested names by a dot
+    columns = {re.sub(r"[.\0]", "_", encodable(key)) or "unnamed": _plain(value) for key, value in others.items()}
     if conflicts := columns.keys() & RESERVED:
         raise UnmaskError(f"{file}, line {line}: the index has a column '{min(conflicts)}' of its own. Rename yours.")
     if len(columns) < len(others):
@@ -153,11 +154,6 @@ def _document(file: Path, line: int, row: Row, corpus: Corpus) -> Document:
 
 def _line_id(file: Path, line: int) -> str:
     return encodable(f"{file}:{line}")
-
-
-def _column_name(name: str) -> str:
-    """The name that LanceDB can hold. pandas writes its index under an empty name, and joins nested names by a dot."""
-    return re.sub(r"[.\0]", "_", encodable(name)) or "unnamed"
 
 
 def _plain(value: Any) -> Value:
@@ -199,7 +195,7 @@ def common_type(first: ColumnType | None, second: ColumnType | None) -> ColumnTy
     return "number" if {first, second} == {"integer", "number"} else "text"
 
 
-def typed(value: Value, holds: ColumnType) -> Value:
+def as_type(value: Value, holds: ColumnType) -> Value:
     """The value as its column holds it; None for one that is missing."""
     if value is None or (value == "" and holds != "text"):
         return None

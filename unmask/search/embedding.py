@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.bulk.loading import read_fit, save_fit
 from unmask.embedder import Embedder
 from unmask.encoding.encoder import Tally
 from unmask.encoding.features import Fit
@@ -16,7 +15,6 @@ from unmask.encoding.quantization import finish
 from unmask.encoding.shared_prefix import Progress
 from unmask.encoding.tokenization import digest_of_tokens
 from unmask.errors import UnmaskError
-from unmask.io.seals import Damaged
 from unmask.models.digests import digest_of_tensors
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
@@ -38,7 +36,7 @@ _DIFFERENCES = {
 """Fields of the record that vectors depend on, in words."""
 
 
-def describe(embedder: Embedder, model: str, revision: str | None, adapters: Sequence[str]) -> EmbedderRecord:
+def embedder_record(embedder: Embedder, model: str, revision: str | None, adapters: Sequence[str]) -> EmbedderRecord:
     """The record of an embedder. model, revision and adapters: as they were given to load it."""
     head, fit = embedder.backbone.head, embedder.fitted
     return EmbedderRecord(
@@ -57,9 +55,9 @@ def describe(embedder: Embedder, model: str, revision: str | None, adapters: Seq
     )
 
 
-def require_same(record: EmbedderRecord, embedder: Embedder) -> Embedder:
+def require_same_embedder(record: EmbedderRecord, embedder: Embedder) -> Embedder:
     """The embedder itself. Raises UnmaskError, naming the difference, if it is not the one that the index was made with."""
-    now = describe(embedder, record.model, record.revision, record.adapters)
+    now = embedder_record(embedder, record.model, record.revision, record.adapters)
     for name, phrase in _DIFFERENCES.items():
         before, after = getattr(record, name), getattr(now, name)
         if before != after:
@@ -70,7 +68,7 @@ def require_same(record: EmbedderRecord, embedder: Embedder) -> Embedder:
     return embedder
 
 
-def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remote_code: bool = False) -> Embedder:
+def load_embedder(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remote_code: bool = False) -> Embedder:
     """The embedder of an index with its data in a folder.
 
     trust_remote_code: takes effect only if UNMASK_TRUST_CODE_OF lists the model, since its name comes from the index and not from the user.
@@ -89,22 +87,20 @@ def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remo
         max_length=record.max_length,
         instructions=record.instructions,
     )
-    return require_same(record, with_stored_fit(embedder, record, data))
+    return require_same_embedder(record, with_stored_fit(embedder, record, data))
 
 
 def store_fit(embedder: Embedder, data: Path) -> None:
     """Save what was fitted, if anything was, next to the vectors."""
     if embedder.fitted != Fit():
-        save_fit(data / FIT, embedder.fitted)
+        embedder.fitted.save(data / FIT)
 
 
 def with_stored_fit(embedder: Embedder, record: EmbedderRecord, data: Path) -> Embedder:
     """The embedder with the fit of an index, if the index has one."""
     if record.fit is None:
         return embedder
-    if (fit := read_fit(data / FIT)) is None:
-        raise Damaged(f"'{data / FIT}' is missing or damaged.")
-    return Embedder(embedder.encoder, embedder.design, instructions=embedder.instructions, fit=fit)
+    return Embedder(embedder.encoder, embedder.design, instructions=embedder.instructions, fit=Fit.load(data / FIT))
 
 
 def document_vectors(

@@ -13,14 +13,14 @@ import numpy as np
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.paths import expanded
-from unmask.search.documents import Corpus, Value, joined
+from unmask.search.documents import DocumentSource, Value, join_title
 from unmask.search.record import ID, TEXT, TITLE, IndexRecord, Mode, check_data, find_index, read_index
 from unmask.search.snippets import snippet
-from unmask.search.table import matching, nearest, open_table
+from unmask.search.table import open_table, search_vectors, search_words
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
-    from unmask.search.build import Done
+    from unmask.search.build import IndexChanges
 
 _FUSED = 100
 """Documents that each ranking gives to a fusion, or more if more are requested."""
@@ -112,12 +112,12 @@ class Index:
             if where is not None:
                 self._check_filter(where)
             if mode == "bm25":
-                return [self._hits(query, matching(self._table, query, k, where)) for query in queries]
+                return [self._hits(query, search_words(self._table, query, k, where)) for query in queries]
             vectors = np.asarray(self.embedder.encode_query(queries, normalize=True, show_progress=False), np.float32)
             number = max(k, _FUSED) if mode == "hybrid" else k
-            rankings = [nearest(self._table, vector, number, where, exact=exact) for vector in vectors]
+            rankings = [search_vectors(self._table, vector, number, where, exact=exact) for vector in vectors]
             if mode == "hybrid":
-                by_words = [matching(self._table, query, number, where) for query in queries]
+                by_words = [search_words(self._table, query, number, where) for query in queries]
                 rankings = [fuse(both)[:k] for both in zip(rankings, by_words, strict=True)]
             return [self._hits(query, rows) for query, rows in zip(queries, rankings, strict=True)]
         except UnmaskError:
@@ -127,7 +127,7 @@ class Index:
                 raise
             raise UnmaskError(f"'{self.folder}' has been updated since it was opened: open it again.") from error
 
-    def add(self, documents: Iterable[Mapping[str, Any]]) -> Done:
+    def add(self, documents: Iterable[Mapping[str, Any]]) -> IndexChanges:
         """Add documents, or replace those with the same ids, and save the index. Only new and changed texts are embedded.
 
         documents: each with `id` (or `_id`) and `text`, and optionally `title` and columns to filter by, as a row of a file has them.
@@ -135,9 +135,9 @@ class Index:
         an id or a text, and if the embedder has changed.
         """
         rows = tuple(map(dict, documents))
-        return self._update(Corpus((), id="_id" if rows and "_id" in rows[0] else "id", rows=rows))
+        return self._update(DocumentSource((), id="_id" if rows and "_id" in rows[0] else "id", rows=rows))
 
-    def delete(self, ids: Iterable[str]) -> Done:
+    def delete(self, ids: Iterable[str]) -> IndexChanges:
         """Remove the documents with these ids, and save the index. Raises UnmaskError for an id that the index does not have."""
         if isinstance(ids, str):
             raise UnmaskError("delete takes a list of ids, not one string: delete([id]).")
@@ -145,15 +145,15 @@ class Index:
         stored = {name for batch in self._table.search().select([ID]).to_batches() for name in batch[ID].to_pylist()}
         if missing := sorted(removed - stored):
             raise UnmaskError(f"'{self.folder}' has no document {missing[0]!r}, so nothing was deleted.")
-        return self._update(Corpus(()), removed)
+        return self._update(DocumentSource(()), removed)
 
-    def _update(self, corpus: Corpus, removed: frozenset[str] = frozenset()) -> Done:
+    def _update(self, corpus: DocumentSource, removed: frozenset[str] = frozenset()) -> IndexChanges:
         """Change the index on disk, and open it again."""
-        from unmask.search.build import Job, build
+        from unmask.search.build import IndexJob, build
 
         embedder, made_with = self.embedder, self.record.embedder
         source = made_with.model, made_with.revision, made_with.adapters
-        report = build(Job(corpus, self.folder, *source, keep_missing=True, removed=removed), lambda: embedder)
+        report = build(IndexJob(corpus, self.folder, *source, keep_missing=True, removed=removed), lambda: embedder)
         newest = Index(self.folder, read_index(self.folder), embedder, self._device, self._trust)
         vars(self).clear()
         vars(self).update(vars(newest))
@@ -162,11 +162,11 @@ class Index:
     @cached_property
     def embedder(self) -> Embedder:
         """The embedder that the index was made with. Raises UnmaskError if it has changed since."""
-        from unmask.search.embedding import load, require_same
+        from unmask.search.embedding import load_embedder, require_same_embedder
 
         if self._embedder is not None:
-            return require_same(self.record.embedder, self._embedder)
-        return load(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
+            return require_same_embedder(self.record.embedder, self._embedder)
+        return load_embedder(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
 
     def _check_filter(self, where: str) -> None:
         """Raise UnmaskError for a mistake in a filter, before a model is loaded."""
@@ -184,7 +184,7 @@ class Index:
                 id=row[ID],
                 title=row[TITLE],
                 text=row[TEXT],
-                snippet=snippet(joined(row[TITLE], row[TEXT]), query, _SNIPPET),
+                snippet=snippet(join_title(row[TITLE], row[TEXT]), query, _SNIPPET),
                 columns={name: row[name] for name in self.record.columns},
             )
             for rank, row in enumerate(rows, start=1)

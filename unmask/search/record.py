@@ -78,7 +78,7 @@ def find_index(folder: Path) -> IndexRecord | None:
     """The record of an index; None if there is none. Raises Damaged: a damaged record must not pass for a folder without an index."""
     file = folder / RECORD
     try:
-        return IndexRecord.checked(open_line(file.read_bytes()), file)
+        return IndexRecord.parse(open_line(file.read_bytes()), file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Damaged as error:

@@ -84,7 +84,7 @@ def index_vectors(table: Any) -> None:
     table.create_index(VECTOR, config=IvfFlat(distance_type="cosine"), wait_timeout=_BUILDING)
 
 
-def nearest(
+def search_vectors(
     table: Any, vector: NDArray[np.float32], number: int, where: str | None = None, *, exact: bool = False
 ) -> list[dict[str, Any]]:
     """The rows with the highest cosine, best first, with `_distance` (1 - cosine). exact: do not use the approximate index.
@@ -97,7 +97,7 @@ def nearest(
     return _fetch(table, query, number, where, "_distance")
 
 
-def matching(table: Any, query: str, number: int, where: str | None = None) -> list[dict[str, Any]]:
+def search_words(table: Any, query: str, number: int, where: str | None = None) -> list[dict[str, Any]]:
     """The rows that share words with a query, by BM25, best first, with `_score`."""
     from lancedb.query import MatchQuery
 

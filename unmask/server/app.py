@@ -101,7 +101,7 @@ class Service:
             disconnect.cancel()
             work.cancel()  # drops its waiting texts
 
-    async def disconnected(self, _: Request, error: Exception) -> Response:
+    async def count_disconnect(self, _: Request, error: Exception) -> Response:
         """Count a client that did not wait for its answer."""
         self._metrics.disconnects.inc()
         return Response(status_code=499)
@@ -202,7 +202,7 @@ def create_api(service: Service) -> FastAPI:
         )  # fmt: skip
         if not is_post:
             api.add_api_route(path, route, methods=["HEAD"], include_in_schema=False, response_model=None)
-    api.add_exception_handler(ClientDisconnect, service.disconnected)
+    api.add_exception_handler(ClientDisconnect, service.count_disconnect)
     add_error_handlers(api, "There is no such path: see /docs.", "The server failed on this request.")
     return api
 

@@ -95,7 +95,13 @@ class Batcher:
                 raise Full
             self._queue.add(request, group, texts)
             self._changed.notify(len(texts))
-        request.future.add_done_callback(lambda _: self._drop(request))
+
+        def drop_waiting(_: Future[list[Any]]) -> None:
+            if request.missing:
+                with self._changed:
+                    self._queue.remove(request)
+
+        request.future.add_done_callback(drop_waiting)
         return request.future
 
     def close(self, timeout: float | None = None) -> None:
@@ -111,15 +117,10 @@ class Batcher:
         for text in abandoned:
             text.request.deliver(text.position, Closed())
 
-    def _drop(self, request: _Request) -> None:
-        if request.missing:
-            with self._changed:
-                self._queue.remove(request)
-
     def _work(self, worker: int) -> None:
         while batch := self._next():
             start = time.perf_counter()
-            results = self._computed(worker, batch)
+            results = self._compute_each(worker, batch)
             # before the answers, so that a client finds its batch in the metrics
             self._observe(len(batch), sum(text.tokens for text in batch), time.perf_counter() - start)
             for text, result in zip(batch, results, strict=True):
@@ -132,7 +133,7 @@ class Batcher:
                 self._changed.wait()
             return self._queue.take(share(self._budget, self._queue.tokens, len(self._threads)))
 
-    def _computed(self, worker: int, batch: list[WaitingText]) -> list[Any]:
+    def _compute_each(self, worker: int, batch: list[WaitingText]) -> list[Any]:
         """The result or the error of each text. A batch that fails is halved, so that only the offending text fails."""
         try:
             return list(self._compute(worker, batch[0].group, [text.value for text in batch]))
@@ -140,4 +141,4 @@ class Batcher:
             if len(batch) == 1:
                 return [error]
             middle = len(batch) // 2
-            return [*self._computed(worker, batch[:middle]), *self._computed(worker, batch[middle:])]
+            return [*self._compute_each(worker, batch[:middle]), *self._compute_each(worker, batch[middle:])]

@@ -99,7 +99,8 @@ class Middleware:
         headers = decode_headers(scope["headers"])
         cross_origin = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
         if self._hosts:
-            require_host(_without_port(headers.get("host", "")), self._hosts)
+            name, colon, port = headers.get("host", "").rpartition(":")
+            require_host(name if colon and (port.isdigit() or not port) else name + colon + port, self._hosts)
             cross_origin |= is_cross_origin(headers)
         if cross_origin and not (self._settings.cors_origins and self._cors.is_allowed_origin(headers.get("origin", ""))):
             raise ApiError(
@@ -113,7 +114,7 @@ def limit_body(scope: Message, receive: Receive, limit: int, remedy: str) -> Rec
     size = 0
     too_long = ApiError(413, f"The body is longer than {limit} bytes: {remedy}.")
 
-    async def limited() -> Message:
+    async def receive_within_limit() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
@@ -125,7 +126,7 @@ def limit_body(scope: Message, receive: Receive, limit: int, remedy: str) -> Rec
         return message
 
     declared = int(dict(scope["headers"]).get(b"content-length", b"0"))
-    return limited
+    return receive_within_limit
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
@@ -148,8 +149,3 @@ def path_label(path: str) -> str:
     if path.startswith("/v1/models/"):
         return "/v1/models"
     return path if path in _PATHS else "other"
-
-
-def _without_port(host: str) -> str:
-    head, colon, port = host.rpartition(":")
-    return head if colon and (port.isdigit() or not port) else host

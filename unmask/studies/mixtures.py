@@ -14,10 +14,10 @@ from unmask.models.loading import Source
 from unmask.moe.experts.expert import train_expert
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import Lesson
-from unmask.moe.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.moe.experts.mixing import Ingredients, train_mixture
 from unmask.moe.experts.router import RouterOptions
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.names import Average
+from unmask.moe.names import LossAverage
 from unmask.studies.plan import PlanTable, StudyPlan
 from unmask.training.lora import LoraOptions
 
@@ -68,7 +68,7 @@ class LearningPlan(StudyPlan):
             seed=seed,
         )
 
-    def router_learning(self, average: Average, domains: int, trained: bool, seed: int) -> Learning:
+    def router_learning(self, average: LossAverage, domains: int, trained: bool, seed: int) -> Learning:
         """How a router learns. A batch has the same number of lessons of each domain, and every router sees the same number of lessons."""
         batch = max(1, self.batch // domains) * domains
         steps = max(1, round(self.router.steps * self.batch / batch)) if trained else 0
@@ -82,7 +82,7 @@ class LearningPlan(StudyPlan):
         return next(count for count in range(min(self.passes, batch), batch + 1) if batch % count == 0)
 
 
-def as_record(lessons: str) -> dict[str, Any]:
+def lessons_record(lessons: str) -> dict[str, Any]:
     """The number and the digest of lessons, from their description (`LessonsRecord.words`)."""
     number, content = lessons.split(" lessons, ")
     return {"number": int(number), "content": content}
@@ -118,15 +118,9 @@ class MixtureBuilder:
         self._announce(folder)
         if options.joint:
             learning = plan.expert_learning(sum(map(len, lessons.values())), learning.seed)
-            mix_jointly(
-                lessons, folder, routing, self.source,
-                lora=plan.lora, learning=learning, options=options, callbacks=self.callbacks,
-            )  # fmt: skip
-        else:
-            mix(
-                ingredients(), lessons, folder, routing, self.source,
-                learning=learning, options=options, callbacks=self.callbacks,
-            )  # fmt: skip
+        train_mixture(            Ingredients() if options.joint else ingredients(), lessons, folder, routing, self.source,
+            lora=plan.lora, learning=learning, options=options, callbacks=self.callbacks,
+        )  # fmt: skip
         return folder
 
     def _announce(self, folder: Path) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from unmask.errors import UnmaskError, first_problem, unknown
-from unmask.training.recipe import merged, parse_setting
+from unmask.training.recipe import merge_tables, parse_setting
 
 
 class PlanTable(BaseModel):
@@ -28,7 +28,7 @@ class StudyPlan(PlanTable):
     models: tuple[str, ...] = Field(min_length=1)
     """Base models."""
 
-    def settled(self, *extended: str) -> dict[str, Any]:
+    def fixed_settings(self, *extended: str) -> dict[str, Any]:
         """The settings that may not change while a study on one base model goes on.
 
         Left out are words, and `extended`: what may change when a finished study is extended.
@@ -51,9 +51,9 @@ def read_plan(study: str, kind: type[Plan], scale: str, settings: Iterable[str] 
     scales = tables.pop("scale")
     if scale not in scales:
         raise unknown("scale", scale, scales)
-    tables = merged(tables, scales[scale])
+    tables = merge_tables(tables, scales[scale])
     for setting in settings:
-        tables = merged(tables, parse_setting(setting))
+        tables = merge_tables(tables, parse_setting(setting))
     try:
         return kind.model_validate(tables)
     except ValidationError as error:

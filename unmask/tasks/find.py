@@ -190,7 +190,8 @@ def starter_specs(spec: str) -> list[str]:
 
 
 def resolve_tasks(specs: Sequence[str]) -> list[Task]:
-    """The tasks of several specs. "starter" means all starter tasks, "starter:NAME" one; the name of a task set means its tasks.
+    """The tasks of several specs. "starter" means all starter tasks, "starter:NAME" one. The name of a task set means its tasks, and so
+    does a folder of task folders.
 
     Tasks of a set that cannot be compared are listed. A task that two sets share comes once. Raises UnmaskError for two different tasks of
     one name, because results could not tell them apart.
@@ -221,7 +222,15 @@ def _expanded(spec: str) -> Sequence[Task]:
             if task_set.left_out:
                 say(task_set.left_out)
             return task_set.tasks
+    if folders := _task_folders(expanded(name)):
+        return [find_task(str(folder) if limit is None else f"{folder}#{limit}") for folder in folders]
     return [find_task(spec)]
+
+
+def _task_folders(folder: Path) -> list[Path]:
+    """The task folders in a folder that holds nothing else; none for a folder of any other kind."""
+    inner = sorted(folder.iterdir()) if folder.is_dir() else []
+    return inner if inner and all(path.is_dir() and any(path.glob("*.*")) for path in inner) else []
 
 
 def is_path(spec: str) -> bool:

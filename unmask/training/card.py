@@ -13,18 +13,18 @@ from unmask.io.files import atomic
 from unmask.io.terminal import say
 from unmask.runs import runs
 from unmask.training.recipe import Recipe
-from unmask.training.records import StageData, TrainingResult, TrainingRun
+from unmask.training.records import StageData, TrainingJob, TrainingResult
 
 _ROWS = 12  # of a curve
 
 
-def write_card(recipe: Recipe, run: TrainingRun) -> None:
+def write_card(recipe: Recipe, job: TrainingJob) -> None:
     """Write README.md into a trained embedder's folder, from the record of the run. A card that was edited since is kept."""
-    record = runs.read_result(run.folder, TrainingResult)
+    record = runs.read_result(job.folder, TrainingResult)
     if record is None:
         return
-    plain = "UnmaskModule" not in (run.result / "modules.json").read_text(encoding="utf-8")
-    text, file = card(recipe, record, _curves(run.folder), plain).encode(), run.result / "README.md"
+    plain = "UnmaskModule" not in (job.result / "modules.json").read_text(encoding="utf-8")
+    text, file = card(recipe, record, _read_logs(job.folder), plain).encode(), job.result / "README.md"
     digest = hashlib.sha256(text).hexdigest()
     if file.is_file() and record.card:
         if record.card == digest:
@@ -32,17 +32,17 @@ def write_card(recipe: Recipe, run: TrainingRun) -> None:
         if record.card != hashlib.sha256(file.read_bytes()).hexdigest():
             say(f"'{file}' was edited, so it is kept without the changes.")
             return
-    runs.amend_result(run.folder, record.model_copy(update={"card": digest}))
+    runs.amend_result(job.folder, record.model_copy(update={"card": digest}))
     with atomic(file) as scratch:
         scratch.write_bytes(text)
 
 
-def chose_checkpoint(folder: Path) -> bool:
+def has_chosen_checkpoint(folder: Path) -> bool:
     """Whether scores chose a checkpoint of a run whose stages are still there: a stage was scored at several steps."""
-    return any(len({entry["step"] for entry in log if "eval_score" in entry}) > 1 for log in _curves(folder).values())
+    return any(len({entry["step"] for entry in log if "eval_score" in entry}) > 1 for log in _read_logs(folder).values())
 
 
-def _curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
+def _read_logs(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The logs of a run's finished stages; none if they were removed, since a finished run does not need them."""
     curves = {}
     for file in sorted((folder / "stages").glob("*/log.json")):
@@ -68,15 +68,15 @@ def card(recipe: Recipe, record: TrainingResult, curves: dict[str, list[dict[str
         "## Scores\n" if record.scores else "",
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
         "These tasks chose the best checkpoint, so they flatter it.\n" if record.chosen else "",
-        _gain(record.gain) if record.gain else "",
+        _gain_section(record.gain) if record.gain else "",
         f"Teacher: `{teacher.model}`, weights {teacher.weights}{f', read by `{teacher.design}`' if teacher.design else ''}.\n"
         if (teacher := record.base.teacher)
         else "",
         "## Data\n",
-        "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
+        "\n".join(_data_lines(stage, sets) for stage, sets in record.data.items()),
         "\nTexts of the recipe's tasks stayed in the training data.\n" if record.kept_leaks else "",
         "\n## Training\n",
-        *(_curve(name, log) for name, log in curves.items()),
+        *(_curve_section(name, log) for name, log in curves.items()),
         "## Trainable parameters\n",
         "\n".join(f"- {stage}: {sum(kinds.values()):,}" for stage, kinds in record.trains.items()),
         f"\n\n## Recipe\n```json\n{json.dumps(settings, indent=2)}\n```\n",
@@ -87,7 +87,7 @@ def card(recipe: Recipe, record: TrainingResult, curves: dict[str, list[dict[str
     return "\n".join(part for part in parts if part)
 
 
-def _gain(gain: TrainingGain) -> str:
+def _gain_section(gain: TrainingGain) -> str:
     header, *rows = (f"| {' | '.join(row)} |" for row in gain.table)
     rule = "|---" + "|--:" * (len(gain.table[0]) - 1) + "|"
     return "\n".join(
@@ -102,7 +102,7 @@ def _gain(gain: TrainingGain) -> str:
     )
 
 
-def _data(stage: str, sets: StageData) -> str:
+def _data_lines(stage: str, sets: StageData) -> str:
     lines = []
     for name, data in sets.items():
         reasons = ", ".join(f"{count} {why}" for why, count in data.left_out.items()) or "none"
@@ -114,7 +114,7 @@ def _data(stage: str, sets: StageData) -> str:
     return "\n".join(lines)
 
 
-def _curve(name: str, log: list[dict[str, Any]]) -> str:
+def _curve_section(name: str, log: list[dict[str, Any]]) -> str:
     losses = [entry for entry in log if "loss" in entry]
     sampled = [*losses[: -1 : max(1, len(losses) // _ROWS)], *losses[-1:]]
     rows = "\n".join(f"| {entry['step']} | {entry['loss']:.4f} |" for entry in sampled)

@@ -32,13 +32,13 @@ class PairCollator:
     have several positives, `_known_positives` says which candidates they are.
 
     teacher: vectors of texts, shape (text, dim), for distillation; the batch then holds `teacher[k]` of the text in row k of the
-    chunks' outputs. views: the columns are views of one sentence, which an instruction must not tell apart.
+    chunks' outputs. are_views: the columns are views of one sentence, which an instruction must not tell apart.
     """
 
     tokenizer: PromptTokenizer
     budget: int
     teacher: Callable[[list[str]], Tensor] | None = None
-    views: bool = False
+    are_views: bool = False
 
     def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
         """Chunks, order and the ids of the rows of a batch from one data set."""
@@ -46,7 +46,7 @@ class PairCollator:
         columns = list(zip(*(row.example.texts for row in rows), strict=True))
         tokens = []
         for column, texts in enumerate(columns):
-            instruction = source.instruction if self.views or not column else source.document_instruction
+            instruction = source.instruction if self.are_views or not column else source.document_instruction
             tokens += list(self.tokenizer.tokenize(texts, instruction))
         batches = plan([len(text.ids) for text in tokens], self.budget)
         order = torch.empty(len(tokens), dtype=torch.long)
@@ -54,7 +54,8 @@ class PairCollator:
         chunks = [collate([tokens[index] for index in batch], self.tokenizer.pad_id) for batch in batches]
         inputs: dict[str, Any] = {
             "chunks": [
-                {"input_ids": chunk.ids, "attention_mask": chunk.real.long(), "embed_mask": chunk.embed} for chunk in chunks
+                {"input_ids": chunk.ids, "attention_mask": chunk.attention_mask.long(), "pooling_mask": chunk.pooling_mask}
+                for chunk in chunks
             ],
             "order": order.reshape(-1, len(rows)),
             "rows": [row.id for row in rows],
@@ -83,12 +84,14 @@ def _known_positives(rows: Sequence[ScheduledExample]) -> dict[str, Tensor]:
     ]
     limit = max(map(len, positives))
     return {
-        "candidate_ids": torch.tensor([[_id(key) for key in texts[1:]] for texts in keys]).T,
-        "positive_ids": torch.tensor([[_id(key) for key in texts + texts[:1] * (limit - len(texts))] for texts in positives]),
+        "candidate_ids": torch.tensor([[_hash_id(key) for key in texts[1:]] for texts in keys]).T,
+        "positive_ids": torch.tensor(
+            [[_hash_id(key) for key in texts + texts[:1] * (limit - len(texts))] for texts in positives]
+        ),
     }
 
 
-def _id(key: str) -> int:
+def _hash_id(key: str) -> int:
     """64 bits for a text, the same in every process."""
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)
 
@@ -130,7 +133,7 @@ class NextTokenCollator:
 
     def __call__(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
         """Inputs, labels and ids of chunks."""
-        return padded([self.inputs_and_labels(*chunk) for chunk in chunks], self.pad_id) | {
+        return pad([self.inputs_and_labels(*chunk) for chunk in chunks], self.pad_id) | {
             "rows": [f"chunk:{position}" for position, _ in chunks]
         }
 
@@ -176,7 +179,7 @@ class MaskingCollator(NextTokenCollator):
         return inputs.tolist(), tokens.masked_fill(~is_target, IGNORED).tolist()
 
 
-def padded(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int) -> dict[str, Tensor]:
+def pad(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int) -> dict[str, Tensor]:
     """Inputs and labels of texts as right-padded tensors, with the mask of real tokens."""
     longest = max(len(ids) for ids, _ in rows)
     ids = torch.full((len(rows), longest), pad_id)

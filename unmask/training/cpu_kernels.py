@@ -49,20 +49,20 @@ _MULTIPLE: Final = 128
 def speed_up_experts(model: nn.Module) -> None:
     """Have the experts of a mixture computed in bfloat16 under autocast on a CPU, each with a rounded number of tokens.
 
-    A model with a fixed computation of its experts is left unchanged, and so does a model on another device.
+    A model with a fixed computation of its experts is left unchanged, and so is a model on another device.
     """
-    if _choice(model) == "grouped_mm" and next(model.parameters()).device.type == "cpu":
+    if _experts_implementation(model) == "grouped_mm" and next(model.parameters()).device.type == "cpu":
         _register()
         model.set_experts_implementation(_IMPLEMENTATION)  # type: ignore[operator]
 
 
-def as_before(model: nn.Module) -> None:
+def restore_experts(model: nn.Module) -> None:
     """Undo `speed_up_experts`."""
-    if _choice(model) == _IMPLEMENTATION:
+    if _experts_implementation(model) == _IMPLEMENTATION:
         model.set_experts_implementation("grouped_mm")  # type: ignore[operator]
 
 
-def _choice(model: nn.Module) -> str | None:
+def _experts_implementation(model: nn.Module) -> str | None:
     return getattr(getattr(model, "config", None), "_experts_implementation", None)
 
 

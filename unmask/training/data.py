@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field
 from unmask.tasks import columns as task_columns
-from unmask.training.sources import open_source, refuse_split
+from unmask.training.sources import open_rows, refuse_split
 from unmask.training.text_keys import Positives, several_positives, text_key
 
 # an anchor's column -> the columns that may hold its positive, the likeliest first
@@ -80,7 +80,7 @@ class DataSource(BaseModel):
 
     @field_validator("columns")
     @classmethod
-    def _are_roles(cls, columns: dict[str, str]) -> dict[str, str]:
+    def _check_roles(cls, columns: dict[str, str]) -> dict[str, str]:
         for role in columns:
             if role not in _ROLES and not role.startswith("negative_"):
                 raise ValueError(f"'{role}' is none of {', '.join(_ROLES)}, negative_1, negative_2 and so on")
@@ -216,7 +216,7 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
 
     Empty and repeated texts are left out and counted. Raises UnmaskError with file and line for a row without text.
     """
-    return _sentences(read_table(name, source, root, seed))
+    return _read_sentences(read_table(name, source, root, seed))
 
 
 def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -229,17 +229,17 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     return pairs_of(read_table(name, source, root, seed))
 
 
-def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
+def read_texts_or_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """The pairs of a source, or its sentences if it has a text column. The texts of a pair need not match."""
     table = read_table(name, source, root, seed)
-    return _sentences(table) if _text_columns(table) == ("text",) else pairs_of(table, as_matches=False)
+    return _read_sentences(table) if _text_columns(table) == ("text",) else pairs_of(table, as_matches=False)
 
 
-def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
-    """All texts of a source, to be searched: as `read_any`, but every row with all of its negatives. Nothing is sampled or left out."""
+def read_all_rows(name: str, source: DataSource, root: Path) -> DataSet:
+    """All texts of a source, to be searched: every row, with all of its negatives. Nothing is sampled or left out."""
     table = read_table(name, source, root, 0)
     if _text_columns(table) == ("text",):
-        return _sentences(table)
+        return _read_sentences(table)
     roles = _pair_roles(table)
     examples = []
     for line, row in table.rows:
@@ -256,7 +256,7 @@ def read_table(name: str, source: DataSource, root: Path, seed: int) -> SourceTa
     """The rows that `where` selects, with columns under our names."""
     if "split" in source.model_fields_set:
         refuse_split(source.path, source.split, root)
-    file, rows = open_source(source.path, source.split, root)
+    file, rows = open_rows(source.path, source.split, root)
     selected = [(line, row) for line, row in rows if row]
     if not selected:
         raise UnmaskError(f"{file} holds no row.")
@@ -272,21 +272,21 @@ def read_table(name: str, source: DataSource, root: Path, seed: int) -> SourceTa
         (
             line,
             {column: value for column, value in row.items() if column not in mapped}
-            | {role: _value(file, line, row, column) for role, column in source.columns.items()},
+            | {role: _require_value(file, line, row, column) for role, column in source.columns.items()},
         )
         for line, row in selected
     ]
     return SourceTable(name, source, seed, file, renamed)
 
 
-def _value(file: Path, line: int, row: Row, column: str) -> object:
+def _require_value(file: Path, line: int, row: Row, column: str) -> object:
     if column not in row:
         raise UnmaskError(f"{file}, line {line}: column '{column}' is missing; there is {', '.join(row)}.")
     return row[column]
 
 
 def _satisfies(file: Path, line: int, row: Row, column: str, condition: Condition) -> bool:
-    value = _value(file, line, row, column)
+    value = _require_value(file, line, row, column)
     if isinstance(condition, AtLeast):
         return task_columns.number(file, line, row, column) >= condition.at_least
     for allowed in condition if isinstance(condition, tuple) else (condition,):
@@ -300,7 +300,7 @@ def _satisfies(file: Path, line: int, row: Row, column: str, condition: Conditio
     return False
 
 
-def _sentences(table: SourceTable) -> DataSet:
+def _read_sentences(table: SourceTable) -> DataSet:
     columns = _text_columns(table)
     skipped: Counter[str] = Counter()
     unique: dict[str, Example] = {}

@@ -18,14 +18,14 @@ from unmask.io.terminal import say
 from unmask.tasks.find import resolve_tasks
 from unmask.tasks.kinds.kind import Forms
 from unmask.tasks.task import LocalTask
-from unmask.training.data import DataSet, DataSource, read_whole
+from unmask.training.data import DataSet, DataSource, read_all_rows
 from unmask.training.text_keys import fold
 
 SHINGLE: Final = 5  # letters: a changed word touches few of them, and two texts on one subject share few
 THRESHOLD: Final = 0.8
 """Jaccard similarity of letter shingles from which on two texts are near duplicates."""
 
-Scored = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
+TaskTexts = tuple[Sequence[Forms], Sequence[tuple[int, int]]]
 """Texts of a task, and the index pairs that it compares. A document may have two forms, with its title and without."""
 _Matches = Mapping[str, Mapping[str, float]]
 
@@ -85,19 +85,19 @@ class LeakReport:
 
 def search_leaks(train: Sequence[str], tasks: Sequence[str]) -> list[LeakReport]:
     """`find_leaks` for training data and task folders by name."""
-    scored: dict[str, Scored] = {}
+    task_texts: dict[str, TaskTexts] = {}
     for task in resolve_tasks(tasks):
         if not isinstance(task, LocalTask):
             raise UnmaskError(f"Leaks are searched in task folders, but '{task.name}' is a task of mteb.")
-        scored[task.name] = task.texts_and_pairs
-    datasets = [read_whole(_label(path), DataSource(path=path), Path()) for path in train]
+        task_texts[task.name] = task.texts_and_pairs
+    datasets = [read_all_rows(_data_name(path), DataSource(path=path), Path()) for path in train]
     for data in datasets:
         if data.unread:
             say(f"{data.name}: columns not searched: {', '.join(data.unread)}")
-    return find_leaks(datasets, scored)
+    return find_leaks(datasets, task_texts)
 
 
-def _label(path: str) -> str:
+def _data_name(path: str) -> str:
     """Many files are named train.jsonl, so their folder is part of the label."""
     if path.startswith(("hub:", "starter:")):
         return path
@@ -105,9 +105,9 @@ def _label(path: str) -> str:
     return file.name if file.is_dir() else f"{file.parent.name}/{file.stem}"
 
 
-def find_leaks(datasets: Sequence[DataSet], tasks: Mapping[str, Scored]) -> list[LeakReport]:
+def find_leaks(datasets: Sequence[DataSet], tasks: Mapping[str, TaskTexts]) -> list[LeakReport]:
     """For each data set, its texts that equal a task's text once folded, or have a shingle similarity of at least `THRESHOLD`."""
-    searched = [_Task.of(name, *scored) for name, scored in tasks.items()]
+    searched = [_SearchedTask.of(name, *texts_and_pairs) for name, texts_and_pairs in tasks.items()]
     keys = [[[fold(text) for text in example.texts] for example in dataset.examples] for dataset in datasets]
     distinct = [dict.fromkeys(key for row in rows for key in row if key) for rows in keys]
     matches = _matches(
@@ -120,7 +120,7 @@ def find_leaks(datasets: Sequence[DataSet], tasks: Mapping[str, Scored]) -> list
     ]
 
 
-def without_leaks(dataset: DataSet, report: LeakReport) -> DataSet:
+def remove_leaks(dataset: DataSet, report: LeakReport) -> DataSet:
     """The data set without the examples that leak, which `skipped` counts. Raises UnmaskError if nothing would be left."""
     leaking = {index for task in report.tasks for index in (*task.both, *task.one)}
     examples = [example for index, example in enumerate(dataset.examples) if index not in leaking]
@@ -130,7 +130,7 @@ def without_leaks(dataset: DataSet, report: LeakReport) -> DataSet:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _SearchedTask:
     """A task to compare training texts with.
 
     texts: each in its first form. size: number of distinct ones. positions: folded text, in any form -> its first position. pairs:
@@ -144,7 +144,7 @@ class _Task:
     pairs: set[frozenset[str]]
 
     @classmethod
-    def of(cls, name: str, texts: Sequence[Forms], pairs: Sequence[tuple[int, int]]) -> _Task:
+    def of(cls, name: str, texts: Sequence[Forms], pairs: Sequence[tuple[int, int]]) -> _SearchedTask:
         forms = [(text,) if isinstance(text, str) else text for text in texts]
         keys = [[fold(form) for form in of_text] for of_text in forms]
         size = len({key for key, *_ in keys if key})
@@ -158,7 +158,7 @@ class _Task:
         return cls(name, [first for first, *_ in forms], size, positions, compared)
 
 
-def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task: _Task) -> TaskLeaks:
+def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task: _SearchedTask) -> TaskLeaks:
     near = {
         key: {other: similarity for other, similarity in matches.get(key, {}).items() if other in task.positions}
         for row in keys

@@ -24,7 +24,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainingArguments
 
 from unmask.errors import UnmaskError
-from unmask.io.files import naming, remove, sync
+from unmask.io.files import name_in_errors, remove, sync
 from unmask.io.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
 from unmask.training.cpu_kernels import attention_kernel
@@ -131,8 +131,8 @@ class Loop(Trainer):  # type: ignore[misc]
             return {}
         training = self.model.training
         self.model.eval()
-        with untouched_randomness():
-            results = processes.agreed(self.evaluate_with())
+        with preserve_random_state():
+            results = processes.broadcast(self.evaluate_with())
         self.model.train(training)
         scores = {f"eval_{name}": value for name, value in results.items()}
         self.log(scores)
@@ -143,7 +143,7 @@ class Loop(Trainer):  # type: ignore[misc]
         for name, weight in self.model.named_parameters():
             if weight.requires_grad and not bool(weight.isfinite().all()):
                 raise UnmaskError(f"Step {self.state.global_step}: weights of {name} are not finite. {self._advice()}")
-        with naming(Path(str(self.args.output_dir))):
+        with name_in_errors(Path(str(self.args.output_dir))):
             super()._save_checkpoint(model, trial)
         processes.wait()
         if self.args.should_save:
@@ -169,7 +169,7 @@ class Loop(Trainer):  # type: ignore[misc]
 
 
 @contextmanager
-def untouched_randomness() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Restore every random generator: tasks seed the global ones, and dropout would then repeat itself after each evaluation."""
     before, arrays = random.getstate(), np.random.get_state()
     try:
@@ -182,7 +182,7 @@ def untouched_randomness() -> Iterator[None]:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoints in a stage's folder, the earliest first, whether they are complete or not."""
-    return sorted(folder.glob("checkpoint-*"), key=_step)
+    return sorted(folder.glob("checkpoint-*"), key=lambda checkpoint: int(checkpoint.name.rpartition("-")[2]))
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -190,7 +190,7 @@ def last_checkpoint(folder: Path) -> Path | None:
     return next((checkpoint for checkpoint in reversed(checkpoints(folder)) if (checkpoint / COMPLETE).is_file()), None)
 
 
-def resumable(folder: Path) -> Path | None:
+def find_resumable_checkpoint(folder: Path) -> Path | None:
     """The last checkpoint of a stage from which training can be resumed. Those that cannot be used are removed.
 
     A checkpoint is used if it is complete and not damaged, and if the best one so far, to which training would return at its end, is
@@ -224,10 +224,6 @@ def _best_before(checkpoint: Path) -> str | None:
     return Path(best).name if best else None
 
 
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
-
-
 def save_trainable(model: nn.Module, file: Path) -> None:
     """Write every parameter that trains, bit for bit; only the first process does."""
     if processes.is_first():
@@ -246,7 +242,7 @@ def load_trainable(model: nn.Module, file: Path) -> None:
             weight.copy_(saved[name])
 
 
-def arguments(stage: StageOptions, folder: Path, seed: int, cpu: bool, evaluates: bool) -> TrainingArguments:
+def trainer_arguments(stage: StageOptions, folder: Path, seed: int, cpu: bool, evaluates: bool) -> TrainingArguments:
     """The arguments of transformers' Trainer for a stage. Raises UnmaskError if the batch cannot be divided between the processes."""
     world = processes.count()
     share, rest = divmod(stage.batch, stage.accumulate * world)

@@ -1,4 +1,4 @@
-"""Kinds of weight: which linear maps of a decoder get a LoRA adapter or are trained directly, and a table of trainable weights.
+"""Kinds of weight: which linear layers of a decoder get a LoRA adapter or are trained directly, and a table of trainable weights.
 
 A list of names can fail silently: on Mixtral `gate_proj` matches nothing, because its experts are 3-D parameters of one module. So
 targets are looked up on the loaded model, by kind, and every kind that the recipe names must be there.
@@ -25,9 +25,9 @@ ROUTER = "router"
 
 
 class LoraOptions(BaseModel):
-    """The `[lora]` table of a recipe: rank, scale (alpha / r), dropout, and the kinds of linear map that are adapted.
+    """The `[lora]` table of a recipe: rank, scale (alpha / r), dropout, and the kinds of linear layer that are adapted.
 
-    targets: "all" for every linear map and every expert of the decoder's layers (never routers), or a list of kinds such as
+    targets: "all" for every linear layer and every expert of the decoder's layers (never routers), or a list of kinds such as
     ["q_proj", "v_proj", "experts.down_proj"], as the coverage table names them.
     """
 
@@ -51,7 +51,7 @@ class Coverage:
 
 
 def weight_kinds(model: nn.Module, layers: nn.ModuleList, depth: int | None = None) -> dict[str, list[str]]:
-    """Names of what is in "all" for the (first `depth`) layers, by kind: linear maps, GPT-2's Conv1D, experts that are parameters.
+    """Names of what is in "all" for the (first `depth`) layers, by kind: linear layers, GPT-2's Conv1D, experts that are parameters.
 
     Such experts have 3 dimensions, or 2 where they are stacked on each other (DBRX). The kind is the name behind the layer's
     number, with the experts that it belongs to. Routers are left out: "all" does not mean them.
@@ -80,7 +80,7 @@ def router_kinds(model: PreTrainedModel) -> dict[str, list[str]]:
     return {ROUTER: names} if names else {}
 
 
-def free_kinds(model: nn.Module, kinds: dict[str, list[str]], requested: Sequence[str]) -> None:
+def unfreeze_kinds(model: nn.Module, kinds: dict[str, list[str]], requested: Sequence[str]) -> None:
     """Make the weights of these kinds trainable, in place. Raises UnmaskError for a kind that the model lacks."""
     for kind in requested:
         if kind not in kinds:
@@ -110,7 +110,7 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
         if kind not in kinds:
             raise unknown("LoRA target", kind, kinds)
         if not _is_reached(model, kinds[kind][0]):
-            raise _partly_reached(kind, 0, len(kinds[kind]))
+            raise _unreached_error(kind, 0, len(kinds[kind]))
     requested = kinds if options.targets == EVERY else {kind: kinds[kind] for kind in options.targets}
     reached = {kind: names for kind, names in requested.items() if _is_reached(model, names[0])}
     parameters = dict(model.named_parameters())
@@ -155,7 +155,7 @@ def _is_reached(model: PreTrainedModel, name: str) -> bool:
     return name in (config.target_modules or ())
 
 
-def _partly_reached(kind: str, adapted: int, present: int) -> UnmaskError:
+def _unreached_error(kind: str, adapted: int, present: int) -> UnmaskError:
     return UnmaskError(
         f"lora.targets names '{kind}', but only {adapted} of {present} would train: peft does not reach the others in this model. Leave it "
         'out of lora.targets, or use train = "full".'
@@ -178,7 +178,7 @@ def coverage(model: nn.Module, kinds: dict[str, list[str]]) -> list[Coverage]:
 
 
 def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]]:
-    """Parameters of a linear map, or the replacements of a 3-D parameter once peft has wrapped its module."""
+    """Parameters of a linear layer, or the replacements of a 3-D parameter once peft has wrapped its module."""
     modules = dict(model.named_modules())
     if name in modules:
         return list(modules[name].named_parameters())
@@ -204,4 +204,4 @@ def require_coverage(table: Sequence[Coverage], options: LoraOptions) -> None:
         raise UnmaskError("LoRA reached nothing in this model, so nothing would train.")
     for kind in table:
         if options.targets != EVERY and kind.kind in options.targets and kind.adapted < kind.present:
-            raise _partly_reached(kind.kind, kind.adapted, kind.present)
+            raise _unreached_error(kind.kind, kind.adapted, kind.present)

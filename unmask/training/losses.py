@@ -71,7 +71,7 @@ def neighbour_divergence(
 
 
 class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
-    """A loss over the vectors of a chunked batch (see PairCollator): call it with the chunks and what `of` needs besides their vectors.
+    """A loss over the vectors of a chunked batch (see PairCollator): call it with the chunks and the labels that `compute` takes.
 
     model: features -> {"sentence_embedding"}; cache_tokens: with more padded tokens than this in a batch, GradCache computes chunk by
     chunk, for one more forward pass.
@@ -84,7 +84,7 @@ class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
         self.model, self.temperature, self.cache_tokens = model, temperature, cache_tokens
 
     @abstractmethod
-    def of(self, vectors: Float[Tensor, "text dim"], labels: Any) -> Float[Tensor, ""]:
+    def compute(self, vectors: Float[Tensor, "text dim"], labels: Any) -> Float[Tensor, ""]:
         """The loss of the vectors of a batch, in the order of the chunks."""
 
     def forward(self, chunks: Iterable[dict[str, Tensor]], labels: Any) -> Tensor:
@@ -96,7 +96,7 @@ class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
         """The loss from the chunks' vectors."""
-        loss = self.of(torch.cat([part for chunk in reps for part in chunk]), labels)
+        loss = self.compute(torch.cat([part for chunk in reps for part in chunk]), labels)
         if with_backward:
             loss.backward()
             return loss.detach()
@@ -121,7 +121,9 @@ class RankingLoss(ChunkedLoss):
         super().__init__(model, temperature, cache_tokens)
         self.false_negative_margin, self.matryoshka = false_negative_margin, matryoshka
 
-    def of(self, vectors: Float[Tensor, "text dim"], labels: tuple[Tensor, Tensor | None, Tensor | None]) -> Float[Tensor, ""]:
+    def compute(
+        self, vectors: Float[Tensor, "text dim"], labels: tuple[Tensor, Tensor | None, Tensor | None]
+    ) -> Float[Tensor, ""]:
         """The loss of vectors, by the order of their texts, the candidate ids and the ids of each anchor's positives."""
         order, candidate_ids, positive_ids = labels
         anchors, *candidates = vectors[order].unbind(0)
@@ -153,7 +155,7 @@ def _are_positives(candidate_ids: Tensor, positive_ids: Tensor) -> Bool[Tensor, 
 class NeighbourLoss(ChunkedLoss):
     """Divergence of a chunked batch's neighbours from a teacher's. Across processes, they include the texts of every process."""
 
-    def of(self, vectors: Float[Tensor, "text dim"], labels: Float[Tensor, "text width"]) -> Float[Tensor, ""]:
+    def compute(self, vectors: Float[Tensor, "text dim"], labels: Float[Tensor, "text width"]) -> Float[Tensor, ""]:
         """The loss of vectors against the teacher's vectors of the same texts, in the same order."""
         candidates, teacher_candidates, first = vectors, labels, 0
         if torch.distributed.is_initialized():

@@ -27,7 +27,7 @@ from unmask.io.unicode import without_surrogates
 from unmask.saving.folder import read_saved
 from unmask.training.data import DataSet, DataSource, Example, read_pairs, read_sentences, read_table
 from unmask.training.recipe import parse_setting
-from unmask.training.sources import titled
+from unmask.training.sources import title_and_text
 from unmask.training.text_keys import positives_of, text_key
 
 DEFAULT_DESIGN: Final = "prompteol-z"  # a ratio of cosines means little if all vectors point in one direction
@@ -35,13 +35,13 @@ _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
 
 
 @dataclass(frozen=True)
-class Mined:
+class MinedPairs:
     """Pairs with their negatives, and the mean cosine of an anchor with its positive, its negatives and any text of the pool."""
 
     dataset: DataSet
-    positive: float
-    negative: float
-    anything: float
+    positive_cosine: float
+    negative_cosine: float
+    any_cosine: float
 
 
 def read_corpus(path: str, pairs: DataSource) -> list[str]:
@@ -49,7 +49,7 @@ def read_corpus(path: str, pairs: DataSource) -> list[str]:
     source = DataSource(path=path)
     table = read_table("corpus", source, Path(), 0)
     if expanded(pairs.path).is_dir() and "text" in table.rows[0][1]:
-        return [titled(row) for line, row in table.rows if table.texts(line, row, "text", empty=True)[0].strip()]
+        return [title_and_text(row) for line, row in table.rows if table.texts(line, row, "text", empty=True)[0].strip()]
     return [example.texts[0] for example in read_sentences("corpus", source, Path(), 0).examples]
 
 
@@ -67,7 +67,7 @@ def mine_file(
     instruction: str | None = None,
     design: str | None = None,
     **options: Any,
-) -> tuple[DataSet, Mined]:
+) -> tuple[DataSet, MinedPairs]:
     """Mine negatives for a file of pairs and write triples as jsonl. Returns the pairs and the result.
 
     where: conditions COLUMN=VALUE. design: default a saved embedder's design, else DEFAULT_DESIGN. options: of
@@ -94,7 +94,7 @@ def mine_file(
 
 def mine(
     embedder: Embedder, pairs: DataSet, *, negatives: int = 1, ratio: float | None = 0.95, corpus: Sequence[str] = ()
-) -> Mined:
+) -> MinedPairs:
     """Give every pair the texts that the embedder ranks highest among all positives and a corpus, and that do not match its anchor.
 
     The anchor itself and all its positives in the data match, whatever their case and punctuation. Negatives that the pairs have already
@@ -119,12 +119,16 @@ def mine(
     matches = {
         anchor: {index_of[key] for key in (anchor, *keys) if key in index_of} for anchor, keys in known_positives.items()
     }
-    documents = _vectors(embedder.encode_document, pool, pairs.source.document_instruction)
+    documents = _normalized_vectors(embedder.encode_document, pool, pairs.source.document_instruction)
     unique_anchors = list(dict.fromkeys(anchors))
     row = {anchor: number for number, anchor in enumerate(unique_anchors)}
-    queries = _vectors(embedder.encode_query, unique_anchors, pairs.source.instruction)[[row[anchor] for anchor in anchors]]
+    queries = _normalized_vectors(embedder.encode_query, unique_anchors, pairs.source.instruction)[
+        [row[anchor] for anchor in anchors]
+    ]
     answers = documents[[index_of[text_key(positive)] for positive in positives]]
-    candidates = hardest(queries, answers, documents, [matches[text_key(anchor)] for anchor in anchors], negatives, ratio)
+    candidates = hardest_negatives(
+        queries, answers, documents, [matches[text_key(anchor)] for anchor in anchors], negatives, ratio
+    )
     complete = [index for index, selected in enumerate(candidates) if len(selected) == negatives]
     if not complete:
         raise UnmaskError(
@@ -139,23 +143,23 @@ def mine(
     if lost := len(anchors) - len(complete):
         skipped["too few negatives"] = skipped.get("too few negatives", 0) + lost
     columns = ("anchor", "positive", *(f"negative_{number}" for number in range(1, negatives + 1)))
-    mined = Mined(
+    mined = MinedPairs(
         replace(pairs, columns=columns, examples=examples, skipped=skipped),
-        positive=float(np.mean([queries[index] @ answers[index] for index in complete])),
-        negative=float(np.mean([documents[candidates[index]] @ queries[index] for index in complete])),
-        anything=float(queries.mean(axis=0) @ documents.mean(axis=0)),
+        positive_cosine=float(np.mean([queries[index] @ answers[index] for index in complete])),
+        negative_cosine=float(np.mean([documents[candidates[index]] @ queries[index] for index in complete])),
+        any_cosine=float(queries.mean(axis=0) @ documents.mean(axis=0)),
     )
-    if ratio is not None and (1 - ratio) * mined.positive > (mined.positive - mined.anything) / 2:
+    if ratio is not None and (1 - ratio) * mined.positive_cosine > (mined.positive_cosine - mined.any_cosine) / 2:
         # raw vectors of decoders lie in a narrow cone: of 113 passages, 0.95 of a positive's cosine was the cosine of the tenth
         warnings.warn(
-            f"Any text has a cosine of {mined.anything:.2f} with an anchor, and its positive {mined.positive:.2f}, so a ratio of "
+            f"Any text has a cosine of {mined.any_cosine:.2f} with an anchor, and its positive {mined.positive_cosine:.2f}, so a ratio of "
             f"{ratio} leaves out the hardest negatives: use a standardised design (prompteol-z) or a ratio nearer to 1.",
             stacklevel=2,
         )
     return mined
 
 
-def hardest(
+def hardest_negatives(
     anchors: Float32[NDArray[np.float32], "pair dim"],
     positives: Float32[NDArray[np.float32], "pair dim"],
     pool: Float32[NDArray[np.float32], "text dim"],
@@ -190,6 +194,6 @@ def hardest(
     return negatives
 
 
-def _vectors(encode: Any, texts: list[str], instruction: str | None) -> NDArray[np.float32]:
+def _normalized_vectors(encode: Any, texts: list[str], instruction: str | None) -> NDArray[np.float32]:
     options = {} if instruction is None else {"instruction": instruction}
     return normalized(encode(texts, **options))

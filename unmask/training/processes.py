@@ -25,8 +25,8 @@ def is_first() -> bool:
     return count() == 1 or os.environ.get("RANK", "0") == "0"
 
 
-def meet() -> None:
-    """Connect the processes, each to its own GPU where there are any."""
+def connect() -> None:
+    """Initialise the process group, each process on its own GPU where there are any."""
     if count() > 1:
         from accelerate import PartialState
 
@@ -39,7 +39,7 @@ def wait() -> None:
         torch.distributed.barrier()
 
 
-def agreed(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
     """The value of the first process, in all processes."""
     if count() == 1:
         return value

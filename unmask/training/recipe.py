@@ -69,7 +69,7 @@ class Recipe(Table):
     distill: DistillOptions | None = None
 
     @model_validator(mode="after")
-    def _coherent(self) -> Recipe:
+    def _check_coherence(self) -> Recipe:
         designs = {Design.parse(design): design for design in self.designs}
         for field_name, values in (("designs", self.designs), ("seeds", self.seeds)):
             if len(set(values)) < len(values):
@@ -85,7 +85,9 @@ class Recipe(Table):
         if same:
             raise ValueError(f"the model already says what it would learn: '{same}' is its design and its teacher's")
         if not self.merge and self.train != "lora":
-            raise ValueError(f"merge = false keeps an adapter, and train = {_toml(self.train)} trains none: leave it out")
+            raise ValueError(
+                f"merge = false keeps an adapter, and train = {_format_train(self.train)} trains none: leave it out"
+            )
         if self.quantize is not None and (self.merge or self.train != "lora"):
             raise ValueError(
                 f'quantize = "{self.quantize}" trains an adapter, and merging would round it: set merge = false and train = "lora"'
@@ -107,7 +109,7 @@ class Recipe(Table):
         options: StageOptions | None = getattr(self, name.replace("-", "_"))
         if options is None:
             raise ValueError(f"stage '{name}' is to be run, but there is no [{name}]")
-        return options.of_model(self.model) if isinstance(options, DistillOptions) else options
+        return options.resolve_self(self.model) if isinstance(options, DistillOptions) else options
 
 
 def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet]:
@@ -117,7 +119,7 @@ def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet
     return sets
 
 
-def without_effect(recipe: Recipe) -> list[str]:
+def ineffective_settings(recipe: Recipe) -> list[str]:
     """Settings of a recipe that its other settings leave without effect: a sentence for each."""
     reasons: dict[str, str] = {}
     for name in recipe.stages:
@@ -128,13 +130,13 @@ def without_effect(recipe: Recipe) -> list[str]:
         elif recipe.stage(name).evaluate_every and mismatched:
             reasons[f"{key} for {', '.join(mismatched)}"] = f"the stage trains with {attention} attention"
     if recipe.train != "lora" and recipe.lora != LoraOptions():
-        reasons["[lora]"] = f"train = {_toml(recipe.train)} trains no adapter"
+        reasons["[lora]"] = f"train = {_format_train(recipe.train)} trains no adapter"
     if recipe.head is not None and not any(Design.parse(design).needs_head for design in recipe.designs):
         reasons["[head]"] = "no design has a head"
     return [f"{key} has no effect, because {reason}" for key, reason in reasons.items()]
 
 
-def shipped() -> dict[str, Path]:
+def shipped_recipes() -> dict[str, Path]:
     """The recipes of this package, by name."""
     folder = Path(__file__).parents[1] / "recipes"
     return {file.stem: file for file in sorted(folder.glob("*.toml"))}
@@ -147,25 +149,25 @@ def recipe_file(name: str) -> Path:
         if not path.is_file():
             raise UnmaskError(f"There is no recipe '{name}'.")
         return path
-    if name not in shipped():
-        raise unknown("recipe", name, shipped())
-    return shipped()[name]
+    if name not in shipped_recipes():
+        raise unknown("recipe", name, shipped_recipes())
+    return shipped_recipes()[name]
 
 
 def scales(name: str) -> list[str]:
     """The scales at which a recipe can be run."""
-    return list(_tables(recipe_file(name)).get("scale", {}))
+    return list(_read_tables(recipe_file(name)).get("scale", {}))
 
 
 def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = ()) -> Recipe:
     """Read a recipe at one of its scales, with `key=value` settings over it. Raises UnmaskError that names file and key."""
     file = recipe_file(name)
-    tables = _tables(file)
+    tables = _read_tables(file)
     scales, changes = tables.pop("scale", {}), {setting: parse_setting(setting) for setting in settings}
     if scale is not None and scale not in scales:
         raise unknown(f"scale of recipe '{name}'", scale, scales or ["(this recipe has none)"])
     for change in (scales.get(scale, {}), *changes.values()):
-        tables = merged(tables, change)
+        tables = merge_tables(tables, change)
     try:
         recipe = Recipe.model_validate({"name": file.stem, **tables})
     except ValidationError as error:
@@ -184,12 +186,12 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
     return recipe
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Tables updated with another's, table by table. An empty table clears what was there, as an empty list does."""
     result = dict(base)
     for key, value in changes.items():
         both = isinstance(value, Mapping) and len(value) > 0 and isinstance(result.get(key), Mapping)
-        result[key] = merged(result[key], value) if both else value
+        result[key] = merge_tables(result[key], value) if both else value
     return result
 
 
@@ -207,11 +209,11 @@ def parse_setting(setting: str) -> dict[str, Any]:
     return parsed  # type: ignore[no-any-return]
 
 
-def _toml(train: str | tuple[str, ...]) -> str:
+def _format_train(train: str | tuple[str, ...]) -> str:
     return f'"{train}"' if isinstance(train, str) else str(list(train)).replace("'", '"')
 
 
-def _tables(file: Path) -> dict[str, Any]:
+def _read_tables(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -20,7 +20,7 @@ class TrainingSettings(Record):
 
     recipe: Recipe
     held_out_tasks: dict[str, str]
-    """Tasks whose texts are removed from the training rows, each with a hash of these texts."""
+    """The excluded tasks, whose texts are removed from the training rows, each with a hash of these texts."""
 
 
 class LeakCounts(Record):
@@ -94,8 +94,8 @@ class TrainingResult(Record):
 
 
 @dataclass(frozen=True)
-class TrainingRun:
-    """One design trained with one seed, in a folder."""
+class TrainingJob:
+    """One design to train with one seed, in a folder."""
 
     design: Design
     seed: int
@@ -107,8 +107,8 @@ class TrainingRun:
         return self.folder / "model"
 
 
-def planned_runs(recipe: Recipe, folder: Path) -> list[TrainingRun]:
-    """The runs of a recipe. A single run uses the folder itself, several use subfolders.
+def training_jobs(recipe: Recipe, folder: Path) -> list[TrainingJob]:
+    """The jobs of a recipe. A single one uses the folder itself, several use subfolders.
 
     Raises UnmaskError if two designs would share a folder.
     """
@@ -120,7 +120,7 @@ def planned_runs(recipe: Recipe, folder: Path) -> list[TrainingRun]:
         )
     several = len(designs) * len(recipe.seeds) > 1
     return [
-        TrainingRun(Design.parse(design), seed, folder / f"{name}.seed{seed}" if several else folder)
+        TrainingJob(Design.parse(design), seed, folder / f"{name}.seed{seed}" if several else folder)
         for name, design in designs.items()
         for seed in recipe.seeds
     ]

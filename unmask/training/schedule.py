@@ -76,7 +76,16 @@ class _Stream:
         neighbours = Neighbours([example.texts[0] for example in self.data.examples]) if similar > 1 else None
         while True:
             order = self.generator.sample(range(len(self.data.examples)), len(self.data.examples))
-            yield from _in_groups(order, similar, neighbours) if neighbours else order
+            if neighbours is None:
+                yield from order
+                continue
+            free = np.ones(len(order), dtype=np.bool_)
+            for first in order:  # each that is still free is followed by its nearest free neighbours, as a group
+                if free[first]:
+                    free[first] = False
+                    group = neighbours.nearest(first, similar - 1, free)
+                    free[group] = False
+                    yield from (first, *group)
 
     def _texts_of(self, index: int) -> frozenset[int]:
         """An id for each text of an example."""
@@ -103,18 +112,6 @@ class _Stream:
             f"Data set '{self.data.name}' cannot fill a batch of {self.batch} without repeating a text: lower the batch"
             f"{advice if has_sampled_negatives else ''}."
         )
-
-
-def _in_groups(order: Sequence[int], size: int, neighbours: Neighbours) -> Iterator[int]:
-    """The same indices, regrouped: each that is still free is followed by its nearest free neighbours, as a group of this size."""
-    free = np.ones(len(order), dtype=np.bool_)
-    for first in order:
-        if not free[first]:
-            continue
-        free[first] = False
-        group = neighbours.nearest(first, size - 1, free)
-        free[group] = False
-        yield from (first, *group)
 
 
 def language_schedule(lengths: Sequence[int], steps: int, batch: int, seed: int) -> list[int]:

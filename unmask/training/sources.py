@@ -19,12 +19,12 @@ Rows = Iterator[tuple[int, Row]]
 _SAME_MEANING = 4.0  # of the 0 to 5 of the starter pairs
 
 
-def open_source(path: str, split: str, root: Path) -> tuple[Path, Rows]:
+def open_rows(path: str, split: str, root: Path) -> tuple[Path, Rows]:
     """What errors call a source, and its rows with their lines. root: of relative paths. Raises UnmaskError if there is no such source."""
     if path.startswith("hub:"):
-        return Path(path), _hub(path, split)
+        return Path(path), _read_hub(path, split)
     if path.startswith("starter:"):
-        return Path(path), _starter(path.removeprefix("starter:"))
+        return Path(path), _read_starter(path.removeprefix("starter:"))
     location = root / expanded(path)
     if not location.is_dir():
         return location, read_rows(location)
@@ -59,7 +59,7 @@ def refuse_split(path: str, split: str, root: Path) -> None:
     )
 
 
-def _hub(path: str, split: str) -> Rows:
+def _read_hub(path: str, split: str) -> Rows:
     import datasets
 
     repo, _, config = path.removeprefix("hub:").partition(":")
@@ -71,13 +71,13 @@ def _hub(path: str, split: str) -> Rows:
         yield number, dict(row)
 
 
-def _judged(folder: Path, split: str) -> Rows:
+def _read_judged(folder: Path, split: str) -> Rows:
     """Retrieval in BEIR's layout: a row for every relevant (query, document), with the judgement's line.
 
     The row also holds the other columns of its query, so that rows can be chosen by them.
     """
-    documents = _by_id(folder / "corpus.jsonl")
-    queries = _by_id(folder / "queries.jsonl")
+    documents = _read_by_id(folder / "corpus.jsonl")
+    queries = _read_by_id(folder / "queries.jsonl")
     flat, nested = inside(folder, f"qrels_{split}.tsv"), inside(folder / "qrels", f"{split}.tsv")
     judgements = nested if nested.is_file() and not flat.is_file() else flat
     score = columns.judged_once(columns.number)
@@ -91,24 +91,24 @@ def _judged(folder: Path, split: str) -> Rows:
             continue
         rows += 1
         extra = {column: value for column, value in query.items() if column not in ("_id", "text")}
-        yield line, {**extra, "anchor": query.get("text"), "positive": titled(documents[name])}
+        yield line, {**extra, "anchor": query.get("text"), "positive": title_and_text(documents[name])}
     if absent and not rows:
         raise UnmaskError(f"{absent[0]}.")
     if absent:
         say(f"{absent[0]}; {counted(len(absent), 'judgement')} of documents that are not in the corpus left out.")
 
 
-def _passages(folder: Path, split: str) -> Rows:
+def _read_passages(folder: Path, split: str) -> Rows:
     """Questions with the id of the passage that answers them: a row for each question."""
-    passages = _by_id(folder / "passages.jsonl")
+    passages = _read_by_id(folder / "passages.jsonl")
     questions = folder / "queries.jsonl"
     for line, row in read_rows(questions):
         passage = _look_up(questions, line, row, "passage_id", passages)
         extra = {column: value for column, value in row.items() if column not in ("_id", "query", "text", "passage_id")}
-        yield line, {**extra, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
+        yield line, {**extra, "anchor": row.get("query", row.get("text")), "positive": title_and_text(passage)}
 
 
-def _by_id(file: Path) -> dict[str, Row]:
+def _read_by_id(file: Path) -> dict[str, Row]:
     return {columns.identifier(file, line, row, "_id"): row for line, row in read_rows(file)}
 
 
@@ -119,13 +119,13 @@ def _look_up(file: Path, line: int, row: Row, column: str, table: dict[str, Row]
     return table[name]
 
 
-def titled(document: Row) -> Any:
+def title_and_text(document: Row) -> Any:
     """Title and text as retrieval reads them: with a space between."""
     title, text = document.get("title"), document.get("text")
     return f"{title} {text}" if title and isinstance(text, str) else text
 
 
-def _starter(name: str) -> Rows:
+def _read_starter(name: str) -> Rows:
     from unmask.starter import reference_texts, starter_folders
 
     folders = {folder.name: folder for folder in starter_folders()}
@@ -143,6 +143,6 @@ def _starter(name: str) -> Rows:
 
 _JUDGED: Final = ("corpus.jsonl", "queries.jsonl")
 FOLDERS: Final[dict[tuple[str, str], Callable[[Path, str], Rows]]] = {
-    _JUDGED: _judged,
-    ("passages.jsonl", "queries.jsonl"): _passages,
+    _JUDGED: _read_judged,
+    ("passages.jsonl", "queries.jsonl"): _read_passages,
 }

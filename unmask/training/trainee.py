@@ -18,8 +18,17 @@ from unmask.models.decoder import body_of, depth_of
 from unmask.models.loading import Source, load_base_language_model, load_decoder, pick_dtype, precision_of
 from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
-from unmask.training.cpu_kernels import as_before, speed_up_experts
-from unmask.training.lora import ROUTER, Coverage, add_lora, coverage, free_kinds, require_coverage, router_kinds, weight_kinds
+from unmask.training.cpu_kernels import restore_experts, speed_up_experts
+from unmask.training.lora import (
+    ROUTER,
+    Coverage,
+    add_lora,
+    coverage,
+    require_coverage,
+    router_kinds,
+    unfreeze_kinds,
+    weight_kinds,
+)
 from unmask.training.recipe import Recipe
 from unmask.training.stages import STAGES
 
@@ -64,7 +73,7 @@ class Trainee:
         """The decoder in training."""
         return self.embedder.backbone
 
-    def begin(self, stage: str, seed: int) -> list[Coverage]:
+    def start_stage(self, stage: str, seed: int) -> list[Coverage]:
         """Make the weights of a stage trainable, and list them. Raises UnmaskError if less would train than the recipe names."""
         pools = STAGES[stage].pools
         head, body = self.backbone.head, self.backbone.model
@@ -80,7 +89,7 @@ class Trainee:
             kinds |= router_kinds(body)
             body.requires_grad_(self.recipe.train == "full")
             if isinstance(self.recipe.train, tuple):
-                free_kinds(body, kinds, self.recipe.train)
+                unfreeze_kinds(body, kinds, self.recipe.train)
             covered = coverage(body, kinds)
         precision = pick_dtype(self.recipe.dtype, self.backbone.device)
         self.backbone.autocast = precision if precision != torch.float32 and self.recipe.train != "head" else None
@@ -94,7 +103,7 @@ class Trainee:
             covered += [Coverage(f"head: {part}", 1, int(pools), size, size * pools) for part, size in sizes if part != "total"]
         return covered
 
-    def end(self, merge: bool) -> None:
+    def finish_stage(self, merge: bool) -> None:
         """End a stage. merge: fold the adapter into the weights; otherwise it stays separate."""
         if self.adapter is not None and merge:
             self.adapter.merge_and_unload()
@@ -102,9 +111,9 @@ class Trainee:
         if self.adapter is not None:
             cast_inputs(self.adapter, True)
         self.backbone.autocast = None
-        as_before(self.backbone.model)
+        restore_experts(self.backbone.model)
 
-    def rest(self) -> None:
+    def prepare_for_saving(self) -> None:
         """Put the embedder in evaluation mode and in the precision of the recipe, as `save` writes it."""
         self.backbone.model.eval()
         if self.backbone.head is not None:
@@ -153,7 +162,7 @@ def _check_result_holds_weights(recipe: Recipe, embedder: Embedder) -> None:
         )
     mixture.routing.require_gradient()
     pooling = [name for name in recipe.stages if STAGES[name].pools and recipe.stage(name).checkpointing]
-    if pooling and not mixture.routing.recomputable:
+    if pooling and not mixture.routing.is_recomputable:
         raise UnmaskError(
             f"Stage '{pooling[0]}' cannot have checkpointing = true. The routers of '{recipe.model}' decide for more than one block "
             "(level 'sequence', router 'final' or a span). A part of the batch would be computed again by the decisions of another "

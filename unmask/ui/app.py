@@ -153,7 +153,9 @@ class Page:
 
     async def routing(self, body: TextRequest, request: Request) -> Response:
         """The experts of each token of a text."""
-        return await self._compute(request, lambda stop: routing.by_design(self.embedders, body.designs, body.text, stop))
+        return await self._compute(
+            request, lambda stop: routing.routes_by_design(self.embedders, body.designs, body.text, stop)
+        )
 
     async def nearest(self, body: NearestRequest, request: Request) -> Response:
         """The texts of the corpus that are most similar to a query."""

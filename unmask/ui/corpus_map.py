@@ -158,7 +158,11 @@ class CorpusMap:
         design = self._embedders.design(name).name
         with self._lock:
             if design not in self._maps:
-                self._enqueue(name, design)
+                parsed = self._embedders.design(name)
+                parsed.require_dense("The map")
+                self._embedders.base.backbone.check(parsed)
+                self._maps[design] = projection = Projection(design, len(self.corpus.texts), time.monotonic())
+                self._pool.submit(self._compute, name, projection)
             projection = self._maps[design] = self._maps.pop(design)
             now = projection.requested_at = time.monotonic()
             for key, waiting in list(self._maps.items()):
@@ -172,9 +176,15 @@ class CorpusMap:
         progress = {"ready": False, "design": design, "done": projection.done, "total": projection.total}
         if projection.points is None:
             return progress | {"stage": "embedding"}
-        points = projection.points if layout == "pca" else self._t_sne_of(projection)
-        if points is None:
-            return progress | {"stage": "t-sne"}
+        points = projection.points
+        if layout == "t-sne":
+            with self._lock:
+                start, projection.t_sne_requested = not projection.t_sne_requested, True
+            if start:  # in a daemon thread: scikit-learn cannot be interrupted
+                threading.Thread(target=self._compute_t_sne, args=(projection,), name="unmask-t-sne", daemon=True).start()
+            if projection.t_sne is None:
+                return progress | {"stage": "t-sne"}
+            points = projection.t_sne
         points = points - (points.min(axis=0) + points.max(axis=0)) / 2  # centre the bounding box
         scale = np.abs(points).max() or 1.0
         return {
@@ -226,15 +236,6 @@ class CorpusMap:
                 projection.stop.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _t_sne_of(self, projection: Projection) -> Points | None:
-        """The points by t-SNE, or None while a daemon thread computes them: scikit-learn cannot be interrupted."""
-        with self._lock:
-            start = not projection.t_sne_requested
-            projection.t_sne_requested = True
-        if start:
-            threading.Thread(target=self._compute_t_sne, args=(projection,), name="unmask-t-sne", daemon=True).start()
-        return projection.t_sne
-
     def _compute_t_sne(self, projection: Projection) -> None:
         try:
             with self._t_sne_lock:
@@ -246,13 +247,6 @@ class CorpusMap:
         except Exception as error:
             log_failure(error)
             projection.error = "t-SNE failed on these texts. Choose PCA."
-
-    def _enqueue(self, name: str, design: str) -> None:
-        parsed = self._embedders.design(name)
-        parsed.require_dense("The map")
-        self._embedders.base.backbone.check(parsed)
-        self._maps[design] = projection = Projection(design, len(self.corpus.texts), time.monotonic())
-        self._pool.submit(self._compute, name, projection)
 
     def _compute(self, name: str, projection: Projection) -> None:
         try:

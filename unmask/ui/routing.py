@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import nn
 
 from unmask.designs.design import Attention
 from unmask.designs.prompts import Prompts
 from unmask.embedder import Embedder
-from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
+from unmask.encoding.backbone import Backbone, TokenBatch
 from unmask.encoding.batching import collate
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
-from unmask.models.decoder import model_lock
 from unmask.models.routers import expert_blocks, why_no_routers
 from unmask.moe.mixture.gating import gates
-from unmask.moe.mixture.model import MixtureModel
+from unmask.moe.mixture.model import Mixture
+from unmask.moe.routing.recording import read_routers
 from unmask.ui.embedders import Embedders
 from unmask.ui.worker import Stop
 
@@ -39,7 +38,7 @@ class Routes:
     start: int
     """Index of the first embedded token."""
     points: tuple[str, ...]
-    """Names of the routing points."""
+    """Layer of each routing point, with a second number if a layer has several."""
     experts: Int[NDArray[np.int64], "token point choice"]
     """Selected experts, best first."""
     weights: Float[NDArray[np.float32], "token point choice"]
@@ -73,13 +72,18 @@ def routes(embedder: Embedder, text: str) -> Routes:
     tokenized = next(embedder.prompt.tokenize([text]))
     if len(tokenized.ids) > MAX_TOKENS:
         raise UnmaskError(f"The text has {len(tokenized.ids)} tokens with its prompt; this view shows at most {MAX_TOKENS}.")
-    weights, points, applied = _weights(backbone, collate([tokenized], embedder.prompt.pad_id))
+    weights, points, applied = _read_weights(backbone, collate([tokenized], embedder.prompt.pad_id))
     choices = max(1, int((weights > 0).sum(axis=-1).max())) if applied else min(2, weights.shape[-1])
     order = np.argsort(-weights, axis=-1, kind="stable")[..., :choices]
+    layer_of = {module: number for number, layer in enumerate(backbone.layers, 1) for module in layer.modules()}
+    layers = [layer_of.get(point, 0) for point in points]
     return Routes(
         tokens=tuple(embedder.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in tokenized.ids),
         start=tokenized.start,
-        points=_names(backbone, points),
+        points=tuple(
+            f"{layer}" if layers.count(layer) == 1 else f"{layer}.{layers[: index + 1].count(layer)}"
+            for index, layer in enumerate(layers)
+        ),
         experts=order,
         weights=np.take_along_axis(weights, order, axis=-1),
         applied=applied,
@@ -87,56 +91,28 @@ def routes(embedder: Embedder, text: str) -> Routes:
     )
 
 
-def _weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[nn.Module], bool]:
+def _read_weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[nn.Module], bool]:
     """The weights that the model applies, if it exposes them, else the probabilities of all experts; and the routing points."""
     mixture = _mixture(backbone)
     if mixture is not None:
         points = set(mixture.points.values())  # the base may be a mixture of experts, too
-        logits = [(module, logits) for module, logits in _read(backbone, batch, "logits") if module in points]
-        return (*_stacked([(module, gates(values, mixture.routing)) for module, values in logits]), True)
-    with suppress(UnmaskError):
-        return (*_stacked(_read(backbone, batch, "topk")), True)
-    return (*_stacked(_read(backbone, batch, "softmax")), False)
+        logits = [(module, logits) for module, logits in read_routers(backbone, batch, "logits") if module in points]
+        outputs, applied = [(module, gates(values, mixture.routing)) for module, values in logits], True
+    else:
+        try:
+            outputs, applied = read_routers(backbone, batch, "topk"), True
+        except UnmaskError:
+            outputs, applied = read_routers(backbone, batch, "softmax"), False
+    weights = torch.stack([weights[0] for _, weights in outputs], dim=1)
+    return np.asarray(weights.numpy(), np.float32), [module for module, _ in outputs], applied
 
 
-def _stacked(outputs: Sequence[tuple[nn.Module, Tensor]]) -> tuple[Weights, list[nn.Module]]:
-    weights = torch.stack([weights for _, weights in outputs], dim=1)
-    return np.asarray(weights.numpy(), np.float32), [module for module, _ in outputs]
-
-
-@torch.inference_mode()  # type: ignore[untyped-decorator]
-def _read(backbone: Backbone, batch: TokenBatch, kind: str) -> list[tuple[nn.Module, Tensor]]:
-    """Each routing point in order, and what its router outputs for the tokens of the single text."""
-    points: list[nn.Module] = []
-    outputs: list[Tensor] = []
-
-    def record(weights: Tensor, _: Tensor) -> Tensor:
-        outputs.append(weights[0].float().cpu())
-        return weights[:, 0]
-
-    with model_lock(backbone.model), ExitStack() as hooks:
-        for router in backbone.routers:
-            hooks.callback(router.module.register_forward_hook(lambda module, *_: points.append(module)).remove)
-        backbone.read(batch, [RoutingRead(kind, record)])
-    return list(zip(points, outputs, strict=True))
-
-
-def _names(backbone: Backbone, points: Sequence[nn.Module]) -> tuple[str, ...]:
-    """The layer of each routing point, with a second number if a layer has several."""
-    inside = {module: number for number, layer in enumerate(backbone.layers, 1) for module in layer.modules()}
-    layers = [inside.get(point, 0) for point in points]
-    return tuple(
-        f"{layer}" if layers.count(layer) == 1 else f"{layer}.{layers[: index + 1].count(layer)}"
-        for index, layer in enumerate(layers)
-    )
-
-
-def _mixture(backbone: Backbone) -> MixtureModel | None:
+def _mixture(backbone: Backbone) -> Mixture | None:
     mixture = getattr(backbone.model, "mixture", None)
-    return mixture if isinstance(mixture, MixtureModel) else None
+    return mixture if isinstance(mixture, Mixture) else None
 
 
-def by_design(embedders: Embedders, names: Sequence[str], text: str, stop: Stop) -> dict[str, Any]:
+def routes_by_design(embedders: Embedders, names: Sequence[str], text: str, stop: Stop) -> dict[str, Any]:
     """The routes of a text, each with the names of the designs that share them, as JSON.
 
     Experts have names only in a mixture made by unmask.

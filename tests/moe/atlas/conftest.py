@@ -14,7 +14,7 @@ import pytest
 from unmask.io.files import atomic_folder
 from unmask.io.seals import seal
 from unmask.moe.atlas.page import write_atlas
-from unmask.moe.routing.measures import measured_routing
+from unmask.moe.routing.measures import load_or_measure_routing
 from unmask.moe.routing.record import RECORD, Choices, Label, Point, RecordSettings, Texts, part_folder, read_record, write_part
 from unmask.moe.routing.text_bootstrap import Draws
 
@@ -118,7 +118,7 @@ class Made:
 @pytest.fixture(scope="session")
 def small_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Made(tags=True).write(tmp_path_factory.mktemp("small-record"))
-    measured_routing(read_record(folder), Draws(20, 10, 10))
+    load_or_measure_routing(read_record(folder), Draws(20, 10, 10))
     return folder
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.moe.atlas.conftest import Made
-from unmask.moe.atlas.aggregate import NONE32, aggregate, as_script, packed, pieces, token_name
+from unmask.moe.atlas.aggregate import NONE32, aggregate, as_script, pack, pieces, token_name
 from unmask.moe.routing.record import EXPERTS, Choices, ExpertLosses, LabelLosses, Removal, RoutingRecord, read_record
-from unmask.moe.routing.text_bootstrap import Measured
+from unmask.moe.routing.text_bootstrap import Measure
 
 KINDS = {"u8": "u1", "u16": "<u2", "u32": "<u4", "f32": "<f4"}
 
@@ -91,8 +91,8 @@ def test_losses_belong_to_the_slots_of_their_expert(tmp_path: Path) -> None:
     settings = read_record(folder).settings
     removals = [Removal((point,), expert) for point in range(3) for expert in range(4)]
 
-    def change(value: float) -> Measured:
-        return Measured(value, 0.0, (value - 0.01, value + 0.01))
+    def change(value: float) -> Measure:
+        return Measure(value, 0.0, (value - 0.01, value + 0.01))
 
     by_domain = tuple((change(index / 10 + 1), change(9.0)) for index in range(12))
     ExpertLosses(
@@ -113,7 +113,7 @@ def test_losses_belong_to_the_slots_of_their_expert(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "float32", ">u2"])
 def test_packed_arrays_come_back(kind: str) -> None:
     values = np.arange(24).reshape(4, 6).astype(kind)
-    assert (unpacked(packed(values.T)) == values.T.reshape(-1)).all()
+    assert (unpacked(pack(values.T)) == values.T.reshape(-1)).all()
 
 
 def test_no_string_ends_the_script() -> None:

@@ -21,10 +21,10 @@ from tests.moe.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.moe.experts.abilities.ability_tests import Item
 from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, chance, draw_choices
-from unmask.moe.experts.abilities.harness import learned_of
+from unmask.moe.experts.abilities.harness import learned_filter
 from unmask.moe.experts.lessons.lessons import read_seeds
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 
 CHOICES = [
     Item("The sky is", "a", (" blue", " a wide green field", " made of stone"), 0),
@@ -123,7 +123,7 @@ def test_no_question_and_no_wrong_answer_was_learned(name: str, data: Path) -> N
     """An expert has learned these answers, so it would find them likely for any question."""
     file = data / FILES[name]
     lessons = read_seeds(file)
-    known = learned_of(lessons[::2])
+    known = learned_filter(lessons[::2])
     choices, every = (draw_choices(name, file, None, 0, learned) for learned in (known, lambda _: False))
     assert 0.4 * len(every) < len(choices) < 0.6 * len(every)
     assert not any(known(choice.item.key) for choice in choices)
@@ -132,4 +132,4 @@ def test_no_question_and_no_wrong_answer_was_learned(name: str, data: Path) -> N
         shown = {answer.rpartition("\n")[2] for choice in choices for answer in choice.item.choices}
         assert last_lines - others and not (last_lines - others) & shown
     with pytest.raises(UnmaskError, match="no question that is not a learned lesson has wrong answers"):
-        draw_choices(name, file, None, 0, learned_of(lessons))
+        draw_choices(name, file, None, 0, learned_filter(lessons))

@@ -19,10 +19,10 @@ from unmask.moe.experts.expert_usage import first_choices, measure_usage
 from unmask.moe.experts.lesson_training import Learning
 from unmask.moe.experts.lessons.lessons import tokenize_lessons
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.mixing import fresh_mixture, mix_jointly
+from unmask.moe.experts.mixing import Ingredients, fresh_mixture, train_mixture
 from unmask.moe.experts.router import Balance, BalanceLoss, RouterOptions, mean_states, start_from_prototypes, train_router
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture, load_mixture
+from unmask.moe.mixture.model import Mixture, load_mixture
 
 
 @pytest.mark.sample(1)
@@ -66,7 +66,10 @@ def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_pa
 
     source = Source(str(base), dtype="float32")
     learning = replace(SHORT, steps=30, lr=5e-3)
-    mix_jointly(DOMAINS, tmp_path / "joint", Routing(top_k=2), source, lora=LORA, learning=learning)
+    options = RouterOptions(joint=True, lr=1e-2)
+    train_mixture(
+        Ingredients(), DOMAINS, tmp_path / "joint", Routing(top_k=2), source, lora=LORA, learning=learning, options=options
+    )
     mixture, tokenizer = load_mixture(tmp_path / "joint", source)
     lessons = [lesson for some in DOMAINS.values() for lesson in some]
     found = response_likelihood(mixture.model, tokenizer, lessons).mean()
@@ -79,7 +82,9 @@ def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_pa
     adapted = PeftModel.from_pretrained(model, tmp_path / "joint" / "experts" / "expert1")
     assert torch.allclose(torch.tensor(response_likelihood(adapted, tokenizer, lessons)), torch.tensor(alone), atol=1e-4)
     with pytest.raises(UnmaskError, match="cannot start from prototypes"):
-        mix_jointly(DOMAINS, tmp_path / "other", Routing(), source, options=RouterOptions(start="prototypes"))
+        train_mixture(
+            Ingredients(), DOMAINS, tmp_path / "other", Routing(), source, options=RouterOptions(start="prototypes", joint=True)
+        )
 
 
 def learned_jointly(base: Path, folder: Path, routing: Routing, learning: Learning, lr: float | None) -> list[torch.Tensor]:

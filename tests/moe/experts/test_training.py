@@ -27,10 +27,10 @@ from unmask.moe.experts.expert import RECORD, train_expert
 from unmask.moe.experts.lesson_training import Learning, LessonCollator, response_loss
 from unmask.moe.experts.lessons.lessons import LessonTokens
 from unmask.moe.experts.likelihood import response_likelihood
-from unmask.moe.experts.mixing import Ingredients, mix
+from unmask.moe.experts.mixing import Ingredients, train_mixture
 from unmask.moe.experts.router import train_router
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture, build_mixture, load_mixture
+from unmask.moe.mixture.model import Mixture, build_mixture, load_mixture
 from unmask.training.lora import LoraOptions
 
 SHORT = Learning(steps=6, lr=5e-3, batch=4, save_every=2)
@@ -69,7 +69,7 @@ def experts(base: Path, tmp_path: Path) -> list[Path]:
 
 def mixed(folder: Path, experts: list[Path], lessons: Any = DOMAINS) -> Any:
     source = Source("", dtype="float32")
-    return mix(Ingredients(tuple(experts)), lessons, folder, Routing(), source, learning=replace(SHORT, steps=2))
+    return train_mixture(Ingredients(tuple(experts)), lessons, folder, Routing(), source, learning=replace(SHORT, steps=2))
 
 
 @pytest.mark.parametrize("average", ["example", "token"])

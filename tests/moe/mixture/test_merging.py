@@ -10,7 +10,7 @@ import torch
 
 from tests.moe.mixture.models import language_model, saved_experts, tokens
 from unmask.moe.mixture.merging import merge_experts
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 
 NAME = "model.layers.0.self_attn.v_proj"
 

@@ -15,8 +15,8 @@ from tests.proofs import ALL
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.moe.mixture.gating import Routing, gates
-from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.mixture.model import override_routing
+from unmask.moe.mixture.model import Mixture
+from unmask.moe.mixture.override import override_routing
 
 ROUTERS = ["block", "layer", "final"]
 
@@ -92,23 +92,23 @@ def test_a_layer_is_read_with_its_experts(router: Any, attention: str, tokenizer
 
 
 @pytest.mark.parametrize("family", FAMILY)
-def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
-    """What maps share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
+def test_linear_layers_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
+    """What they share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
     model = language_model(family)
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=2))
     ids = tokens(model)
     shared = logits(model, ids)
-    sizes = [0 if point.shared_down is None else point.shared_down.shape[0] // (3 * 2) for point in mixture.points.values()]
+    sizes = [0 if point.joint_down is None else point.joint_down.shape[0] // (3 * 2) for point in mixture.points.values()]
     expected = {"olmoe": {3}, "qwen2-moe": {3, 0}}.get(family, {3, 2})
     assert set(sizes) == expected, "query, key, value; gate, up, unless the block gives them other states than its input"
-    assert all(point.now.strength is None for point in mixture.points.values())
+    assert all(point.state.rank_gates is None for point in mixture.points.values())
     for point in mixture.points.values():
-        point.unshare()
+        point.prepare_training()
     assert torch.allclose(logits(model, ids), shared, atol=1e-5)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_map_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
+def test_a_linear_layer_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
     mixture = mixture_of(tmp_path, Routing(router, top_k=2))
     model, experts = mixture.model, mixture.experts
     name = "model.layers.1.mlp.down_proj"
@@ -277,7 +277,7 @@ def test_choices(tmp_path: Path) -> None:
     mixture = mixture_of(tmp_path)
     ids = tokens(mixture.model)
     seen: list[torch.Tensor] = []
-    mixture.points["model.layers.0.self_attn"].register_forward_hook(lambda point, *_: seen.append(point.now.strength))
+    mixture.points["model.layers.0.self_attn"].register_forward_hook(lambda point, *_: seen.append(point.state.rank_gates))
 
     def strengths(choice: str) -> torch.Tensor:
         with override_routing(mixture, choice):
@@ -312,7 +312,7 @@ def test_layers_of_a_span_share_the_decision_of_the_first_one(router: Any, famil
     with mixture.record_logits() as recorded:
         shared = logits(model, ids)
     blocks = len(recorded) // 3  # of a layer that carry experts: the attention and the MLP, which olmoe's experts leave out
-    assert blocks == (1 if family == "olmoe" else 2) and len(mixture.deciding) == 2, "layers 0 and 1; layer 2"
+    assert blocks == (1 if family == "olmoe" else 2) and len(mixture.deciding_points) == 2, "layers 0 and 1; layer 2"
     assert len(mixture.routers) == (2 if router == "layer" else 1)
     assert all(torch.equal(decision, recorded[0]) for decision in recorded[: 2 * blocks])
     assert torch.equal(recorded[-1], recorded[2 * blocks]) and not torch.equal(recorded[0], recorded[-1])

@@ -15,7 +15,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture, build_mixture, load_mixture
+from unmask.moe.mixture.model import Mixture, build_mixture, load_mixture
 
 TEXTS = ["A man plays a guitar.", "x", "The stock market fell."]
 

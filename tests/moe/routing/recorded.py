@@ -14,7 +14,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.models.loading import Source
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
 
 NATIVE = (

@@ -16,12 +16,12 @@ from tests.probing.conftest import Run
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.models.decoder import body_of
-from unmask.models.routers import proven_routers
+from unmask.models.routers import verify_routers
 from unmask.models.source import Source
 from unmask.moe.atlas.aggregate import aggregate
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.routing.expert_losses import Ablation, ablate_experts, removed, text_losses, without_expert
+from unmask.moe.mixture.model import Mixture
+from unmask.moe.routing.expert_losses import Ablation, ablate_experts, route_around, text_losses, without_expert
 from unmask.moe.routing.record import Removal, read_expert_losses, read_record
 from unmask.saving.load_model import load_encoder
 
@@ -41,7 +41,7 @@ def test_the_best_free_expert_takes_over_or_the_others_grow() -> None:
 def test_a_removed_expert_of_a_native_mixture_acts_on_no_token(family: str, tokenizer: Any) -> None:
     model = language_model(family, vocab_size=512)
     body, ids = body_of(model), torch.tensor([tokenizer(TEXTS[0])["input_ids"]])
-    routers = proven_routers(body)
+    routers = verify_routers(body)
     layers = [layer for layer in body.layers if hasattr(layer.mlp, "experts")]
 
     def used() -> list[torch.Tensor]:
@@ -55,13 +55,13 @@ def test_a_removed_expert_of_a_native_mixture_acts_on_no_token(family: str, toke
 
     before = used()
     expert = int(before[0].flatten()[0])
-    with removed(body, routers, range(len(routers)), expert):
+    with route_around(body, routers, range(len(routers)), expert):
         without = used()
     assert all((indices != expert).all() for indices in without)
     same = (before[0] != expert).all(dim=1)
     assert (without[0][same] == before[0][same]).all() and all(len(set(row.tolist())) == len(row) for row in without[0])
     assert all((one == other).all() for one, other in zip(used(), before, strict=True)), "and it is back"
-    with removed(body, routers, [1], expert):
+    with route_around(body, routers, [1], expert):
         first, second, *_ = used()
     assert (first == before[0]).all() and (second != expert).all(), "at one point only"
 
@@ -83,7 +83,7 @@ def test_an_expert_of_our_mixture_is_removed_in_all_blocks(top_k: int, base: Pat
     assert np.abs(found.changes).max() > 1e-4
     tokens = list(PromptTokenizer(encoder.tokenizer, "plain", 512).tokenize(TEXTS))
     assert np.allclose(found.loss, text_losses(encoder.language_model, tokens))
-    with pytest.raises(UnmaskError, match="remove it at all routing points"), removed(encoder.backbone.model, [], [0], 0):
+    with pytest.raises(UnmaskError, match="remove it at all routing points"), route_around(encoder.backbone.model, [], [0], 0):
         pass
 
 

@@ -23,8 +23,8 @@ from unmask.moe.routing.measures import (
     OF_LABELS,
     PointChoices,
     general_series,
+    load_or_measure_routing,
     measure_routing,
-    measured_routing,
     probe_correct,
     table_series,
     text_label_series,
@@ -124,7 +124,7 @@ def record(tokenizer: Any, tmp_path: Path) -> RoutingRecord:
 
 
 def test_every_measure_of_every_point_and_label(record: RoutingRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measured_routing(record, FEW)
+    found = load_or_measure_routing(record, FEW)
     lengths = dict.fromkeys([*GENERAL, "vocabulary specialisation"], 3) | {"layer agreement": 2}
     assert {name: len(one["by_point"]) for name, one in found["general"].items()} == lengths
     assert list(found["labels"]) == ["topic", "size"]
@@ -137,7 +137,7 @@ def test_every_measure_of_every_point_and_label(record: RoutingRecord, monkeypat
     assert np.sum(topic["shares"], axis=2) == pytest.approx(np.full((3, 2), 2), abs=1e-3)
     assert json.loads(json.dumps(measure_routing(record, FEW))) == found, "the same numbers every time"
     monkeypatch.setattr(module, "measure_routing", lambda *_: pytest.fail("computed again"))
-    assert measured_routing(read_record(record.folder), FEW) == found
+    assert load_or_measure_routing(read_record(record.folder), FEW) == found
 
 
 def test_texts_of_which_no_token_was_drawn_are_left_out(tokenizer: Any, tmp_path: Path) -> None:

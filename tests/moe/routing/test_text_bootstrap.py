@@ -10,11 +10,11 @@ from tests.moe.routing.test_formulas import routed
 from tests.proofs import ALL
 from unmask.moe.routing.formulas import joint_of_texts, normalised_information
 from unmask.moe.routing.text_bootstrap import (
-    Measured,
+    Measure,
     bootstrap_texts,
-    measured,
-    shuffled_labels,
+    permute_labels,
     text_weights,
+    with_interval,
 )
 
 
@@ -37,25 +37,25 @@ def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
 
 def test_an_interval_lies_around_what_is_left_after_chance() -> None:
     samples = np.random.default_rng(0).normal(0.5, 0.09, size=5000)
-    found = measured(0.4, samples, 0.1)
+    found = with_interval(0.4, samples, 0.1)
     assert found.corrected == pytest.approx(0.3 / 0.9)
     assert found.interval is not None
     assert found.interval == pytest.approx((0.3 / 0.9 - 0.196, 0.3 / 0.9 + 0.196), abs=0.02)
     expected = {"corrected": found.corrected, "value": 0.4, "chance": 0.1, "interval": found.interval, "most": 1.0}
     assert found.as_json() == expected
-    assert measured(0.4, samples[:0]).interval is None
+    assert with_interval(0.4, samples[:0]).interval is None
 
 
-def _estimate(known: float, seed: int, texts: int) -> Measured:
+def _estimate(known: float, seed: int, texts: int) -> Measure:
     made = routed(known, texts, 20, seed)
 
     def statistic(weights: NDArray[np.float64], labels: NDArray[np.int64] = made.labels) -> NDArray[np.float64]:
         return normalised_information(joint_of_texts(made.shares, labels, weights))[:, 0]
 
     once = np.ones((1, texts))
-    chance = np.mean([statistic(once, dealt)[0] for dealt in shuffled_labels(made.labels, 60, seed)])
+    chance = np.mean([statistic(once, dealt)[0] for dealt in permute_labels(made.labels, 60, seed)])
     samples = bootstrap_texts(statistic, texts, resamples=300, seed=seed, strata=made.labels)
-    return measured(statistic(once)[0], samples, float(chance))
+    return with_interval(statistic(once)[0], samples, float(chance))
 
 
 @pytest.mark.sample(0)

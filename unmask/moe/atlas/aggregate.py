@@ -35,7 +35,7 @@ NONE32 = 2**32 - 1
 """Marker of "none"."""
 
 
-def packed(values: NDArray[Any]) -> dict[str, str]:
+def pack(values: NDArray[Any]) -> dict[str, str]:
     """An array as JSON: its type and its bytes in base64, little endian, row by row."""
     plain = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
     return {"type": _KINDS[values.dtype.name], "data": base64.b64encode(plain.tobytes()).decode("ascii")}
@@ -127,7 +127,7 @@ class Heat:
             "of": self.label.of if self.label else None,
             "values": list(self.values),
             "tokens": self.tokens.tolist(),
-            "first": packed(self.first.astype(np.uint32)),
+            "first": pack(self.first.astype(np.uint32)),
         }
 
 
@@ -234,9 +234,9 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
         "heat": [heat.as_json() for heat in counts.heats],
         "words": words(counts, texts.texts, spans),
         "shown": displayed_texts,
-        "top": packed(counts.top),
+        "top": pack(counts.top),
         "kept": TOP,
-        "probabilities": packed(np.rint(255 * np.clip(counts.probabilities, 0, 1)).astype(np.uint8)),
+        "probabilities": pack(np.rint(255 * np.clip(counts.probabilities, 0, 1)).astype(np.uint8)),
         "removal": removal(record, counts),
     }
 
@@ -300,7 +300,7 @@ def words(counts: RoutingCounts, texts: Sequence[str], spans: Sequence[NDArray[A
         text = int(counts.texts[token])
         names.append(token_name(texts[text], *map(int, spans[text][counts.token_positions[token]])))
     name_index = np.where(index == NONE32, NONE32, np.searchsorted(used, index)).astype(np.uint32)
-    return {"names": names, "place": packed(name_index), "count": packed(count), "lift": packed(lift)}
+    return {"names": names, "place": pack(name_index), "count": pack(count), "lift": pack(lift)}
 
 
 def removal(record: RoutingRecord, counts: RoutingCounts) -> dict[str, Any] | None:
@@ -327,7 +327,7 @@ def removal(record: RoutingRecord, counts: RoutingCounts) -> dict[str, Any] | No
         filled: NDArray[np.float32] = np.full((int(counts.starts[-1]), len(rows[0])), np.nan, np.float32)
         for row, slots_of_removal in zip(rows, slots, strict=True):
             filled[slots_of_removal] = row
-        return packed(filled)
+        return pack(filled)
 
     by_label: list[dict[str, str] | None] = []
     for heat in counts.heats[1:]:

@@ -80,7 +80,7 @@ def read_measures(record: RoutingRecord) -> dict[str, Any] | None:
     return measures if measures and measures.get("record") == record.settings.digest else None
 
 
-def grouped(measures: dict[str, Any] | None) -> list[MeasureGroup]:
+def measure_groups(measures: dict[str, Any] | None) -> list[MeasureGroup]:
     """The rows of the table."""
     if measures is None:
         return []
@@ -121,7 +121,7 @@ def render(record: RoutingRecord) -> str:
     script = "(function () {\n'use strict';\n" + "".join(part(_OWN, name) for name in SCRIPTS) + "})();"
     placeholder = secrets.token_hex(16)  # of the data: no name in the page can be the same
     data, measures = aggregate(record), read_measures(record)
-    groups = grouped(measures)
+    groups = measure_groups(measures)
     settings = record.settings
     experts, active = ({getattr(point, name) for point in record.points} for name in ("experts", "chosen"))
     content = {

@@ -58,7 +58,7 @@ def train_expert(
 ) -> Trained:
     """Train a LoRA on lessons. A run that was stopped in the same folder continues; one that was finished is reused.
 
-    theta_spec = theta_0 + B A with r 8, alpha 16 on all linear maps (Self-MoE, arXiv 2406.12034, section 2.1). Plain peft loads the
+    theta_spec = theta_0 + B A with r 8, alpha 16 on all linear layers (Self-MoE, arXiv 2406.12034, section 2.1). Plain peft loads the
     folder on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
     """
     if not learning.steps:
@@ -109,14 +109,14 @@ def add_expert(model: Any, lora: LoraOptions) -> Any:
     layers = find_layers(body_of(model))
     kinds = linear_kinds(model, layers, lora)
     if not kinds:
-        raise UnmaskError("The layers of this model have no nn.Linear map (GPT-2 has Conv1D), and an expert changes no others.")
+        raise UnmaskError("The layers of this model have no nn.Linear (GPT-2 has Conv1D), and an expert changes no others.")
     adapter = add_lora(model, layers, lora.model_copy(update={"targets": kinds}))
     cast_inputs(adapter, model.dtype == torch.float32)
     return adapter
 
 
 def linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:
-    """What "all" means for an expert: every linear map, but no experts of a base that are stacked in one 3-D parameter."""
+    """What "all" means for an expert: every linear layer, but no experts of a base that are stacked in one 3-D parameter."""
     if lora.targets != "all":
         return lora.targets
     modules = dict(model.named_modules())

@@ -20,9 +20,9 @@ from unmask.models.decoder import pad_id_of
 from unmask.moe.experts.lesson_training import LessonCollator
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.mixture.gating import gates
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.moe.routing.formulas import information, joint_of_texts, normalised_information
-from unmask.moe.routing.text_bootstrap import bootstrap_texts, shuffled_labels
+from unmask.moe.routing.text_bootstrap import bootstrap_texts, permute_labels
 from unmask.statistics.bootstrap import interval
 from unmask.training.targets import IGNORED
 
@@ -76,17 +76,17 @@ def first_choices(
     everywhere, answering, gates_sum, decisions = np.zeros(shape), np.zeros(shape), 0.0, 0
     for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
         inputs = collate([tokens[index] for index in batch])
-        ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
+        ids, attention_mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
         # not `router_logits`: a base that is a mixture itself adds its routers' logits
-        with mixture.record_logits() as recorded:
-            mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
-        for point, scores in enumerate(recorded):
+        with mixture.record_logits() as collected:
+            mixture.body(input_ids=ids, attention_mask=attention_mask, use_cache=False)
+        for point, scores in enumerate(collected):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
-            for counts, counted in ((everywhere, real), (answering, response)):
+            for counts, counted in ((everywhere, attention_mask), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
                 counts[batch, point] = shares.double().cpu().numpy()
-            strength = gates(scores, mixture.routing).sum(dim=-1)[real.bool()]
+            strength = gates(scores, mixture.routing).sum(dim=-1)[attention_mask.bool()]
             gates_sum, decisions = gates_sum + float(strength.sum()), decisions + len(strength)
     return everywhere, answering, gates_sum / decisions
 
@@ -129,4 +129,4 @@ def measure_usage(
 
 def _by_chance(counts: Counts, labels: NDArray[np.int64], seed: int) -> float:
     """The mean information under shuffled domains."""
-    return float(np.mean([information(counts, dealt).mean() for dealt in shuffled_labels(labels, _SHUFFLES, seed)]))
+    return float(np.mean([information(counts, dealt).mean() for dealt in permute_labels(labels, _SHUFFLES, seed)]))

@@ -20,8 +20,8 @@ from unmask.encoding.batching import plan as plan_batches
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.io.terminal import say
 from unmask.moe.experts.lessons.lessons import LessonTokens
-from unmask.moe.names import Average
-from unmask.training.collate import padded
+from unmask.moe.names import LossAverage
+from unmask.training.collate import pad
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unmask.training.loop import Rates
 
 Penalty = Callable[[Tensor], Tensor]
-"""Takes the mask of real tokens of the latest pass. Returns what is added to the loss of the step."""
+"""Takes the mask of the tokens of the latest pass. Returns what is added to the loss of the step."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Learning:
     accumulate: int = 1
     warmup: int = 0
     max_length: int = 512
-    average: Average = "example"
+    average: LossAverage = "example"
     seed: int = 0
     save_every: int = 50
 
@@ -53,7 +53,7 @@ class Learning:
         if not 0 <= self.seed < 2**32:
             raise UnmaskError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}.")
 
-    def override(self, options: Any) -> Learning:
+    def with_options(self, options: Any) -> Learning:
         """These settings with the options of a command; None keeps the default."""
         steps = self.steps if options.steps is None else options.steps
         return Learning(
@@ -125,7 +125,7 @@ class LessonCollator:
             (lesson.ids, [token if position >= lesson.start else IGNORED for position, token in enumerate(lesson.ids)])
             for lesson in lessons
         ]
-        return padded(rows, self.pad_id) | {"rows": [lesson.where for lesson in lessons]}
+        return pad(rows, self.pad_id) | {"rows": [lesson.where for lesson in lessons]}
 
 
 def response_loss(
@@ -147,13 +147,13 @@ def response_loss(
 
     def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         mask = inputs["attention_mask"]
-        real, lengths = mask.bool(), mask.sum(dim=1).tolist()
+        lengths = mask.sum(dim=1).tolist()
         if items is None:
             items = (inputs["labels"][:, 1:] != IGNORED).sum()
         groups = [list(range(len(lengths)))] if penalty else plan_batches(lengths, mask.numel())
         chunks = [{name: value[rows, : max(lengths[row] for row in rows)] for name, value in inputs.items()} for rows in groups]
         loss = torch.stack([sum_of_losses(model, chunk) for chunk in chunks]).sum() / (learning.batch if by_example else items)
-        return loss + penalty(real) if penalty else loss
+        return loss + penalty(mask.bool()) if penalty else loss
 
     return objective
 
@@ -175,7 +175,7 @@ def learn(
     """
     from transformers.trainer_callback import PrinterCallback
 
-    from unmask.training.loop import Loop, arguments, resumable
+    from unmask.training.loop import Loop, find_resumable_checkpoint, trainer_arguments
 
     if not any(weight.requires_grad for weight in model.parameters()):
         raise UnmaskError("All weights are frozen, so there is nothing to train.")
@@ -189,7 +189,7 @@ def learn(
             )
     loop = Loop(
         model,
-        arguments(learning.stage, folder, learning.seed, cpu, evaluates=False),
+        trainer_arguments(learning.stage, folder, learning.seed, cpu, evaluates=False),
         rows,
         LessonCollator(pad_id),
         response_loss(learning, computing, penalty),
@@ -197,7 +197,7 @@ def learn(
         own_rates=own_rates,
     )
     loop.remove_callback(PrinterCallback)
-    checkpoint = resumable(folder)
+    checkpoint = find_resumable_checkpoint(folder)
     loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model.eval()
     return list(loop.state.log_history)

@@ -19,7 +19,7 @@ from unmask.moe.experts.abilities.harness import accuracies, draw_tests, require
 from unmask.moe.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
 from unmask.moe.experts.likelihood import likelihoods, require_same_tokens, text_likelihood
 from unmask.moe.mixture.mixture_folder import SETTINGS, read_mixture_settings
-from unmask.moe.mixture.model import check_override, override_routing
+from unmask.moe.mixture.override import check_override, override_routing
 from unmask.statistics.domain_differences import ModelScores, as_json, compare_by_domain
 from unmask.training.collate import chunk_tokens
 from unmask.training.data import DataSource, read_sentences
@@ -98,7 +98,11 @@ def evaluate_language_models(settings: LMSettings) -> list[LMSection]:
     for source in settings.sources:
         model, tokenizer = load_language_model(source)
         if not counts:  # all models have the same tokens
-            tokens = {domain: _tokenize(tokenizer, domain, rows, length) for domain, rows in texts.items()}
+            for domain, domain_texts in texts.items():
+                try:  # one token beyond the limit shows that a text is longer
+                    tokens[domain] = chunk_tokens(tokenizer, domain_texts, length + 1, blocks=False)
+                except UnmaskError as error:
+                    raise UnmaskError(f"{domain}: {error}") from error
             counts = _count_truncated(tokenizer, lessons, tokens, length)
             counts[TEXT_LIKELIHOOD]["left_out"] = {
                 domain: data.skipped | {"shorter than two tokens": len(texts[domain]) - len(tokens[domain])}
@@ -135,13 +139,6 @@ def evaluate_language_models(settings: LMSettings) -> list[LMSection]:
             content = as_json(rows, first, items, _SECTIONS[section][0]) | counts.get(section, {})
             sections.append(LMSection(section, rows, items, content))
     return sections
-
-
-def _tokenize(tokenizer: Any, domain: str, texts: Sequence[str], max_length: int) -> list[list[int]]:
-    try:  # one token beyond the limit shows that a text is longer
-        return chunk_tokens(tokenizer, texts, max_length + 1, blocks=False)
-    except UnmaskError as error:
-        raise UnmaskError(f"{domain}: {error}") from error
 
 
 def _count_truncated(

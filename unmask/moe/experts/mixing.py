@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -26,13 +27,10 @@ from unmask.moe.experts.records import LearningResult, LessonsRecord
 from unmask.moe.experts.router import LEARNING, RouterOptions, train_router
 from unmask.moe.mixture.expert_folder import Expert, read_expert, write_expert
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import EXPERTS, Mixture, base_of_experts, build_mixture
+from unmask.moe.mixture.mixture_folder import EXPERTS, base_of_experts
+from unmask.moe.mixture.model import Mixture, build_mixture
 from unmask.runs import runs
 from unmask.training.lora import LoraOptions, weight_kinds
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 RECORD = "mixing.json"
 JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
@@ -61,143 +59,87 @@ class MixingSettings(Record):
 class Ingredients:
     """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared)."""
 
-    experts: tuple[Path, ...]
+    experts: tuple[Path, ...] = ()
     shared: Path | None = None
 
 
-def mix(
+def default_learning(joint: bool) -> Learning:
+    """How a router is trained on its frozen experts, or together with them."""
+    return JOINT if joint else LEARNING
+
+
+def train_mixture(
     ingredients: Ingredients,
-    domains: Mapping[str, Sequence[Lesson]],
-    folder: Path,
-    routing: Routing,
-    source: Source,
-    *,
-    learning: Learning = LEARNING,
-    options: RouterOptions | None = None,
-    callbacks: Sequence[Any] = (),
-) -> Trained:
-    """Put experts into their base and train the router. A run that was stopped in the same folder continues.
-
-    source: how to load the base; it also names the base, unless its model is empty and the experts do. Raises UnmaskError for a folder
-    that holds something else, and as building and training do.
-    """
-    learning.require_first_gpu(source.device)
-    options = options or RouterOptions()
-    if options.joint:
-        raise UnmaskError("These experts are frozen. For experts that learn with their router, use mix_jointly.")
-    experts = [read_expert(expert) for expert in ingredients.experts]
-    shared = [read_expert(ingredients.shared)] if ingredients.shared else []
-    options.check(routing, [expert.name for expert in experts], domains, learning)
-    if experts:
-        source = base_of_experts(experts, source)
-
-    def build() -> tuple[Mixture, PreTrainedTokenizerBase]:
-        return build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
-
-    settings = MixingSettings(
-        dtype=precision_of(source),
-        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
-        routing=routing,
-        learning=learning,
-        options=options,
-        order=(*(expert.name for expert in experts), *domains),
-        experts={expert.name: _factors_hash(expert.folder) for expert in experts},
-        scales={expert.name: expert.scale for expert in (*experts, *shared)},
-        shared=_factors_hash(ingredients.shared) if ingredients.shared else None,
-    )
-    return _trained(build, source, settings, domains, folder, callbacks)
-
-
-def mix_jointly(
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
     routing: Routing,
     source: Source,
     *,
     lora: LoraOptions = LORA,
-    learning: Learning = JOINT,
+    learning: Learning | None = None,
     options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Trained:
-    """Train new experts and their router together. There are as many experts as domains, but no expert belongs to a domain.
+    """Put experts into their base and train the router. A run that was stopped in the same folder continues.
 
-    options: by default, the router learns at the rate of a router alone. At the rate of the experts, it hardly moves.
-    Raises UnmaskError as `mix` does.
+    With `options.joint`, new experts (`lora`) are trained together with the router: as many as there are domains, but no expert belongs to
+    a domain. source: how to load the base; it also names the base, unless its model is empty and the experts do. learning: by default,
+    `default_learning`. Raises UnmaskError for a folder that holds something else, and as building and training do.
     """
+    options = options or RouterOptions()
+    learning = learning or default_learning(options.joint)
     learning.require_first_gpu(source.device)
-    options = replace(options or RouterOptions(joint=True, lr=LEARNING.lr), joint=True)
-    if options.lr == learning.lr:
-        options = replace(options, lr=None)  # one rate for both, however it was given
-    if options.start == "prototypes":
-        raise UnmaskError("Experts that learn jointly belong to no domain, so they cannot start from prototypes.")
-    names = [f"expert{index}" for index in range(len(domains))]
+    inputs: dict[str, Any]
+    if options.joint:
+        if ingredients != Ingredients() or not source.model:
+            raise UnmaskError("--joint trains new experts: name the base model (--base) and lessons, but no other experts.")
+        if options.start == "prototypes":
+            raise UnmaskError("Experts that learn jointly belong to no domain, so they cannot start from prototypes.")
+        if options.lr == learning.lr:
+            options = replace(options, lr=None)  # one rate for both, however it was given
+        names = [f"expert{index}" for index in range(len(domains))]
+        build = partial(fresh_mixture, source, names, routing, lora, learning.seed)
+        inputs = {"order": tuple(domains), "lora": lora}
+    else:
+        if not ingredients.experts:
+            raise UnmaskError("Name the folders of the experts, or train new ones with --joint.")
+        options = replace(options, lr=None)
+        experts = [read_expert(expert) for expert in ingredients.experts]
+        shared = [read_expert(ingredients.shared)] if ingredients.shared else []
+        source = base_of_experts(experts, source)
+        names = [expert.name for expert in experts]
+        build = partial(build_mixture, ingredients.experts, routing, source, learning.seed, ingredients.shared)
+        inputs = {
+            "order": (*names, *domains),
+            "experts": {expert.name: _factors_hash(expert.folder) for expert in experts},
+            "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
+            "shared": _factors_hash(ingredients.shared) if ingredients.shared else None,
+        }
     options.check(routing, names, domains, learning)
-
-    def build() -> tuple[Mixture, PreTrainedTokenizerBase]:
-        return fresh_mixture(source, names, routing, lora, learning.seed)
-
     settings = MixingSettings(
         dtype=precision_of(source),
         domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
         routing=routing,
         learning=learning,
         options=options,
-        order=tuple(domains),
-        lora=lora,
+        **inputs,
     )
-    return _trained(build, source, settings, domains, folder, callbacks)
-
-
-def mix_or_train(
-    ingredients: Ingredients,
-    domains: Mapping[str, Sequence[Lesson]],
-    folder: Path,
-    routing: Routing,
-    source: Source,
-    *,
-    lora: LoraOptions,
-    learning: Any,
-    options: RouterOptions,
-    callbacks: Sequence[Any] = (),
-) -> Trained:
-    """`mix` or, for joint training, `mix_jointly`. learning: options of a command, see `Learning.override`."""
-    if not options.joint:
-        if not ingredients.experts:
-            raise UnmaskError("Name the folders of the experts, or train new ones with --joint.")
-        settings = LEARNING.override(learning)
-        return mix(ingredients, domains, folder, routing, source, learning=settings, options=options, callbacks=callbacks)
-    if ingredients != Ingredients(()) or not source.model:
-        raise UnmaskError("--joint trains new experts: name the base model (--base) and lessons, but no other experts.")
-    options = replace(options, lr=options.lr or LEARNING.lr)  # at the rate of experts, a router hardly moves
-    settings = JOINT.override(learning)
-    return mix_jointly(domains, folder, routing, source, lora=lora, learning=settings, options=options, callbacks=callbacks)
-
-
-def _trained(
-    build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase]],
-    source: Source,
-    settings: MixingSettings,
-    domains: Mapping[str, Sequence[Lesson]],
-    folder: Path,
-    callbacks: Sequence[Any],
-) -> Trained:
-    """Train and save a mixture, or reuse the finished one in the folder."""
     with runs.open_published(folder, settings, inputs={BASE_MODEL: identity_of(source).revision}, record=RECORD) as run:
         if run.result is None:
             mixture, tokenizer = build()
             for lessons in domains.values():
-                tokenize_lessons(tokenizer, lessons, settings.learning.max_length)
+                tokenize_lessons(tokenizer, lessons, learning.max_length)
             losses = train_router(
                 mixture,
                 tokenizer,
                 domains,
                 run.scratch("training"),  # only now: a mixture that cannot be built or trained leaves nothing behind
-                learning=settings.learning,
-                options=settings.options,
+                learning=learning,
+                options=options,
                 callbacks=callbacks,
             )
-            if settings.lora is not None:
-                write_experts(mixture, run.work / EXPERTS, settings.lora)
+            if options.joint:
+                write_experts(mixture, run.work / EXPERTS, lora)
             run.publish(mixture.write_files, LearningResult.of(source, [{"loss": loss} for loss in losses]))
         result = LearningResult.model_validate(run.result)
     return Trained(run.folder, result.losses)
@@ -213,12 +155,12 @@ def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: 
     model, tokenizer = load_base_language_model(source)
     layers = find_layers(body_of(model))
     kinds = weight_kinds(model, layers)
-    maps = [name for kind in linear_kinds(model, layers, lora) for name in kinds[kind]]
+    linears = [name for kind in linear_kinds(model, layers, lora) for name in kinds[kind]]
     chance = torch.Generator().manual_seed(seed)
     experts = []
     for name in names:
         factors = {}
-        for path in maps:
+        for path in linears:
             size_out, size_in = model.get_submodule(path).weight.shape
             bound = 1 / math.sqrt(size_in)  # as PEFT begins: Kaiming, uniform, a = sqrt(5)
             down = (torch.rand(lora.r, size_in, generator=chance) * 2 - 1) * bound
@@ -227,9 +169,9 @@ def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: 
     mixture = Mixture(model, experts, routing, source=source, seed=seed)
     mixture.scale_experts(lora.alpha / lora.r)
     for point in mixture.points.values():
-        point.unshare()
-    for stack in mixture.stacks.values():
-        stack.down, stack.up = (nn.Parameter(weight.float(), requires_grad=False) for weight in (stack.down, stack.up))
+        point.prepare_training()
+    for linear in mixture.expert_linears.values():
+        linear.down, linear.up = (nn.Parameter(weight.float(), requires_grad=False) for weight in (linear.down, linear.up))
     return mixture, tokenizer
 
 
@@ -239,8 +181,8 @@ def write_experts(mixture: Mixture, folder: Path, lora: LoraOptions) -> None:
     for index, expert in enumerate(mixture.experts):
         rows = slice(index * expert.rank, (index + 1) * expert.rank)
         factors = {
-            name: (stack.down.detach()[rows].float().cpu(), stack.up.detach()[:, rows].float().cpu() * (lora.alpha / lora.r))
-            for name, stack in mixture.stacks.items()
+            name: (linear.down.detach()[rows].float().cpu(), linear.up.detach()[:, rows].float().cpu() * (lora.alpha / lora.r))
+            for name, linear in mixture.expert_linears.items()
         }
         trained = replace(expert, folder=folder / expert.name, factors=factors)
         write_expert(trained, trained.folder, lora.alpha)

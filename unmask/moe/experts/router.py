@@ -32,8 +32,8 @@ from unmask.models.decoder import pad_id_of
 from unmask.moe.experts.lesson_training import Learning, LessonCollator, learn, share_of
 from unmask.moe.experts.lessons.lessons import Lesson, LessonTokens, tokenize_lessons
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
-from unmask.moe.names import Over, Start
+from unmask.moe.mixture.model import Mixture
+from unmask.moe.names import BalanceOver, RouterStart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,33 +44,33 @@ class Balance:
     """weight: of the loss, 0 for none. over: whether the shares f are counted over a pass, or over the passes of a step so far."""
 
     weight: float = 0.0
-    over: Over = "step"
+    over: BalanceOver = "step"
 
 
 class BalanceLoss:
     """The loss of each pass, from the logits of the routing points. The losses of its passes add up to the loss of a step.
 
-    recorded: a list that the routing points fill. top_k: number of choices that are counted.
+    logits: a list that the routing points fill. top_k: number of choices that are counted.
     """
 
-    def __init__(self, recorded: list[Tensor], balance: Balance, top_k: int, passes: int) -> None:
-        self.recorded, self.balance, self.top_k, self.passes = recorded, balance, top_k, passes
-        self.done, self.counts = 0, torch.zeros(0)
+    def __init__(self, logits: list[Tensor], balance: Balance, top_k: int, passes: int) -> None:
+        self.logits, self.balance, self.top_k, self.passes = logits, balance, top_k, passes
+        self.passes_done, self.counts = 0, torch.zeros(0)
 
-    def __call__(self, real: Bool[Tensor, "text token"]) -> Tensor:
-        """The loss of the latest pass, over its real tokens. Empties the list of logits."""
+    def __call__(self, mask: Bool[Tensor, "text token"]) -> Tensor:
+        """The loss of the latest pass, over the tokens of its mask. Empties the list of logits."""
         shares, means = [], []  # f and P of each routing point
-        for logits in self.recorded:
-            scores = logits[real].float()
+        for logits in self.logits:
+            scores = logits[mask].float()
             is_chosen = torch.zeros_like(scores).scatter(-1, scores.topk(self.top_k, dim=-1).indices, 1.0)
             shares.append(is_chosen.mean(dim=0) / self.top_k)
             means.append(scores.softmax(dim=-1).mean(dim=0))
-        self.recorded.clear()
+        self.logits.clear()
         share = torch.stack(shares).detach()
         if self.balance.over == "step":
-            weighted = share * real.sum()
-            self.counts = weighted if self.done == 0 else self.counts + weighted
-            self.done = (self.done + 1) % self.passes
+            weighted = share * mask.sum()
+            self.counts = weighted if self.passes_done == 0 else self.counts + weighted
+            self.passes_done = (self.passes_done + 1) % self.passes
             share = self.counts / self.counts.sum(dim=-1, keepdim=True)
         loss = share.shape[-1] * (share * torch.stack(means)).sum(dim=-1).mean()
         return self.balance.weight * loss / self.passes
@@ -115,12 +115,12 @@ def prototypes(means: Float[Tensor, "domain dim"]) -> Float[Tensor, "domain dim"
 def mean_states(
     mixture: Mixture, lessons: Sequence[LessonTokens], pad_id: int, batch_tokens: int = 2048
 ) -> dict[str, Float[Tensor, " dim"]]:
-    """Mean input of each router over the real tokens of some lessons, in the base model without its experts."""
+    """Mean input of each router over the tokens of some lessons, in the base model without its experts."""
     sums: dict[str, Tensor] = {}
-    tokens, real = 0, torch.ones(0)
+    tokens, is_token = 0, torch.ones(0)
 
     def add(name: str, states: Tensor) -> None:
-        total = states[real].double().sum(dim=0)
+        total = states[is_token].double().sum(dim=0)
         sums[name] = sums[name] + total if name in sums else total
 
     def hook(name: str) -> Any:
@@ -128,19 +128,19 @@ def mean_states(
 
     collate = LessonCollator(pad_id)
     with mixture.without_experts(), ExitStack() as hooks:
-        for block in mixture.deciding if mixture.routing.router != "final" else ():
+        for block in mixture.deciding_points if mixture.routing.router != "final" else ():
             name = block if mixture.routing.router == "layer" else "router"
             module = mixture.model.get_submodule(block)
             hooks.callback(module.register_forward_pre_hook(hook(name), with_kwargs=True).remove)
         for batch in plan([len(lesson.ids) for lesson in lessons], batch_tokens):
             inputs = collate([lessons[index] for index in batch])
             ids, mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
-            real = mask.bool()
+            is_token = mask.bool()
             state = mixture.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
             if mixture.routing.router == "final":
                 add("router", state)
-            tokens += int(real.sum())
-    blocks = len(mixture.deciding) if mixture.routing.router == "block" else 1
+            tokens += int(is_token.sum())
+    blocks = len(mixture.deciding_points) if mixture.routing.router == "block" else 1
     return {name: (total / tokens / blocks).float() for name, total in sums.items()}
 
 
@@ -153,11 +153,11 @@ class RouterOptions:
 
     train_top_k: number of experts that act on a token during training; None is all. start: from small random weights, or from the mean
     states of the domains with the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
-    lr: the learning rate of the router in joint training; None is the experts' rate.
+    lr: the learning rate of the router in joint training; None is the experts' rate, at which a router hardly moves.
     """
 
     train_top_k: int | None = None
-    start: Start = "random"
+    start: RouterStart = "random"
     balance: Balance = field(default_factory=Balance)
     joint: bool = False
     lr: float | None = None

@@ -19,7 +19,7 @@ from unmask.errors import UnmaskError, first_problem
 from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.models.decoder import body_of
 from unmask.models.digests import digest_of_file
-from unmask.models.identity import recorded_base
+from unmask.models.identity import CHANGE_BASE, recorded_base
 from unmask.models.source import adapter_weights, base_name, lasting_name
 from unmask.moe.mixture.gating import Factors
 from unmask.saving.saved_adapter import sort_adapter_config
@@ -42,9 +42,7 @@ UNREADABLE = {
     "arrow_config": "Arrow, which routes",
     "layer_replication": "copies of layers",
 }
-"""Settings under which an adapter is more, or other, than a change scale * B A of each linear map."""
-_CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
-"""Starts of the factors (`init_lora_weights`) for which PEFT changes the weights of the base: without that, it is another model."""
+"""Settings under which an adapter is more, or other, than a change scale * B A of each linear layer."""
 
 
 class _AdapterConfig(BaseModel):
@@ -62,7 +60,7 @@ class _AdapterConfig(BaseModel):
 class Expert:
     """One LoRA adapter.
 
-    scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
+    scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear layer which they change has
     in the causal language model; the scale is in the second one. base_weights: of the base by their content, if the folder says it.
     content: a hash of the files that were read; None if the factors do not come from files.
     """
@@ -96,11 +94,13 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     trained = [f"{feature} ({key})" for key, feature in UNREADABLE.items() if extra_fields.get(key)]
     if extra_fields.get("bias", "none") != "none":
         trained.append("biases")
-    if str(extra_fields.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
+    if str(extra_fields.get("init_lora_weights")).lower().startswith(CHANGE_BASE):
         trained.append("on a base whose weights PEFT changed first (init_lora_weights)")
     if trained:
-        raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
-    weights = _weights(folder)
+        raise UnmaskError(
+            f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear layers."
+        )
+    weights = _load_weights(folder)
     scale = config.lora_alpha / (math.sqrt(config.r) if extra_fields.get("use_rslora") else config.r)
     base = config.base_model_name_or_path or ""
     with suppress(UnmaskError):  # a missing base is an error only where it is loaded
@@ -111,7 +111,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
         base=base,
         rank=config.r,
         scale=scale,
-        factors=_factors(folder, weights, scale),
+        factors=_pair_factors(folder, weights, scale),
         base_weights=recorded_base(folder),
         content=content,
     )
@@ -124,7 +124,7 @@ def content_of(folder: Path) -> str:
     return hashlib.sha256(" ".join([weights.name, *digests]).encode()).hexdigest()[:16]
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def _load_weights(folder: Path) -> dict[str, Tensor]:
     from peft.utils import load_peft_weights
     from safetensors import SafetensorError
 
@@ -136,7 +136,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         raise Damaged(f"The weights in '{folder}' are damaged, or the file holds more than weights.") from error
 
 
-def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
+def _pair_factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
     factors: dict[str, Factors] = {}
     for key, down in weights.items():
         if not key.endswith(".lora_A.weight"):
@@ -146,7 +146,7 @@ def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[
             raise UnmaskError(f"'{folder}' is not a complete LoRA adapter: {key} has no second factor.")
         factors[key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")] = (down.float(), up.float() * scale)
     if len(factors) * 2 != len(weights):
-        raise UnmaskError(f"'{folder}' cannot be an expert: some of its weights are not LoRA factors of linear maps.")
+        raise UnmaskError(f"'{folder}' cannot be an expert: some of its weights are not LoRA factors of linear layers.")
     return factors
 
 
@@ -167,7 +167,7 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
 
 
 def require_stackable(experts: Sequence[Expert]) -> None:
-    """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different maps, different base models."""
+    """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different linear layers, different base models."""
     if not experts:
         raise UnmaskError("A mixture needs at least one expert.")
     names = [expert.name for expert in experts]
@@ -185,14 +185,14 @@ def require_stackable(experts: Sequence[Expert]) -> None:
             )
         if lacking := first.factors.keys() ^ expert.factors.keys():
             raise UnmaskError(
-                f"Only one of '{expert.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
+                f"Only one of '{expert.name}' and '{first.name}' changes {min(lacking)}. Both must change the same layers."
             )
 
 
 def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
-    """The linear map of a language model that an expert changes. Raises UnmaskError if the model has none there, or one of another size."""
+    """The linear layer of a language model that an expert changes. Raises UnmaskError if there is none, or one of another size."""
     down, up = expert.factors[name]
-    size, problem = (up.shape[0], down.shape[1]), "the model has no such linear map"
+    size, problem = (up.shape[0], down.shape[1]), "the model has no such linear layer"
     linear, body = _submodule(model, name), body_of(model)
     if linear is None and _submodule(body, name) is not None:
         inside = next(path for path, module in model.named_modules() if module is body)
@@ -202,7 +202,7 @@ def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
         )
     if linear is not None and type(linear) is not nn.Linear:
         raise UnmaskError(
-            f"'{expert.name}' changes {name}, which is a {type(linear).__name__} in this model. An expert changes maps of nn.Linear only."
+            f"'{expert.name}' changes {name}, which is a {type(linear).__name__} in this model. An expert changes nn.Linear only."
         )
     if linear is not None:
         if tuple(linear.weight.shape) == size:

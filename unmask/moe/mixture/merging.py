@@ -1,10 +1,10 @@
 """Merging: add several experts to the weights of their base model. All tokens then get the same mix.
 
-All methods work on task vectors, delta W = scale * B A, one linear map at a time. Averaging the factors A and B separately, as is often
+All methods work on task vectors, delta W = scale * B A, one linear layer at a time. Averaging the factors A and B separately, as is often
 done, is not equivalent: in a test, its update had a cosine of 0.25 with this one.
 linear: the sum of w_i delta_i.
 ties: keep the largest `density` of each vector, elect a sign, average the values of that sign (after arXiv 2306.01708). The paper trims an
-expert's whole task vector at once; here each linear map is trimmed alone. The weights w_i scale values after the signs were elected.
+expert's whole task vector at once; here each linear layer is trimmed alone. The weights w_i scale values after the signs were elected.
 dare: keep each entry with probability `density`, scale up by 1 / density, and sum (arXiv 2311.03099).
 """
 
@@ -26,7 +26,7 @@ from unmask.io.seals import seal
 from unmask.models.loading import Source, base_of, load_base_language_model, own_tokenizer
 from unmask.moe.mixture.expert_folder import Expert, linear_of, read_expert, require_stackable
 from unmask.moe.mixture.mixture_folder import base_of_experts
-from unmask.moe.names import Method
+from unmask.moe.names import MergeMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,7 +36,7 @@ def merge_to_folder(
     folders: Sequence[Path],
     base: Source,
     output: Path,
-    method: Method,
+    method: MergeMethod,
     *,
     weights: Sequence[float] | None = None,
     density: float | None = None,
@@ -61,7 +61,7 @@ def merge_to_folder(
 def merge_experts(
     model: PreTrainedModel,
     experts: Sequence[Expert],
-    method: Method,
+    method: MergeMethod,
     *,
     weights: Sequence[float] | None = None,
     density: float | None = None,
@@ -81,7 +81,7 @@ def merge_experts(
         for name, (linear, *_) in fitting.items():  # all experts fit before anything is changed
             vectors = [up @ down for down, up in (expert.factors[name] for expert in experts)]
             seeds = [zlib.crc32(f"{seed}:{name}:{expert.name}".encode()) for expert in experts]
-            change = _merged(vectors, torch.tensor(coefficients), method, density, seeds)
+            change = merge_task_vectors(vectors, torch.tensor(coefficients), method, density, seeds)
             if not bool(change.isfinite().all()):
                 raise UnmaskError(f"The merged change of {name} is not finite: use smaller weights.")
             linear.weight.copy_(linear.weight.float() + change.to(linear.weight.device))
@@ -96,7 +96,7 @@ def load_merged_expert(folder: Path, source: Source) -> tuple[PreTrainedModel, P
     return merge_experts(model, [expert], "linear", weights=[1.0]), tokenizer if saved_tokenizer is None else saved_tokenizer
 
 
-def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float | None) -> None:
+def check_merge(experts: int, method: MergeMethod, weights: Sequence[float] | None, density: float | None) -> None:
     """Raise UnmaskError for options that a method does not have, or for values that it does not take."""
     if weights and len(weights) != experts:
         raise UnmaskError(f"{len(weights)} weights were given for {experts} experts. Give one weight for each expert.")
@@ -113,17 +113,20 @@ def check_merge(experts: int, method: Method, weights: Sequence[float] | None, d
         raise UnmaskError("'dare' with a density of 1 drops nothing: it would be the plain sum. Give a density below 1.")
 
 
-def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: float | None, seeds: Sequence[int]) -> Tensor:
+def merge_task_vectors(
+    vectors: list[Tensor], weights: Tensor, method: MergeMethod, density: float | None, seeds: Sequence[int]
+) -> Tensor:
+    """The merged change of one linear layer. seeds: of each vector for "dare", so that other vectors and their order do not matter."""
     from peft.utils.merge_utils import task_arithmetic, ties
 
     if method == "ties":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # peft warns that a density of 1 prunes nothing
-            return ties(vectors, shares, density)  # type: ignore[no-any-return]
-    if density is not None:  # a generator per vector, so that other vectors and their order do not matter
+            return ties(vectors, weights, density)  # type: ignore[no-any-return]
+    if density is not None:
         masks = [
             torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
             for vector, seed in zip(vectors, seeds, strict=True)
         ]
         vectors = [vector * mask / density for vector, mask in zip(vectors, masks, strict=True)]
-    return task_arithmetic(vectors, shares)  # type: ignore[no-any-return]
+    return task_arithmetic(vectors, weights)  # type: ignore[no-any-return]

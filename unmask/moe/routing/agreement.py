@@ -10,7 +10,7 @@ import numpy as np
 from unmask.errors import UnmaskError
 from unmask.moe.routing.measures import PointChoices, table_series
 from unmask.moe.routing.record import RoutingRecord
-from unmask.moe.routing.text_bootstrap import Draws, Measured, mean_of
+from unmask.moe.routing.text_bootstrap import Draws, Measure, mean_of
 from unmask.statistics.information import adjusted_mutual_information
 
 
@@ -20,7 +20,7 @@ class Agreement:
 
     folders: tuple[str, str]
     tokens: int
-    ami: Measured
+    ami: Measure
     by_point: tuple[float, ...]
     draws: Draws
 

@@ -86,7 +86,7 @@ def without_expert(
 
 
 @contextmanager
-def removed(model: Any, routers: Sequence[Router], points: Sequence[int], expert: int) -> Iterator[None]:
+def route_around(model: Any, routers: Sequence[Router], points: Sequence[int], expert: int) -> Iterator[None]:
     """Route around an expert at some routing points inside a `with` block. model: the decoder.
 
     Raises UnmaskError for a model whose experts cannot be replaced.
@@ -172,7 +172,7 @@ def ablate_experts(
     losses = []
     with progress_bar("removing experts", 1 + len(removals)) as advance:
         for removal in (None, *removals):
-            with removed(backbone.model, routers, removal.points, removal.expert) if removal else ExitStack():
+            with route_around(backbone.model, routers, removal.points, removal.expert) if removal else ExitStack():
                 losses.append(text_losses(encoder.language_model, tokenized, batch_tokens))
             advance(1)
     if not np.isfinite(losses).all():
@@ -187,10 +187,10 @@ def text_losses(model: Any, texts: Sequence[TokenizedText], batch_tokens: int = 
     budget = min(batch_tokens, max(1, _LOGITS_AT_ONCE // model.get_output_embeddings().weight.shape[0]))
     for batch in plan([len(text.ids) for text in texts], budget):
         inputs = collate([texts[index] for index in batch], 0)
-        ids, real = inputs.ids.to(device), inputs.real.to(device)
-        logits = model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits[:, :-1].float()
+        ids, attention_mask = inputs.ids.to(device), inputs.attention_mask.to(device)
+        logits = model(input_ids=ids, attention_mask=attention_mask.long(), use_cache=False).logits[:, :-1].float()
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").reshape(len(batch), -1)
-        mask = real[:, 1:]
+        mask = attention_mask[:, 1:]
         losses[batch] = ((loss * mask).sum(dim=1) / mask.sum(dim=1)).double().cpu().numpy()
     return losses
 

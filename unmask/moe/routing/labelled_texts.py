@@ -6,7 +6,7 @@ each. If there are several sources, the label `source` says where a text comes f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,7 +107,11 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
         file = folder.main_file
         if folder.settings.text not in columns:
             columns = (folder.settings.text, *columns)
-    rows = list(_rows(file))
+    if file.suffix == ".conllu":
+        sentences = enumerate(read_sentences(file), start=1)
+        rows = [(number, {WORDS: list(sentence.words), TAGS: list(sentence.tags)}) for number, sentence in sentences]
+    else:
+        rows = list(read_rows(file))
     if not rows:
         raise UnmaskError(f"{file} holds no row.")
     first = rows[0][1]
@@ -115,37 +119,27 @@ def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed:
         labels = [TAGS]
     of_words = tuple(label for label in labels if isinstance(first.get(label), list))
     of_texts = tuple(label for label in labels if label not in of_words)
-    texts = [_text(file, line, row, of_texts, of_words, columns) for line, row in random_subset(rows, limit, seed)]
+    texts = [_labelled_text(file, line, row, of_texts, of_words, columns) for line, row in random_subset(rows, limit, seed)]
     return _Source(file, of_texts, of_words, texts)
 
 
-def _rows(file: Path) -> Iterator[tuple[int, Row]]:
-    if file.suffix == ".conllu":
-        for number, sentence in enumerate(read_sentences(file), start=1):
-            yield number, {WORDS: list(sentence.words), TAGS: list(sentence.tags)}
-    else:
-        yield from read_rows(file)
-
-
-def _text(
+def _labelled_text(
     file: Path, line: int, row: Row, labels: Sequence[str], token_labels: Sequence[str], columns: Sequence[str]
 ) -> LabelledText:
     values = tuple(str(field(file, line, row, name, (str, int, bool))) for name in labels)
     column = next((column for column in columns if column in row), None)
     if not token_labels and (column is not None or WORDS not in row):
         return LabelledText(field(file, line, row, column or columns[0]), values)
-    words, *tags = (_strings(file, line, row, name) for name in (WORDS, *token_labels))
+    lists = []
+    for name in (WORDS, *token_labels):
+        lists.append(field(file, line, row, name, list))
+        if not lists[-1] or not all(isinstance(value, str) and value.strip() for value in lists[-1]):
+            raise UnmaskError(f"{file}, line {line}, column '{name}': expected a list of words, none of them empty.")
+    words, *tags = map(tuple, lists)
     for name, words_tags in zip(token_labels, tags, strict=True):
         if len(words_tags) != len(words):
             raise UnmaskError(f"{file}, line {line}: {len(words)} words, but {len(words_tags)} labels in '{name}'.")
     return LabelledText(" ".join(words), values, words, tuple(tags), f"{file}, line {line}")
-
-
-def _strings(file: Path, line: int, row: Row, column: str) -> tuple[str, ...]:
-    values = field(file, line, row, column, list)
-    if not values or not all(isinstance(value, str) and value.strip() for value in values):
-        raise UnmaskError(f"{file}, line {line}, column '{column}': expected a list of words, none of them empty.")
-    return tuple(values)
 
 
 def _distinct_names(files: Sequence[Path]) -> list[str]:

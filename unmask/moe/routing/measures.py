@@ -30,7 +30,7 @@ from unmask.moe.routing.text_bootstrap import (
     bootstrap_texts,
     mean_interval,
     mean_of,
-    shuffled_labels,
+    permute_labels,
     text_counts,
     text_sums,
     text_weights,
@@ -67,7 +67,7 @@ class PointChoices:
         return int(self.probabilities.shape[1])
 
     @cached_property
-    def number(self) -> int:
+    def n_texts(self) -> int:
         """The number of texts."""
         return int(self.texts[-1]) + 1
 
@@ -80,7 +80,7 @@ class PointChoices:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """The first token of each text."""
-        return np.searchsorted(self.texts, np.arange(self.number))
+        return np.searchsorted(self.texts, np.arange(self.n_texts))
 
     @cached_property
     def sizes(self) -> NDArray[np.float64]:
@@ -88,22 +88,22 @@ class PointChoices:
         return np.bincount(self.texts).astype(np.float64)
 
     @cached_property
-    def hard(self) -> NDArray[np.float64]:
+    def first_counts(self) -> NDArray[np.float64]:
         """How often each expert is the first choice, (text, expert)."""
-        return text_counts(self.first, self.texts, self.number, self.experts)
+        return text_counts(self.first, self.texts, self.n_texts, self.experts)
 
     @cached_property
-    def soft(self) -> NDArray[np.float64]:
+    def probability_sums(self) -> NDArray[np.float64]:
         """The sum of the probabilities of each expert, (text, expert)."""
         return text_sums(self.probabilities.astype(np.float32), self.starts)
 
     @cached_property
     def load(self) -> NDArray[np.float64]:
         """How often each expert is among the chosen, (text, expert)."""
-        total = np.zeros((self.number, self.experts))
+        total = np.zeros((self.n_texts, self.experts))
         for choice in self.chosen.T:
             acts = choice >= 0
-            total += text_counts(choice[acts].astype(np.int64), self.texts[acts], self.number, self.experts)
+            total += text_counts(choice[acts].astype(np.int64), self.texts[acts], self.n_texts, self.experts)
         return total
 
 
@@ -112,32 +112,32 @@ def general_series(point: PointChoices, draws: Draws) -> dict[str, Series]:
     certainty = text_sums(formulas.token_certainty(point.probabilities), point.starts)
     neighbours = formulas.follows(point.texts, point.positions)
     same = neighbours & (point.first == np.roll(point.first, 1))
-    pairs, repeated = (np.bincount(point.texts, mask, minlength=point.number) for mask in (neighbours, same))
+    pairs, repeated = (np.bincount(point.texts, mask, minlength=point.n_texts) for mask in (neighbours, same))
 
     def statistic(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         confidence, uncertainty = (weights @ certainty / (weights @ point.sizes)[:, None]).T
-        balance = formulas.balance(weights @ point.soft)
+        balance = formulas.balance(weights @ point.probability_sums)
         violation = formulas.max_violation(weights @ point.load)
-        repetition = formulas.repetition(weights @ repeated, weights @ pairs, weights @ point.hard)
+        repetition = formulas.repetition(weights @ repeated, weights @ pairs, weights @ point.first_counts)
         return np.stack([confidence, uncertainty, balance, balance - uncertainty, violation, repetition], axis=1)
 
-    values = statistic(np.ones((1, point.number)))[0]
-    samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed)
+    values = statistic(np.ones((1, point.n_texts)))[0]
+    samples = bootstrap_texts(statistic, point.n_texts, resamples=draws.resamples, seed=draws.seed)
     return {name: (float(values[column]), samples[:, column], 0.0) for column, name in enumerate(GENERAL)}
 
 
 def text_label_series(point: PointChoices, labels: NDArray[np.int64], draws: Draws) -> dict[str, Series]:
     """How much first choices tell about a label of texts."""
-    shares = (point.hard / point.sizes[:, None])[:, None, :]
+    shares = (point.first_counts / point.sizes[:, None])[:, None, :]
 
     def statistic(weights: NDArray[np.float64], labels: NDArray[np.int64] = labels) -> NDArray[np.float64]:
         joint = joint_of_texts(shares, labels, weights)[:, 0]
         return np.stack([normalised_information(joint), specialisation(joint)], axis=1)
 
-    once = np.ones((1, point.number))
+    once = np.ones((1, point.n_texts))
     values = statistic(once)[0]
-    samples = bootstrap_texts(statistic, point.number, resamples=draws.resamples, seed=draws.seed, strata=labels)
-    chance = np.mean([statistic(once, shuffled)[0] for shuffled in shuffled_labels(labels, draws.shuffles, draws.seed)], axis=0)
+    samples = bootstrap_texts(statistic, point.n_texts, resamples=draws.resamples, seed=draws.seed, strata=labels)
+    chance = np.mean([statistic(once, shuffled)[0] for shuffled in permute_labels(labels, draws.shuffles, draws.seed)], axis=0)
     return {name: (float(values[column]), samples[:, column], float(chance[column])) for column, name in enumerate(OF_LABELS)}
 
 
@@ -186,7 +186,7 @@ def table_series(
         flat = np.bincount(values * point.experts + first, weights, minlength=size * point.experts)
         return [measure(flat.reshape(size, point.experts).astype(np.float64)) for measure in measures.values()]
 
-    weights = text_weights(point.number, draws.token_resamples, draws.seed) if point.number > 1 else ()
+    weights = text_weights(point.n_texts, draws.token_resamples, draws.seed) if point.n_texts > 1 else ()
     samples = np.array([evaluate(rows, row[texts]) for block in weights for row in block]).reshape(-1, len(measures))
     random, margin = np.random.default_rng([draws.seed, 2]), len(rows) // 10
     shifted = [
@@ -233,7 +233,7 @@ VERSION = 2
 """Of the measures: they are computed again if it has grown."""
 
 
-def measured_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[str, Any]:
+def load_or_measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[str, Any]:
     """The measures of a record: from the file in its folder if they were computed with the same draws, else computed and written."""
     draws = draws or Draws()
     file = record.folder / MEASURES
@@ -280,10 +280,10 @@ def measure_routing(record: RoutingRecord, draws: Draws | None = None) -> dict[s
                 else:
                     label_series = token_label_series(point, point.tags[label.name], len(label.values), draws)
                 _append(by_label[label.name], label_series)
-                table, numbers[label.name] = _shares(point, label, labels)
+                table, numbers[label.name] = _label_shares(point, label, labels)
                 shares[label.name].append(np.round(table, 4).tolist())
             load.append(point.load.sum(axis=0) / len(point.texts))
-            routing.append((point.soft[probed] / point.sizes[probed, None]).astype(np.float32))
+            routing.append((point.probability_sums[probed] / point.sizes[probed, None]).astype(np.float32))
             before = point.first, point.experts
             advance(1)
     vectors = {"routing": np.concatenate(routing, axis=1), "hidden": record.hidden(present[probed])}
@@ -331,7 +331,7 @@ def _means(collected: Mapping[str, Sequence[Series]], largest: Mapping[str, floa
     return means
 
 
-def _shares(
+def _label_shares(
     point: PointChoices, label: Label, labels: Mapping[str, NDArray[np.int64]]
 ) -> tuple[NDArray[np.float64], list[int]]:
     """How often each value of a label chooses each expert, and the number of its texts or tokens."""
@@ -344,6 +344,6 @@ def _shares(
         tags = point.tags[label.name]
         counts = np.bincount(tags[tags >= 0], minlength=len(table))
         for choice in point.chosen.T:
-            real = (tags >= 0) & (choice >= 0)
-            np.add.at(table, (tags[real], choice[real]), 1)
+            labelled = (tags >= 0) & (choice >= 0)
+            np.add.at(table, (tags[labelled], choice[labelled]), 1)
     return table / np.maximum(counts, 1)[:, None], counts.tolist()

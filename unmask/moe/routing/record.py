@@ -30,7 +30,7 @@ from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, check_seal, is_sealed
-from unmask.moe.routing.text_bootstrap import Measured
+from unmask.moe.routing.text_bootstrap import Measure
 
 RECORD, PARTS, TOKENS, TEXTS = "record.json", "parts", "tokens.parquet", "texts.parquet"
 MEASURES, EXPERTS = "measures.json", "experts.json"
@@ -133,10 +133,10 @@ class RoutingRecord:
         """The routing points, in the order of the model."""
         return self.settings.points
 
-    def batches(self, points: Sequence[int] | None = None) -> Iterator[Choices]:
-        """Iterate over the choices in parts that fit in memory, at every routing point or only at some (by index)."""
+    def batches(self) -> Iterator[Choices]:
+        """Iterate over the choices at every routing point, in parts that fit in memory."""
         for part in range(self.settings.parts):
-            yield self._choices([part], range(len(self.points)) if points is None else points)
+            yield self._choices([part], range(len(self.points)))
 
     def choices(self, points: Sequence[int] = ()) -> Choices:
         """The choices of every token at some routing points. 1 M tokens at a point of 16 experts take 50 MB."""
@@ -305,8 +305,8 @@ class LabelLosses:
     """
 
     values: tuple[str, ...]
-    loss: tuple[Measured, ...]
-    changes: tuple[tuple[Measured, ...], ...]
+    loss: tuple[Measure, ...]
+    changes: tuple[tuple[Measure, ...], ...]
 
 
 class ExpertLosses(Record):
@@ -329,9 +329,9 @@ class ExpertLosses(Record):
     left_out: int
     points: tuple[Point, ...]
     experts: tuple[str, ...] | None
-    loss: Measured
+    loss: Measure
     removals: tuple[Removal, ...]
-    changes: tuple[Measured, ...]
+    changes: tuple[Measure, ...]
     labels: dict[str, LabelLosses]
     provenance: dict[str, Any]
 

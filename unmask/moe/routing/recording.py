@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead
+from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead, TokenBatch
 from unmask.encoding.batching import collate, plan
+from unmask.encoding.cached_pass import chunks
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.pooling import POOLINGS
-from unmask.encoding.stored_vectors import chunks
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.array_types import NDArray
@@ -57,13 +57,13 @@ _PROMPT = "plain"
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as the model reads them. spans: for each text, the characters of its tokens, (token, 2). kept: which of its tokens are
+    """Texts as the model reads them. spans: for each text, the characters of its tokens, (token, 2). masks: which of its tokens are
     recorded. tags: labels of its tokens, (label, token).
     """
 
     texts: list[TokenizedText]
     spans: list[NDArray[np.int32]]
-    kept: list[NDArray[np.bool_]]
+    masks: list[NDArray[np.bool_]]
     tags: list[NDArray[np.int16]]
 
 
@@ -92,11 +92,11 @@ def record_routing(
     mixture, lengths = getattr(backbone.model, "mixture", None), [len(text.ids) for text in tokenized.texts]
     # In a mixture of ours, only its own points are recorded: the experts of its base have no names. Blocks may share a decision, which is
     # recorded once, where it is made.
-    layout = routing_points(backbone)
-    recorded = list(layout)
+    point_of = routing_points(backbone)
+    modules = list(point_of)
     if mixture is not None:
-        recorded = list(mixture.deciding.values())[: 1 if mixture.routing.router == "final" else None]
-    points = tuple(point for module, point in layout.items() if module in recorded)
+        modules = list(mixture.deciding_points.values())[: 1 if mixture.routing.router == "final" else None]
+    points = tuple(point for module, point in point_of.items() if module in modules)
     part_tokens = int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
     bounds = list(chunks(lengths, part_tokens))
     settings = RecordSettings(
@@ -112,7 +112,7 @@ def record_routing(
         sources=texts.sources,
         texts=len(texts.texts),
         truncated=sum(text.truncated for text in tokenized.texts),
-        tokens=sum(int(mask.sum()) for mask in tokenized.kept),
+        tokens=sum(int(mask.sum()) for mask in tokenized.masks),
         tokens_of_texts=sum(lengths),
         sample=sample,
         seed=seed,
@@ -142,7 +142,7 @@ def record_routing(
                         _record_part(
                             scratch,
                             backbone,
-                            list(layout.values()),
+                            list(point_of.values()),
                             record.settings,
                             texts=texts,
                             tokenized=tokenized,
@@ -163,23 +163,23 @@ def tokenize(encoder: Encoder, texts: LabelledTexts, labels: Sequence[Label], sa
         offsets = tokenize_bare(encoder.tokenizer, encodable(text.text)).offsets[: len(bounds)]
         bounds[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
         spans.append(bounds)
-    of_tokens = [label for label in labels if label.of == "token"]
-    tags = [np.full((len(of_tokens), len(text.ids)), -1, np.int16) for text in tokenized]
-    if of_tokens:
-        code_of = [{value: codes for codes, value in enumerate(label.values)} for label in of_tokens]
+    token_labels = [label for label in labels if label.of == "token"]
+    tags = [np.full((len(token_labels), len(text.ids)), -1, np.int16) for text in tokenized]
+    if token_labels:
+        code_of = [{value: code for code, value in enumerate(label.values)} for label in token_labels]
         for text, text_tags, text_tokens in zip(texts.texts, tags, tokenized, strict=True):
             words = assign_words(text.sentence, tokenize_bare(encoder.tokenizer, text.text).offsets)
             for number, positions in reversed(list(enumerate(words))):  # a token of two words gets the label of the first
                 inside_text = [position for position in positions if position < len(text_tokens.ids)]
                 text_tags[:, inside_text] = [[codes[values[number]]] for codes, values in zip(code_of, text.tags, strict=True)]
     inside = [np.arange(len(text.ids)) >= text.start for text in tokenized]
-    recorded = np.concatenate(inside)
-    if sample is not None and sample < (total := int(recorded.sum())):
+    mask = np.concatenate(inside)
+    if sample is not None and sample < (total := int(mask.sum())):
         sampled = np.zeros(total, bool)
         sampled[np.random.default_rng(seed).choice(total, sample, replace=False)] = True
-        recorded[recorded] = sampled
+        mask[mask] = sampled
     ends = np.cumsum([len(text.ids) for text in tokenized])
-    return TokenizedTexts(tokenized, spans, np.split(recorded, ends[:-1]), tags)
+    return TokenizedTexts(tokenized, spans, np.split(mask, ends[:-1]), tags)
 
 
 def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
@@ -187,27 +187,40 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
 
     That need not be the order of modules. Raises UnmaskError if a router hides what it chooses.
     """
-    ran: list[nn.Module] = []
-    sizes: list[tuple[int, int]] = []
-
-    def count(weights: Float[Tensor, "text token expert"], mask: Bool[Tensor, "text token"]) -> Tensor:
-        sizes.append((weights.shape[-1], int((weights != 0).sum(dim=-1).max())))
-        return weights.flatten(0, 1)
-
     vocabulary = vocabulary_of(backbone.model)
     probe = TokenizedText(tuple((7919 * token + 3) % vocabulary for token in range(16)), 0)
-    with model_lock(backbone.model), ExitStack() as hooks, torch.inference_mode():
-        for router in backbone.routers:
-            hooks.callback(router.module.register_forward_hook(lambda module, *_: ran.append(module)).remove)
-        backbone.read(collate([probe], 0), [RoutingRead("topk", count)])
     names = {module: name for name, module in backbone.model.named_modules()}
     layer_of = {
         module: layer_number for layer_number, layer in enumerate(backbone.layers, start=1) for module in layer.modules()
     }
     return {
-        module: Point(name=names[module], layer=layer_of.get(module, 0), experts=experts, chosen=top_k)
-        for module, (experts, top_k) in zip(ran, sizes, strict=True)
+        module: Point(
+            name=names[module],
+            layer=layer_of.get(module, 0),
+            experts=weights.shape[-1],
+            chosen=int((weights != 0).sum(dim=-1).max()),
+        )
+        for module, weights in read_routers(backbone, collate([probe], 0), "topk")
     }
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def read_routers(
+    backbone: Backbone, batch: TokenBatch, kind: str
+) -> list[tuple[nn.Module, Float[Tensor, "text token expert"]]]:
+    """The routers of a model in the order in which they run, and what each gives the tokens of a batch, in fp32 on the CPU."""
+    modules: list[nn.Module] = []
+    outputs: list[Tensor] = []
+
+    def keep(weights: Tensor, _: Tensor) -> Tensor:
+        outputs.append(weights.float().cpu())
+        return weights[:, 0]
+
+    with model_lock(backbone.model), ExitStack() as hooks:
+        for router in backbone.routers:
+            hooks.callback(router.module.register_forward_hook(lambda module, *_: modules.append(module)).remove)
+        backbone.read(batch, [RoutingRead(kind, keep)])
+    return list(zip(modules, outputs, strict=True))
 
 
 def check_folder(folder: Path) -> None:
@@ -223,14 +236,14 @@ def check_folder(folder: Path) -> None:
 def _record_part(
     scratch: Path,
     backbone: Backbone,
-    layout: Sequence[Point],
+    all_points: Sequence[Point],
     settings: RecordSettings,
     texts: LabelledTexts,
     tokenized: TokenizedTexts,
     numbers: range,
 ) -> None:
     part_texts = tokenized.texts[numbers.start : numbers.stop]
-    masks = tokenized.kept[numbers.start : numbers.stop]
+    masks = tokenized.masks[numbers.start : numbers.stop]
     sizes = np.array([mask.sum() for mask in masks])
     ends = np.cumsum(sizes)
     total = int(ends[-1])
@@ -238,21 +251,21 @@ def _record_part(
     selected = [np.empty((total, point.chosen), np.int16) for point in settings.points]
     gates = [np.empty((total, point.chosen), np.float16) for point in settings.points]
     hidden = np.empty((len(part_texts), settings.dim), np.float32)
-    recorded = [layout.index(point) for point in settings.points]
+    router_indices = [all_points.index(point) for point in settings.points]
     for batch in plan([len(text.ids) for text in part_texts], settings.batch_tokens):
         rows = np.concatenate([np.arange(ends[text] - sizes[text], ends[text]) for text in batch])
-        hidden[batch], shares_of, gates_of = _read(
-            backbone, layout, [part_texts[text] for text in batch], [masks[text] for text in batch]
+        hidden[batch], router_probabilities, router_gates = _read_batch(
+            backbone, all_points, [part_texts[text] for text in batch], [masks[text] for text in batch]
         )
-        for index, (point, router_index) in enumerate(zip(settings.points, recorded, strict=True)):
-            if not torch.isfinite(shares_of[router_index]).all():
+        for index, (point, router_index) in enumerate(zip(settings.points, router_indices, strict=True)):
+            if not torch.isfinite(router_probabilities[router_index]).all():
                 raise UnmaskError(f"The router '{point.name}' gives numbers that are not finite. Use --dtype float32.")
-            if len(rows) and int((gates_of[router_index] != 0).sum(dim=1).max()) > point.chosen:
+            if len(rows) and int((router_gates[router_index] != 0).sum(dim=1).max()) > point.chosen:
                 raise UnmaskError(
                     f"The router '{point.name}' chooses more experts for some tokens than for others, and this is not recorded."
                 )
-            best = gates_of[router_index].float().topk(point.chosen, dim=1)
-            probabilities[index][rows] = shares_of[router_index].half().cpu().numpy()
+            best = router_gates[router_index].float().topk(point.chosen, dim=1)
+            probabilities[index][rows] = router_probabilities[router_index].half().cpu().numpy()
             selected[index][rows] = torch.where(best.values != 0, best.indices, -1).to(torch.int16).cpu().numpy()
             gates[index][rows] = best.values.half().cpu().numpy()
     tags = np.concatenate([tokenized.tags[number][:, mask] for number, mask in zip(numbers, masks, strict=True)], axis=1)
@@ -282,20 +295,20 @@ def _record_part(
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _read(
-    backbone: Backbone, layout: Sequence[Point], texts: Sequence[TokenizedText], masks: Sequence[NDArray[np.bool_]]
+def _read_batch(
+    backbone: Backbone, all_points: Sequence[Point], texts: Sequence[TokenizedText], masks: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.float32], Sequence[Tensor], Sequence[Tensor]]:
     """Mean hidden states of texts; and for each routing point the probabilities and the gates of the tokens under the masks."""
     batch = collate(texts, 0)
-    recorded = torch.zeros_like(batch.real)
+    token_mask = torch.zeros_like(batch.attention_mask)
     for row, mask in enumerate(masks):
-        recorded[row, : len(mask)] = torch.from_numpy(mask)
+        token_mask[row, : len(mask)] = torch.from_numpy(mask)
 
     def select(weights: Float[Tensor, "text token expert"], _: Bool[Tensor, "text token"]) -> Float[Tensor, "row expert"]:
-        return weights[recorded.to(weights.device)]
+        return weights[token_mask.to(weights.device)]
 
-    every, applied = RoutingRead("softmax", select), RoutingRead("topk", select)
+    probabilities, gates = RoutingRead("softmax", select), RoutingRead("topk", select)
     mean = HiddenRead(backbone.depth, POOLINGS["mean"])
-    values = backbone.read(batch, [every, applied, mean])
-    sizes = [point.experts for point in layout]
-    return values[mean].float().cpu().numpy(), values[every].split(sizes, dim=1), values[applied].split(sizes, dim=1)
+    values = backbone.read(batch, [probabilities, gates, mean])
+    sizes = [point.experts for point in all_points]
+    return values[mean].float().cpu().numpy(), values[probabilities].split(sizes, dim=1), values[gates].split(sizes, dim=1)

@@ -33,14 +33,14 @@ Series = tuple[float, NDArray[np.float64], float]
 class Draws:
     """How much is drawn: resamples of texts, fewer for measures that go through all tokens each time, and shuffles of labels."""
 
-    resamples: int = 500
+    resamples: int = RESAMPLES
     token_resamples: int = 100
-    shuffles: int = 100
+    shuffles: int = SHUFFLES
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measure:
     """A measure. value: as measured. chance: its mean if routing knew nothing of the labels. most: the largest possible value.
 
     interval: 95 %, of `corrected`; None if there is one text only.
@@ -66,17 +66,19 @@ def without_chance(value: float, chance: float, maximum: float = 1.0) -> float:
     return (value - chance) * maximum / (maximum - chance) if maximum > chance else 0.0
 
 
-def measured(value: float, samples: Float[NDArray[Any], " resample"], chance: float = 0.0, maximum: float = 1.0) -> Measured:
+def with_interval(
+    value: float, samples: Float[NDArray[Any], " resample"], chance: float = 0.0, maximum: float = 1.0
+) -> Measure:
     """A value with its interval. The samples are corrected like the value, and moved so that it is their mean.
 
     Drawing some texts twice raises what chance gives, so the plain percentiles of the samples lie too high.
     """
     samples = samples[~np.isnan(samples)]
     if len(samples) < 2 or np.isnan(value):
-        return Measured(float(value), float(chance), None, maximum)
+        return Measure(float(value), float(chance), None, maximum)
     stretch = maximum / (maximum - chance) if maximum > chance else 0.0
     low, high = interval(samples * stretch, around=without_chance(value, chance, maximum))
-    return Measured(float(value), float(chance), (low, high), maximum)
+    return Measure(float(value), float(chance), (low, high), maximum)
 
 
 def text_weights(
@@ -105,7 +107,7 @@ def bootstrap_texts(
     return np.concatenate([statistic(block) for block in text_weights(texts, resamples, seed, strata)])
 
 
-def shuffled_labels(labels: NDArray[np.int64], shuffles: int = SHUFFLES, seed: int = 0) -> Iterator[NDArray[np.int64]]:
+def permute_labels(labels: NDArray[np.int64], shuffles: int = SHUFFLES, seed: int = 0) -> Iterator[NDArray[np.int64]]:
     """Random permutations of the labels of the texts."""
     random = np.random.default_rng([seed, 1])
     for _ in range(shuffles):
@@ -123,13 +125,13 @@ def text_counts(codes: NDArray[np.int64], texts: NDArray[np.int64], number: int,
     return flat.reshape(number, size).astype(np.float64)
 
 
-def mean_interval(values: Float[NDArray[np.float64], " text"], resamples: int = RESAMPLES, seed: int = 0) -> Measured:
+def mean_interval(values: Float[NDArray[np.float64], " text"], resamples: int = RESAMPLES, seed: int = 0) -> Measure:
     """The mean of a value of each text."""
     samples = bootstrap_texts(lambda weights: weights @ values / len(values), len(values), resamples=resamples, seed=seed)
-    return measured(float(values.mean()), samples)
+    return with_interval(float(values.mean()), samples)
 
 
-def mean_of(points: Sequence[Series], maximum: float = 1.0) -> Measured:
+def mean_of(points: Sequence[Series], maximum: float = 1.0) -> Measure:
     """The mean of a measure over routing points, which have the same resamples of texts."""
     values, samples, chances = zip(*points, strict=True)
-    return measured(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)), maximum)
+    return with_interval(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)), maximum)

@@ -39,8 +39,8 @@ class VectorGraph(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, embed_mask: Tensor | None = None) -> Tensor:
         """Vectors of shape (text, dim). embed_mask: the tokens that are pooled, if not all."""
-        design, real = self.embedder.design, attention_mask.bool()
-        batch = TokenBatch(input_ids, real, real if embed_mask is None else embed_mask.bool())
+        design, mask = self.embedder.design, attention_mask.bool()
+        batch = TokenBatch(input_ids, mask, mask if embed_mask is None else embed_mask.bool())
         raw = self.embedder.backbone.raw(batch, [design])[design]
         return nn.functional.normalize(vectors(design, raw, self.fit), dim=1)
 
@@ -131,9 +131,9 @@ def _example(embedder: Exportable) -> dict[str, Tensor]:
     """A batch of two texts with padding, as the inputs of the graph."""
     texts = list(embedder.prompt.tokenize(["A man plays a guitar.", "It rains."]))
     batch = collate(texts, embedder.prompt.pad_id)
-    inputs = {"input_ids": batch.ids, "attention_mask": batch.real.long()}
+    inputs = {"input_ids": batch.ids, "attention_mask": batch.attention_mask.long()}
     if pools_a_part(embedder):
-        inputs["embed_mask"] = batch.embed.long()
+        inputs["embed_mask"] = batch.pooling_mask.long()
     return {name: value.to(embedder.backbone.device) for name, value in inputs.items()}
 
 

@@ -134,11 +134,11 @@ def _padded(texts: list[tuple[list[int], int]], pad: int) -> dict[str, Any]:
     ids = np.array([ids + [pad] * (longest - len(ids)) for ids, _ in texts], np.int64)
     columns, ends = np.arange(longest), np.array([[len(ids)] for ids, _ in texts])
     starts = np.array([[start] for _, start in texts])
-    real = columns < ends
+    attention_mask = columns < ends
     return {
         "input_ids": ids,
-        "attention_mask": real.astype(np.int64),
-        "embed_mask": (real & (columns >= starts)).astype(np.int64),
+        "attention_mask": attention_mask.astype(np.int64),
+        "embed_mask": (attention_mask & (columns >= starts)).astype(np.int64),
     }
 
 

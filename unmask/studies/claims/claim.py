@@ -38,11 +38,11 @@ _OWN: Final = ("our question", "question of reviewers")
 """How `where` begins if no paper claims it."""
 
 
-class _Fixed(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Claim(_Fixed):
+class Claim(_FrozenModel):
     """A claim of a paper."""
 
     id: str
@@ -72,7 +72,7 @@ class Claim(_Fixed):
     """Why this study cannot carry the claim; then nothing is compared."""
 
     @model_validator(mode="after")
-    def _testable_or_not(self) -> Claim:
+    def _check_testable(self) -> Claim:
         if bool(self.untestable) == bool(self.better and self.than):
             raise ValueError(f"claim '{self.id}' needs `better` and `than`, or `untestable`")
         if self.agreement and (self.kinds or self.less_on):
@@ -96,7 +96,7 @@ class Claim(_Fixed):
         return self.within is not None or self.costs is not None
 
 
-class ClaimTest(_Fixed):
+class ClaimTest(_FrozenModel):
     """The test of a claim against one other thing."""
 
     than: str
@@ -134,14 +134,14 @@ class ClaimTest(_Fixed):
         )
 
 
-class Here(_Fixed):
-    """The verdict on a claim on these tasks alone, and the test over their items that decided."""
+class ItemVerdict(_FrozenModel):
+    """The verdict on a claim for the measured tasks alone, and the test over their items that decided it."""
 
     test: ClaimTest
     verdict: Verdict
 
 
-class Finding(_Fixed):
+class Finding(_FrozenModel):
     """A claim with its tests, corrected for all tests that were measured (Holm), and its verdict."""
 
     claim: Claim
@@ -151,8 +151,8 @@ class Finding(_Fixed):
     """The index of the test that decided."""
     because: str = ""
     """Why the tests do not count, if they do not."""
-    here: Here | None = None
-    """Of a claim that was tested over tasks, the same on these tasks alone."""
+    here: ItemVerdict | None = None
+    """Of a claim that was tested over tasks: the verdict for these tasks alone."""
 
     @property
     def deciding(self) -> ClaimTest | None:
@@ -164,18 +164,19 @@ def findings(
     claims: Sequence[Claim],
     tests: Mapping[tuple[str, str], PairedTest],
     measured_in: Callable[[Claim], str],
-    hold_here: Collection[str] = (),
+    confirmed_on_items: Collection[str] = (),
 ) -> list[Finding]:
     """The verdict on each claim. tests: of a claim (id) against another thing (name), positive if the claim is right.
 
-    measured_in: the unit of the differences of a claim. hold_here: ids of claims that are confirmed on the tasks of the run.
+    measured_in: the unit of the differences of a claim. confirmed_on_items: ids of claims that the
+    tests over items confirm, for the tasks of the run alone.
     """
-    corrected = _corrected({claim.id: claim for claim in claims}, tests)
+    corrected = _correct({claim.id: claim for claim in claims}, tests)
     by_id: dict[str, Finding] = {}
     for claim in claims:
         of_claim = {rival: corrected[claim.id, rival] for rival in claim.than if (claim.id, rival) in tests}
         finding = _finding(claim, of_claim, measured_in(claim))
-        lacking = [name for name in claim.needs if by_id[name].verdict != "confirmed" and name not in hold_here]
+        lacking = [name for name in claim.needs if by_id[name].verdict != "confirmed" and name not in confirmed_on_items]
         if lacking and finding.verdict not in ("not measured", "not testable here"):
             unmeasured = any(by_id[name].verdict == "not measured" for name in lacking)
             because = f"Its tests say nothing, because this is {'not measured' if unmeasured else 'not confirmed'}: "
@@ -185,17 +186,17 @@ def findings(
     return list(by_id.values())
 
 
-def with_here(general: Sequence[Finding], item_findings: Sequence[Finding]) -> list[Finding]:
-    """Findings of tests over tasks, with the findings of the same claims over the items of these tasks."""
+def add_item_verdicts(general: Sequence[Finding], item_findings: Sequence[Finding]) -> list[Finding]:
+    """Findings of tests over tasks, with the verdicts on the same claims over the items of these tasks."""
     return [
-        finding.model_copy(update={"here": Here(test=on_items.deciding, verdict=on_items.verdict)})
+        finding.model_copy(update={"here": ItemVerdict(test=on_items.deciding, verdict=on_items.verdict)})
         if finding.deciding and finding.deciding.unit == "tasks" and on_items.deciding
         else finding
         for finding, on_items in zip(general, item_findings, strict=True)
     ]
 
 
-def _corrected(claims: Mapping[str, Claim], tests: Mapping[tuple[str, str], PairedTest]) -> dict[tuple[str, str], PairedTest]:
+def _correct(claims: Mapping[str, Claim], tests: Mapping[tuple[str, str], PairedTest]) -> dict[tuple[str, str], PairedTest]:
     """The tests with Holm's correction. Of a claim with a margin, p and interval are about the margin and not about 0.
 
     A comparison that several claims make is one test.
@@ -225,7 +226,7 @@ def _about_margin(claim: Claim, test: PairedTest) -> PairedTest:
 
     def decides(level: float) -> bool:
         bounds = margin_test.bounds(1 - level) if margin_test.bounds else margin_test.interval
-        return any(_sides(replace(margin_test, interval=bounds), claim))
+        return any(_right_and_wrong(replace(margin_test, interval=bounds), claim))
 
     # the smallest level at which the interval is on one side of each bound of the margin
     low, high = _LEAST, 1.0
@@ -235,13 +236,9 @@ def _about_margin(claim: Claim, test: PairedTest) -> PairedTest:
     return replace(margin_test, p=max(margin_test.least, high))
 
 
-Sides = tuple[bool, bool]
-"""Whether a test shows that the claim is right, and that it is wrong."""
-
-
 def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Finding:
     measured = tuple(ClaimTest.of(claim, rival, test, unit) for rival, test in tests.items())
-    sides = [_sides(test, claim) for test in tests.values()]
+    sides = [_right_and_wrong(test, claim) for test in tests.values()]
     # the least favourable test: among those that refute the claim, else those that do not confirm it, else any
     refuting = [index for index, (_, wrong) in enumerate(sides) if wrong]
     deciding = refuting or [index for index, (right, _) in enumerate(sides) if not right] or list(range(len(sides)))
@@ -256,7 +253,8 @@ def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Findin
     return Finding(claim=claim, tests=measured, verdict=verdict, decided_by=decided_by)
 
 
-def _sides(test: PairedTest, claim: Claim) -> Sides:
+def _right_and_wrong(test: PairedTest, claim: Claim) -> tuple[bool, bool]:
+    """Whether a test shows that the claim is right, and whether it shows that it is wrong."""
     low, high = test.interval
     if claim.has_margin and test.p_holm is not None and test.p_holm >= SIGNIFICANT:
         return False, False  # not significant after the correction

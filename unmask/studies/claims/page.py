@@ -13,8 +13,17 @@ from typing import Any, Final
 from unmask.io.files import atomic, check_output, refuse_foreign
 from unmask.reporting.page import MINUS, breakable, p_value
 from unmask.reporting.template import STYLE, fill
-from unmask.studies.claims.claim import ClaimTest, Finding
-from unmask.studies.claims.tables import HERE, MEANINGS, NOTE, compared, counts, difference, measured_tasks_cell, size
+from unmask.studies.claims.claim import Finding
+from unmask.studies.claims.tables import (
+    MEASURED_TASKS_NOTE,
+    TABLE_NOTE,
+    VERDICT_MEANINGS,
+    comparison_text,
+    counts_sentence,
+    difference_text,
+    measured_tasks_cell,
+    sample_size,
+)
 from unmask.studies.results import StudyResults, read_results
 
 _FAR: Final = 2.5
@@ -39,19 +48,19 @@ class Axis:
         """Its right end."""
         return self.ticks[-1]
 
-    def place(self, value: float) -> float:
-        """Where a number stands, in percent of the width; at an end if it is beyond."""
+    def position(self, value: float) -> float:
+        """The position of a number, in percent of the width; at an end if it lies beyond."""
         return round(100 * (min(max(value, self.low), self.high) - self.low) / (self.high - self.low), 2)
 
     @property
     def labels(self) -> list[tuple[float, str]]:
-        """The places of the ticks, and what is written there."""
-        return [(self.place(tick), signed(tick)) for tick in self.ticks]
+        """The positions of the ticks, and their labels."""
+        return [(self.position(tick), format_signed(tick)) for tick in self.ticks]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """The places of a plot. goes_on: whether the interval goes on beyond the axis, on the left and on the right.
+    """The positions in a plot. is_clipped: whether the interval extends beyond the axis, on the left and on the right.
 
     near: the zone of differences below the detectable effect. margins: where the claim allows a difference.
     """
@@ -59,12 +68,12 @@ class Plot:
     axis: Axis
     point: float
     interval: tuple[float, float]
-    goes_on: tuple[bool, bool]
+    is_clipped: tuple[bool, bool]
     near: tuple[float, float]
     margins: tuple[float, ...]
 
 
-def signed(value: float) -> str:
+def format_signed(value: float) -> str:
     """A number on an axis, with its sign."""
     return f"{value:+.6g}".replace("-", MINUS) if value else "0"
 
@@ -76,22 +85,23 @@ def plots(findings: Sequence[Finding]) -> list[Plot | None]:
         if finding.deciding:
             tested.setdefault(finding.deciding.measured_in, []).append(finding)
     axes = {unit: _axis(of_unit) for unit, of_unit in tested.items()}
-    return [
-        _plot(finding, finding.deciding, axes[finding.deciding.measured_in]) if finding.deciding else None
-        for finding in findings
-    ]
-
-
-def _plot(finding: Finding, test: ClaimTest, axis: Axis) -> Plot:
-    low, high = test.interval
-    return Plot(
-        axis,
-        axis.place(test.difference),
-        (axis.place(low), axis.place(high)),
-        (low < axis.low, high > axis.high),
-        (axis.place(-test.detectable), axis.place(test.detectable)),
-        tuple(axis.place(margin) for margin in _margins(finding)),
-    )
+    drawn: list[Plot | None] = []
+    for finding in findings:
+        if (test := finding.deciding) is None:
+            drawn.append(None)
+            continue
+        axis, (low, high) = axes[test.measured_in], test.interval
+        drawn.append(
+            Plot(
+                axis,
+                point=axis.position(test.difference),
+                interval=(axis.position(low), axis.position(high)),
+                is_clipped=(low < axis.low, high > axis.high),
+                near=(axis.position(-test.detectable), axis.position(test.detectable)),
+                margins=tuple(axis.position(margin) for margin in _margins(finding)),
+            )
+        )
+    return drawn
 
 
 def _margins(finding: Finding) -> tuple[float, ...]:
@@ -139,12 +149,18 @@ def write_claims(folder: Path, output: Path) -> Path:
 
 def render(results: StudyResults) -> str:
     """The page of a study."""
-    filters = {"breakable": breakable, "p": p_value, "minus": minus, "difference": difference, "size": size}
+    filters = {
+        "breakable": breakable,
+        "p": p_value,
+        "minus": with_minus_signs,
+        "difference": difference_text,
+        "size": sample_size,
+    }
     content = {
         "results": results,
-        "counts": counts(results.claims),
-        "note": NOTE,
-        "here": HERE if any(finding.here for finding in results.claims) else "",
+        "counts": counts_sentence(results.claims),
+        "note": TABLE_NOTE,
+        "here": MEASURED_TASKS_NOTE if any(finding.here for finding in results.claims) else "",
         "groups": list(_groups(results.claims)),
         # what is bold at the beginning of a point in Markdown, and the rest
         "conclusion": [re.fullmatch(r"(?s)(?:\*\*(.+?)\*\*)?(.*)", point).groups("") for point in results.conclusion],  # type: ignore[union-attr]
@@ -152,7 +168,7 @@ def render(results: StudyResults) -> str:
     return fill((_OWN, "claims.html"), (*STYLE, (_OWN, "claims.css")), "", filters, content)
 
 
-def minus(numbers: str) -> str:
+def with_minus_signs(numbers: str) -> str:
     """Numbers in a text, with minus signs."""
     return re.sub(r"(?<!\w)-(?=[\d.])", MINUS, numbers)
 
@@ -163,7 +179,7 @@ def _groups(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
         {
             "finding": finding,
             "claim": finding.claim,
-            "compared": compared(finding),
+            "compared": comparison_text(finding),
             "plot": plot,
             "tests": finding.tests if len(finding.tests) > 1 else (),
             "missing": [rival for rival in finding.claim.than if rival not in {test.than for test in finding.tests}],
@@ -171,6 +187,6 @@ def _groups(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
         }
         for finding, plot in zip(findings, plots(findings), strict=True)
     ]
-    for verdict, meaning in MEANINGS.items():
+    for verdict, meaning in VERDICT_MEANINGS.items():
         if of_verdict := [claim for claim in claims if claim["finding"].verdict == verdict]:
             yield {"verdict": verdict, "id": verdict.replace(" ", "-"), "meaning": meaning, "claims": of_verdict}

@@ -12,31 +12,31 @@ from unmask.reporting.page import p_value
 from unmask.studies.claims.claim import VERDICTS, ClaimTest, Finding, Verdict
 from unmask.studies.sheet import Sheet
 
-NOTES: Final = (
-    "Difference: a positive one speaks for the claim. In brackets is its interval. An interval that ends at 0 was widened to 0, since p "
-    "does not show a difference. If a claim names several rivals, the rival that decided is shown.",
-    "p: p and intervals are corrected for all tests of the study that were measured (Holm). A difference is shown if p is below 0.05.",
-    "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval. All of it has to lie inside the "
+TABLE_NOTES: Final = (
+    "Difference: positive if the result agrees with the claim; its confidence interval is in brackets. An interval that ends at 0 was "
+    "extended to 0, because p is not significant. If a claim names several rivals, the row shows the comparison that decided the verdict.",
+    "p: p-values and intervals are corrected for all measured tests of the study (Holm). A difference is significant if p is below 0.05.",
+    "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval, which must lie entirely within the "
     "margin.",
-    "Detectable: 80 % of studies like this one find a true difference of this size. They may miss a smaller one.",
+    "Detectable: the true difference that 80 % of studies like this one would find. Smaller differences may be missed.",
 )
 """How to read the table of claims."""
-NOTE: Final = " ".join(NOTES)
-HERE: Final = (
-    "On these tasks: the claim about the measured tasks alone. A row with this column has two tests. The test of its verdict is over "
-    "tasks, so the verdict is about tasks of these kinds in general. The test of this column is over the items of the measured tasks, and "
-    "over seeds where there are several. It has a correction of its own. If the column is empty or missing, the verdict itself is about "
-    "the measured tasks. If a model was trained with one seed, the verdict is about that training."
+TABLE_NOTE: Final = " ".join(TABLE_NOTES)
+MEASURED_TASKS_NOTE: Final = (
+    "On the measured tasks: a second, narrower verdict. The main verdict of such a row comes from a test over tasks, so it is about tasks "
+    "of these kinds in general. The verdict in this column comes from a test over the items of the measured tasks (and over seeds, if "
+    "there are several), with a separate correction, so it is about these tasks only. If the column is empty or missing, the main verdict "
+    "is already about the measured tasks only. If a model was trained with one seed, the verdict is about that training."
 )
-"""What the verdict on these tasks alone means."""
-MEANINGS: Final[dict[Verdict, str]] = {
-    "refuted": "A test shows the opposite, against one rival at least.",
+"""Explains the column "on the measured tasks"."""
+VERDICT_MEANINGS: Final[dict[Verdict, str]] = {
+    "refuted": "A test shows the opposite for at least one rival.",
     "undecided": (
-        "The tests do not decide. A true difference may be too small to be detected here. Or the claim depends on another claim that is "
-        "not confirmed."
+        "The tests show neither the claim nor its opposite: a true difference may be too small to detect here, or the claim depends on "
+        "another claim that is not confirmed."
     ),
-    "confirmed": "The tests show it against every rival that the claim names.",
-    "not measured": "The run left out what the claim is about.",
+    "confirmed": "The tests show the claim for every rival that it names.",
+    "not measured": "The run left out models or tasks that the claim needs.",
     "not testable here": "No run of the study can test the claim. Its row says why.",
 }
 """What each verdict means. What does not hold comes first."""
@@ -60,10 +60,10 @@ def summary(findings: Sequence[Finding]) -> str:
         for finding in findings
         if finding.verdict == verdict
     ]
-    return "\n".join([counts(findings), *lines])
+    return "\n".join([counts_sentence(findings), *lines])
 
 
-def counts(findings: Sequence[Finding]) -> str:
+def counts_sentence(findings: Sequence[Finding]) -> str:
     """A sentence: how many claims there are of each verdict."""
     totals = ", ".join(f"{number} {verdict}" for verdict, number in verdict_counts(findings).items() if number)
     return f"{counted(len(findings), 'claim')}: {totals}." if findings else "No claim is tested."
@@ -83,18 +83,18 @@ def claims_sheet(findings: Sequence[Finding]) -> Sheet:
             finding.claim.says,
             finding.verdict,
             finding.claim.where,
-            compared(finding).removesuffix(of_all).rstrip(),
+            comparison_text(finding).removesuffix(of_all).rstrip(),
             _effect(finding),
             _p(finding.deciding),
-            f"{name_of_test(finding.deciding)}, {size(finding.deciding)}" if finding.deciding else "",
+            f"{name_of_test(finding.deciding)}, {sample_size(finding.deciding)}" if finding.deciding else "",
             f"{finding.deciding.detectable:.3g}" if finding.deciding and finding.verdict == "undecided" else "",
             *([measured_tasks_cell(finding)] if some_here else []),
         )
-        for finding in sorted(findings, key=lambda finding: list(MEANINGS).index(finding.verdict))
+        for finding in sorted(findings, key=lambda finding: list(VERDICT_MEANINGS).index(finding.verdict))
     )
-    item_column = ["on these tasks"] if some_here else []
+    item_column = ["on the measured tasks"] if some_here else []
     columns = ("claim", "verdict", "where", "compared here", "difference", "p", "test, n", "detectable", *item_column)
-    note = f"{of_all} {NOTE} {HERE if some_here else ''}".strip()
+    note = f"{of_all} {TABLE_NOTE} {MEASURED_TASKS_NOTE if some_here else ''}".strip()
     return Sheet("Claims", columns, lines, note)
 
 
@@ -112,10 +112,10 @@ def common_method_note(findings: Sequence[Finding]) -> str:
 def short_sheet(findings: Sequence[Finding]) -> Sheet:
     """The same for a terminal: claims by their ids."""
     lines = tuple((finding.claim.id, _effect(finding), _p(finding.deciding), finding.verdict) for finding in findings)
-    return Sheet("Claims", ("", "difference", "p", "verdict"), lines, NOTE)
+    return Sheet("Claims", ("", "difference", "p", "verdict"), lines, TABLE_NOTE)
 
 
-def compared(finding: Finding) -> str:
+def comparison_text(finding: Finding) -> str:
     """The compared models, or the reason why there is no comparison."""
     claim = finding.claim
     if claim.untestable:
@@ -134,10 +134,10 @@ def _quoted(name: str) -> str:
 
 
 def _effect(finding: Finding) -> str:
-    return f"{difference(finding.deciding)} {finding.deciding.measured_in}" if finding.deciding else ""
+    return f"{difference_text(finding.deciding)} {finding.deciding.measured_in}" if finding.deciding else ""
 
 
-def difference(test: ClaimTest) -> str:
+def difference_text(test: ClaimTest) -> str:
     """A difference with its interval."""
     low, high = test.interval
     return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
@@ -149,7 +149,7 @@ def measured_tasks_cell(finding: Finding) -> str:
         return ""
     test = finding.here.test
     rival = f" (against {test.than})" if finding.deciding and test.than != finding.deciding.than else ""
-    return f"{finding.here.verdict}{rival}, {difference(test)}"
+    return f"{finding.here.verdict}{rival}, {difference_text(test)}"
 
 
 def name_of_test(test: ClaimTest) -> str:
@@ -161,7 +161,7 @@ def _p(test: ClaimTest | None) -> str:
     return p_value(test.p_holm) if test else ""
 
 
-def size(test: ClaimTest) -> str:
+def sample_size(test: ClaimTest) -> str:
     """How much was measured: items or tasks, and seeds and prompts where there are several."""
     several = [f"several {unit}" for unit in ("seeds", "prompts") if unit in test.test]
     return ", ".join([f"{test.n} {test.unit}", *several])

@@ -11,35 +11,35 @@ import numpy as np
 
 from unmask.evaluation.results import ResultStore
 from unmask.statistics.paired import PairedTest
-from unmask.studies.claims.claim import Claim, Finding, findings, with_here
+from unmask.studies.claims.claim import Claim, Finding, add_item_verdicts, findings
 from unmask.studies.claims.tables import claims_sheet, short_sheet, summary
-from unmask.studies.embedders.comparison import Scored, TaskAgreement, agreement_test, agreements, compare_embedders
+from unmask.studies.embedders.analysis import ScoredEmbedder, TaskAgreement, agreement_test, agreements, compare_embedders
 from unmask.studies.embedders.plan import EmbeddersPlan
 from unmask.studies.sheet import Sheet
 
 
 @dataclass(frozen=True)
 class EmbeddersFindings:
-    """Each embedder with its scores, then the reference row if there is one, and the verdict on each claim."""
+    """Each embedder with its scores, then the reference model if there is one, and the verdict on each claim."""
 
     plan: EmbeddersPlan
     model: str
-    scored: dict[str, Scored]
+    scored: dict[str, ScoredEmbedder]
     claims: list[Finding]
     agreements: dict[str, dict[str, list[TaskAgreement]]]
     """Of each claim about agreement, by id: how far both sides agree on each task, one value for each run."""
 
     @classmethod
-    def of(cls, plan: EmbeddersPlan, model: str, scored: dict[str, Scored], store: ResultStore) -> EmbeddersFindings:
+    def of(cls, plan: EmbeddersPlan, model: str, scored: dict[str, ScoredEmbedder], store: ResultStore) -> EmbeddersFindings:
         """Test the claims on the scores of a study. store: holds the items behind them."""
-        agreed = {}
+        by_claim = {}
         for claim in plan.claims:
             if claim.agreement and claim.better in scored and claim.than[0] in scored:
                 better, rival = (
                     [scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, claim.than[0])
                 )
-                agreed[claim.id] = agreements(claim.agreement, better, rival, store)
-        return cls(plan, model, scored, _verdicts(plan, scored, store, agreed), agreed)
+                by_claim[claim.id] = agreements(claim.agreement, better, rival, store)
+        return cls(plan, model, scored, _verdicts(plan, scored, store, by_claim), by_claim)
 
     @property
     def kinds(self) -> list[str]:
@@ -95,7 +95,7 @@ class EmbeddersFindings:
     def report(self, _: Path) -> str:
         """The claims first, then the scores."""
         legend = "\n".join(
-            f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in self.plan.measured.items()
+            f"- **{name}**: `{spec.design}` of {spec.model}" for name, spec in self.plan.measured_embedders.items()
         )
         if self.plan.reference in self.scored:
             legend += f"\n- **{self.plan.reference}**: a sentence-transformers model, as a yardstick"
@@ -106,9 +106,9 @@ class EmbeddersFindings:
 
 def _verdicts(
     plan: EmbeddersPlan,
-    scored: dict[str, Scored],
+    scored: dict[str, ScoredEmbedder],
     store: ResultStore,
-    agreed: Mapping[str, Mapping[str, Sequence[TaskAgreement]]],
+    agreements_by_claim: Mapping[str, Mapping[str, Sequence[TaskAgreement]]],
 ) -> list[Finding]:
     """The verdict on each claim: on tasks of these kinds in general, and on these tasks alone."""
     pairs = [(claim, rival) for claim in plan.claims for rival in claim.than if claim.better in scored and rival in scored]
@@ -116,7 +116,7 @@ def _verdicts(
     item_tests: dict[tuple[str, str], PairedTest] = {}
     for claim, rival in pairs:
         if claim.agreement:
-            tests = (agreement_test(agreed[claim.id]),) * 2
+            tests = (agreement_test(agreements_by_claim[claim.id]),) * 2
         else:
             tests = compare_embedders(scored[claim.better], scored[rival], claim.kinds, store, len(pairs), claim.less_on)
         for family, test in zip((general, item_tests), tests, strict=True):
@@ -124,7 +124,7 @@ def _verdicts(
                 family[claim.id, rival] = test
     on_these_tasks = findings(plan.claims, item_tests, _unit)
     confirmed_here = [finding.claim.id for finding in on_these_tasks if finding.verdict == "confirmed"]
-    return with_here(findings(plan.claims, general, _unit, confirmed_here), on_these_tasks)
+    return add_item_verdicts(findings(plan.claims, general, _unit, confirmed_here), on_these_tasks)
 
 
 def _unit(claim: Claim) -> str:

@@ -22,7 +22,7 @@ NOT_TRAINING: Final = {"name", "about", "source", "model", "seeds"}
 """Keys of a recipe that do not affect how a model of a study is trained: names, and values that the study sets."""
 
 
-class Making(PlanTable):
+class ModelSpec(PlanTable):
     """How a model of the study is made: by upcycling another one, or by a recipe."""
 
     of: str = BASE
@@ -48,7 +48,7 @@ class Making(PlanTable):
         return load_recipe(self.recipe, scale, [*own_settings, *settings])
 
 
-class Reading(PlanTable):
+class EmbedderSpec(PlanTable):
     """An embedder: a model of the study, read by a design."""
 
     model: str = BASE
@@ -58,7 +58,7 @@ class Reading(PlanTable):
     """Kinds of task that it is scored on; none means all."""
 
     @property
-    def parsed(self) -> Design:
+    def parsed_design(self) -> Design:
         """The design."""
         [design] = parse_designs(self.design).values()
         return design
@@ -75,7 +75,7 @@ class OtherPrompts(PlanTable):
     """Kinds of task that these readings are scored on."""
 
 
-class Part(PlanTable):
+class BaseModelPart(PlanTable):
     """What a plan measures on one base model, where that is less than on others: seeds, and embedders by name."""
 
     seeds: tuple[int, ...] = Field(min_length=1)
@@ -88,9 +88,9 @@ class EmbeddersPlan(StudyPlan):
     study: str
     paper: str
     """What is studied."""
-    made: dict[str, Making] = Field(default={})
+    made: dict[str, ModelSpec] = Field(default={})
     """Models by name."""
-    embedders: dict[str, Reading] = Field(min_length=2)
+    embedders: dict[str, EmbedderSpec] = Field(min_length=2)
     """What is compared."""
     other_prompts: OtherPrompts | None = None
     tasks: tuple[str, ...] = Field(min_length=1)
@@ -103,20 +103,20 @@ class EmbeddersPlan(StudyPlan):
     """Of each training without its own seeds (`made.NAME.seeds`)."""
     only: tuple[str, ...] = ()
     """The embedders to measure; none means all. Claims about embedders that are left out stay unmeasured."""
-    on: dict[str, Part] = Field(default={})
+    on: dict[str, BaseModelPart] = Field(default={})
     """By base model, the part that is measured there."""
     how: str = ""
     """What every claim says of how it is tested."""
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     @property
-    def measured(self) -> dict[str, Reading]:
+    def measured_embedders(self) -> dict[str, EmbedderSpec]:
         """The embedders that are measured, by name. One that is read under another prompt is `NAME, PROMPT`."""
-        measured = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
+        measured = {name: spec for name, spec in self.embedders.items() if not self.only or name in self.only}
         if (other_models := self.other_prompts) is not None:
             for name in [name for name in measured if name in other_models.of]:
                 for prompt, new_name in zip(other_models.prompts, self.under_all_prompts(name)[1:], strict=True):
-                    design = replace(measured[name].parsed, prompt=prompt).name
+                    design = replace(measured[name].parsed_design, prompt=prompt).name
                     measured[new_name] = measured[name].model_copy(update={"design": design, "kinds": other_models.kinds})
         return measured
 
@@ -131,10 +131,10 @@ class EmbeddersPlan(StudyPlan):
     def rests_on(self, scale: str) -> dict[str, str]:
         """Digests of the designs and recipes of the embedders that are measured, by name."""
         digests = {}
-        for name, reading in self.measured.items():
-            templates = [find_prompt(prompt).template for prompt in reading.parsed.prompts]
-            digests[f"embedder {name}"] = digest_of([reading.parsed, templates])
-            model = reading.model
+        for name, spec in self.measured_embedders.items():
+            templates = [find_prompt(prompt).template for prompt in spec.parsed_design.prompts]
+            digests[f"embedder {name}"] = digest_of([spec.parsed_design, templates])
+            model = spec.model
             while model != BASE:
                 recipe = self.made[model].recipe_at(scale)
                 if recipe is not None:
@@ -156,8 +156,8 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     for name in plan.only:
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
-    for reading in plan.measured.values():
-        _ = reading.parsed  # a wrong design is reported before anything is trained
+    for spec in plan.measured_embedders.values():
+        _ = spec.parsed_design  # a wrong design is reported before anything is trained
     claims = (
         claim if claim.untestable else claim.model_copy(update={"how": " ".join(filter(None, (claim.how, plan.how)))})
         for claim in plan.claims
@@ -165,6 +165,6 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     return plan.model_copy(update={"claims": tuple(claims)})
 
 
-def allowed(plan: EmbeddersPlan) -> dict[str, list[str]]:
+def allowed_values(plan: EmbeddersPlan) -> dict[str, list[str]]:
     """What a setting may hold, by the key of the setting."""
     return {"only": list(plan.embedders)}

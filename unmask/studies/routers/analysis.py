@@ -1,4 +1,4 @@
-"""Numbers of the study of routers: means over seeds, tests against the reference configuration, correlations, verdicts on claims.
+"""Numbers of the study of routers: means over seeds, tests against the baseline configuration, correlations, verdicts on claims.
 
 A claim about a configuration needs two things: it holds for other texts, and for other seeds of the router. The tests allow for both, so
 they need two seeds. All tests of one yardstick are one family (Holm).
@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from unmask.io.array_types import NDArray
 from unmask.moe.routing.formulas import joint_of_texts, normalised_information
-from unmask.moe.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
+from unmask.moe.routing.text_bootstrap import permute_labels, text_weights, without_chance
 from unmask.statistics.correlations import FEWEST_UNITS, RankCorrelation, rank_correlation
 from unmask.statistics.paired import PairedTest, VarianceSource, holm, t_test, with_holm
 from unmask.studies.claims.claim import Claim, Finding, findings
@@ -24,12 +24,12 @@ from unmask.studies.routers.cells import Cell
 from unmask.studies.routers.configurations import (
     CONFIGURATIONS,
     EMBEDDINGS,
-    OTHERS_ROUTER,
     OWN,
+    SAME_ROUTER,
     STANDARD,
     UNITS,
     Yardstick,
-    reference_of,
+    baseline_of,
 )
 
 RESAMPLES = 1000
@@ -103,31 +103,31 @@ def seed_noise(contrasts: Iterable[Mapping[Yardstick, Contrast]]) -> dict[Yardst
 
 def noise_of(cells: Cells, bases: Bases) -> SeedNoise:
     """How much differences change from seed to seed, over all configurations of a study."""
-    return seed_noise(_contrasts_with_references(cells, bases).values())
+    return seed_noise(_contrasts_with_baselines(cells, bases).values())
 
 
-def _contrasts_with_references(cells: Cells, bases: Bases) -> dict[str, dict[Yardstick, Contrast]]:
+def _contrasts_with_baselines(cells: Cells, bases: Bases) -> dict[str, dict[Yardstick, Contrast]]:
     return {
-        name: contrasts(name, reference, cells, bases)
+        name: contrasts(name, baseline, cells, bases)
         for name in cells
-        if (reference := reference_of(name)) in cells and reference != name
+        if (baseline := baseline_of(name)) in cells and baseline != name
     }
 
 
-def differences(name: str, reference: str, cells: Cells, bases: Bases, noise: SeedNoise) -> dict[Yardstick, PairedTest]:
+def differences(name: str, baseline: str, cells: Cells, bases: Bases, noise: SeedNoise) -> dict[Yardstick, PairedTest]:
     """Tests of one configuration against another, by yardstick, not corrected. noise: of the study, see `noise_of`."""
-    compared = contrasts(name, reference, cells, bases)
+    compared = contrasts(name, baseline, cells, bases)
     return {yardstick: contrast.test(noise.get(yardstick)) for yardstick, contrast in compared.items()}
 
 
-def contrasts(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yardstick, Contrast]:
+def contrasts(name: str, baseline: str, cells: Cells, bases: Bases) -> dict[Yardstick, Contrast]:
     """How one configuration differs from another, by yardstick. Only what both have, on the same texts and seeds, is compared.
 
     I(D;E) is compared on other texts too. With one seed nothing is compared.
     """
-    pairs = [(cells[name][seed], cells[reference][seed]) for seed in cells[name] if seed in cells[reference]]
+    pairs = [(cells[name][seed], cells[baseline][seed]) for seed in cells[name] if seed in cells[baseline]]
     domains = CONFIGURATIONS[name].domains
-    same_texts = CONFIGURATIONS[reference].domains == domains
+    same_texts = CONFIGURATIONS[baseline].domains == domains
     compared: dict[Yardstick, Contrast | None] = {}
     if len(pairs) < _FEWEST_SEEDS:
         return {}
@@ -136,12 +136,12 @@ def contrasts(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yar
         for design in EMBEDDINGS:
             compared[design] = Contrast.of(np.stack([_scores(a, design) - _scores(b, design) for a, b in pairs]), "tasks")
     if same_texts:
-        gains = [_gain(a, bases[domains]) - _gain(b, bases[domains]) for a, b in pairs]
+        gains = [_gains(a, bases[domains]) - _gains(b, bases[domains]) for a, b in pairs]
         compared["gain"] = Contrast.of(np.stack(gains), "responses")
     return {yardstick: contrast for yardstick, contrast in compared.items() if contrast is not None}
 
 
-def _gain(cell: Cell, base: Cell) -> NDArray[np.float64]:
+def _gains(cell: Cell, base: Cell) -> NDArray[np.float64]:
     """How much better than the base model each held-out response is predicted, in nats per token."""
     return np.concatenate([np.subtract(base.likelihood[domain], values) for domain, values in cell.likelihood.items()])
 
@@ -161,22 +161,22 @@ def information(cell: Cell) -> float:
 def best_information(cell: Cell) -> float:
     """The same at the routing point where it is highest. Of many points, the highest is a little too high by chance."""
     assert cell.shares is not None
-    values, chance = _with_chance(cell.shares, cell.labels)
+    values, chance = _information_and_chance(cell.shares, cell.labels)
     return max(without_chance(float(value), float(by_chance)) for value, by_chance in zip(values, chance, strict=True))
 
 
 def _without_chance(shares: Shares, labels: NDArray[Any], weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Samples (resample,) and value."""
-    values, chances = _with_chance(shares, labels)
+    values, chances = _information_and_chance(shares, labels)
     chance = float(chances.mean())
     samples = _by_point(shares, labels, weights).mean(axis=1)
     return samples / (1 - chance) if chance < 1 else samples, without_chance(float(values.mean()), chance)
 
 
-def _with_chance(shares: Shares, labels: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _information_and_chance(shares: Shares, labels: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """I(D;E) of each routing point, and what shuffled labels give there."""
     once = np.ones((1, len(labels)))
-    chance = np.mean([_by_point(shares, shuffled, once)[0] for shuffled in shuffled_labels(labels)], axis=0)
+    chance = np.mean([_by_point(shares, shuffled, once)[0] for shuffled in permute_labels(labels)], axis=0)
     return _by_point(shares, labels, once)[0], chance
 
 
@@ -231,7 +231,7 @@ class Row:
     measures: dict[str, float]
     """Of routing, by name, without chance, mean over seeds."""
     tests: dict[Yardstick, PairedTest]
-    """By yardstick, against the reference."""
+    """By yardstick, against the baseline."""
 
     @classmethod
     def of(cls, name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTest]) -> Row:
@@ -250,7 +250,7 @@ class Row:
             best_information=float(np.mean([best_information(cell) for cell in routed])) if routed else None,
             points=routed[0].shares.shape[1] if routed and routed[0].shares is not None else 0,
             strength=mean_strength if choice in (None, "random") else 1.0,
-            gain=float(np.mean([_gain(cell, base) for cell in seeds])),
+            gain=float(np.mean([_gains(cell, base) for cell in seeds])),
             scores={
                 design: 100 * float(np.mean([list(cell.scores[design].values()) for cell in seeds]))
                 for design in seeds[0].scores
@@ -264,7 +264,7 @@ class Row:
 
 def rows_of(cells: Cells, bases: Bases) -> list[Row]:
     """The rows of the measured configurations. The tests of a yardstick are one family."""
-    compared = _contrasts_with_references(cells, bases)
+    compared = _contrasts_with_baselines(cells, bases)
     noise = seed_noise(compared.values())
     tests = {
         name: {yardstick: contrast.test(noise.get(yardstick)) for yardstick, contrast in by_yardstick.items()}
@@ -305,7 +305,7 @@ def correlations_with_information(rows: Iterable[Row]) -> dict[str, RankCorrelat
         if row.information is not None
         and CONFIGURATIONS[row.name].domains == CONFIGURATIONS[STANDARD].domains
         and not CONFIGURATIONS[row.name].untrained
-        and row.name not in OTHERS_ROUTER
+        and row.name not in SAME_ROUTER
     ]
     points = next((row.points for row in counted if row.name == STANDARD), 0)
     same_points = [row for row in counted if row.points == points]

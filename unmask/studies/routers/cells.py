@@ -17,8 +17,8 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
+from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.io.array_types import NDArray
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import inside, remove
@@ -31,9 +31,9 @@ from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.likelihood import likelihoods, response_likelihood
 from unmask.moe.experts.mixing import RECORD as MIXING_RECORD
 from unmask.moe.experts.mixing import MixingSettings
-from unmask.moe.mixture.model import override_routing
+from unmask.moe.mixture.override import override_routing
 from unmask.moe.routing.labelled_texts import LabelledText, LabelledTexts
-from unmask.moe.routing.measures import measured_routing
+from unmask.moe.routing.measures import load_or_measure_routing
 from unmask.moe.routing.record import EXPERTS, MEASURES, PARTS, RECORD, RecordSettings, RoutingRecord
 from unmask.moe.routing.recording import record_routing
 from unmask.moe.routing.text_bootstrap import text_counts
@@ -113,7 +113,7 @@ class CellMeasurements:
     max_length: int
     embedded_length: int
 
-    def stored(self, name: str, seed: int, mixture: str | None = None) -> Cell | None:
+    def read(self, name: str, seed: int, mixture: str | None = None) -> Cell | None:
         """A cell that was measured before, of this mixture or of any. None if it is missing or damaged, or if its configuration changed."""
         folder = self._folder(name, seed)
         record = CellRecord.read(folder / CELL)
@@ -127,15 +127,15 @@ class CellMeasurements:
             warnings.warn(f"It is measured again: {error}", stacklevel=2)
             return None
 
-    def base(self, domains: str, held_out: Lessons) -> Cell:
+    def measure_base(self, domains: str, held_out: Lessons) -> Cell:
         """The base model on a set of domains: likelihoods, and the scores of its hidden states."""
-        return self.cell(f"{BASE} {domains}", 0, None, held_out)
+        return self.measure(f"{BASE} {domains}", 0, None, held_out)
 
-    def cell(self, name: str, seed: int, mixture: Path | None, held_out: Lessons) -> Cell:
+    def measure(self, name: str, seed: int, mixture: Path | None, held_out: Lessons) -> Cell:
         """A configuration with a seed."""
         source = self.source if mixture is None else replace(self.source, model=str(mixture))
         weights = identity_of(source).revision
-        if (stored := self.stored(name, seed, weights)) is not None:
+        if (stored := self.read(name, seed, weights)) is not None:
             return stored
         say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
         model, tokenizer = load_language_model(source)
@@ -180,8 +180,8 @@ class CellMeasurements:
         return values
 
     def _scores(self, encoder: Encoder, designs: Mapping[str, Design], folder: Path) -> dict[str, dict[str, float]]:
-        plan = ComparisonPlan(encoder.source, designs, self.tasks, self.embedded_length, reference_texts())
-        results = compare(plan, ResultStore(folder), load=lambda: encoder)
+        plan = ScoringPlan(encoder.source, designs, self.tasks, self.embedded_length, reference_texts())
+        results = score_designs(plan, ResultStore(folder), load=lambda: encoder)
         scores: dict[str, dict[str, float]] = {label: {} for label in designs}
         for result in results:
             scores[result.label][result.task] = result.main_score
@@ -204,7 +204,7 @@ class CellMeasurements:
             for name in (MEASURES, EXPERTS, PARTS, RECORD):  # the record last: until then, a stopped run finds it again
                 remove(folder / name)
         record = record_routing(encoder, LabelledTexts(texts, (DOMAIN,)), folder)
-        measured = measured_routing(record)
+        measured = load_or_measure_routing(record)
         counts, strength = response_choices(record, [len(lesson.prompt) for lesson, _ in lessons])
         return {**measured["general"], **measured["labels"][DOMAIN]["measures"]}, strength, counts
 

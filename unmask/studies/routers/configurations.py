@@ -51,23 +51,18 @@ class Configuration:
     anchored: bool = False
 
 
-def _balanced(weight: float, over: str) -> Configuration:
-    counted = "each forward pass" if over == "pass" else "the passes of a training step so far"
-    return Configuration(
-        "balance", f"load-balancing loss of weight {weight:g}, counted over {counted}",
-        options=RouterOptions(balance=Balance(weight, over)),  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-def _grouped(number: int) -> Configuration:
-    return Configuration("number of experts", f"16 domains shared by {number} experts", domains="sixteen", experts=number)
-
-
 _PROTOTYPES = RouterOptions(start="prototypes")
 
 CONFIGURATIONS: Final[dict[str, Configuration]] = {
     STANDARD: Configuration("", "one router for all blocks; trained with all experts; the best expert of each token acts"),
-    **{f"balance {over} {weight:g}": _balanced(weight, over) for over in ("pass", "step") for weight in (0.01, 0.1, 1.0)},
+    **{
+        f"balance {over} {weight:g}": Configuration(
+            "balance", f"load-balancing loss of weight {weight:g}, counted over {counted}",
+            options=RouterOptions(balance=Balance(weight, over)),  # type: ignore[arg-type]
+        )
+        for over, counted in (("pass", "each forward pass"), ("step", "the passes of a training step so far"))
+        for weight in (0.01, 0.1, 1.0)
+    },
     "trained top-1": Configuration("experts per token", "the best expert alone acts in training too", options=RouterOptions(1)),
     "top-2": Configuration("experts per token", "the best two act, in training too", Routing(top_k=2), RouterOptions(2)),
     "soft": Configuration("experts per token", "all experts act, weighted by their gates", Routing(top_k=4)),
@@ -89,7 +84,12 @@ CONFIGURATIONS: Final[dict[str, Configuration]] = {
         "joint training", "new experts learn with the router, two for each token", Routing(top_k=2), RouterOptions(2, joint=True)
     ),
     "near domains": Configuration("domains", "the experts learned from four school subjects", domains="near"),
-    **{f"{number} experts": _grouped(number) for number in (2, 4, 8, 16)},
+    **{
+        f"{number} experts": Configuration(
+            "number of experts", f"16 domains shared by {number} experts", domains="sixteen", experts=number
+        )
+        for number in (2, 4, 8, 16)
+    },
     OWN: Configuration(
         "own structure",
         "one decision for all layers above the first that tells domains apart well, by the text so far, from prototypes",
@@ -99,14 +99,14 @@ CONFIGURATIONS: Final[dict[str, Configuration]] = {
 """Every configuration by its name, in the order of the tables."""
 
 
-_OTHER_REFERENCES: Final = {
+_OTHER_BASELINES: Final = {
     "oracle": "renormalised", "soft": "renormalised", "joint top-1": "trained top-1", "joint top-2": "top-2",
 }  # fmt: skip
-OTHERS_ROUTER: Final = frozenset({"soft"})
+SAME_ROUTER: Final = frozenset({"soft"})
 """Configurations that train the same router as the standard one, with the same result. They only use it in another way."""
 
 
-def reference_of(name: str) -> str:
+def baseline_of(name: str) -> str:
     """The configuration that another one is compared with, or the name itself if it is not compared.
 
     Numbers of experts are compared with 4 experts for the same domains. What acts at full strength is compared with the router's choice at
@@ -114,7 +114,7 @@ def reference_of(name: str) -> str:
     """
     if CONFIGURATIONS[name].experts:
         return "4 experts"
-    return _OTHER_REFERENCES.get(name, STANDARD)
+    return _OTHER_BASELINES.get(name, STANDARD)
 
 
 def digest(name: str) -> str:

@@ -23,7 +23,7 @@ from unmask.studies.routers.analysis import (
     verdicts,
 )
 from unmask.studies.routers.cells import Anchor, Cell
-from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, baseline_of
 from unmask.studies.routers.plan import PAPER, RoutersPlan
 from unmask.studies.sheet import Sheet
 
@@ -40,7 +40,7 @@ _AIMS: Mapping[Yardstick, str] = {
     "information": "Distinct routing",
     "gain": "Predicting held-out responses",
     "routing": "Routing weights as embeddings",
-    "concat": "Routing weights beside hidden states",
+    "concat": "Routing weights concatenated with hidden states",
     "sum": "The sum of both similarities",
 }
 
@@ -105,17 +105,17 @@ class RoutersFindings:
     def conclusion(self) -> list[str]:
         """Points in Markdown, from the numbers alone.
 
-        For each aim, what is better and worse than its reference; whether distinct routing makes better embeddings; our own structure; what
+        For each aim, what is better and worse than its baseline; whether distinct routing makes better embeddings; our own structure; what
         contradicts papers; what was not measured.
         """
-        aims = {aim: " ".join(_aim(yardstick, self.rows)) for yardstick, aim in _AIMS.items()}
+        aims = {aim: " ".join(_aim_sentences(yardstick, self.rows)) for yardstick, aim in _AIMS.items()}
         papers = [finding for finding in self.claims if not finding.claim.is_own]
         undecided = sum(finding.verdict == "undecided" for finding in papers)
         missing = [name for name in CONFIGURATIONS if name not in self.rows]
         return [
             *(f"**{aim}.** {sentences}" for aim, sentences in aims.items() if sentences),
             *_embeddings_sentences(self.correlations),
-            *_own_structure(self.measured.replication),
+            *_own_structure_sentences(self.measured.replication),
             *(
                 f"**Refuted here:** \u201c{finding.claim.says}\u201d ({finding.claim.where})."
                 for finding in papers
@@ -129,12 +129,12 @@ class RoutersFindings:
 
     def tables(self) -> list[Sheet]:
         """The tables without the one of claims."""
-        tables = [_routing_and_prediction(self.rows)]
+        tables = [_routing_sheet(self.rows)]
         if any(row.scores for row in self.rows.values()):
-            tables.append(_embeddings(self.rows, self.measured.base_score))
+            tables.append(_embeddings_sheet(self.rows, self.measured.base_score))
         if self.correlations:
-            tables.append(_correlations(self.correlations))
-        return [*tables, _measures(self.rows)]
+            tables.append(_correlations_sheet(self.correlations))
+        return [*tables, _measures_sheet(self.rows)]
 
     def terminal_tables(self) -> list[Sheet]:
         """Every table that has findings."""
@@ -156,7 +156,7 @@ class RoutersFindings:
             f"({100 * anchor.accuracies[anchor.layer - 1]:.0f} % of lessons; the best layer: {100 * max(anchor.accuracies):.0f} %).\n"
         )
         legend = [
-            f"- **{name}**: {configuration.about}." + f" Compared with {reference_of(name)}." * (reference_of(name) != name)
+            f"- **{name}**: {configuration.about}." + f" Compared with {baseline_of(name)}." * (baseline_of(name) != name)
             for name, configuration in CONFIGURATIONS.items()
         ]
         conclusion = ["## Conclusion", *(f"- {sentence}" for sentence in self.conclusion)]
@@ -164,13 +164,13 @@ class RoutersFindings:
         return "\n".join([head, *conclusion, "", *tables, "\n".join(["## What the configurations are", *legend]) + "\n"])
 
 
-def _aim(yardstick: Yardstick, rows: Mapping[str, Row]) -> Iterator[str]:
+def _aim_sentences(yardstick: Yardstick, rows: Mapping[str, Row]) -> Iterator[str]:
     tests = {row.name: test for row in rows.values() if (test := row.tests.get(yardstick)) is not None}
     better = [name for name, test in tests.items() if test.winner == "a"]
     worse = [name for name, test in tests.items() if test.winner == "b"]
     for names, word in ((better, "better"), (worse, "worse")):
         if names:
-            listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {reference_of(name)})" for name in names)
+            listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {baseline_of(name)})" for name in names)
             yield f"{word.capitalize()}: {listed}."
     means = {
         row.name: value
@@ -217,7 +217,7 @@ def _embeddings_sentences(correlations: Mapping[str, RankCorrelation]) -> Iterat
             yield f"More distinct routing goes with {'more' if with_measure.rho > 0 else 'less'} of this: {name} {numbers(with_measure)}."
 
 
-def _own_structure(replication: Replication | None) -> Iterator[str]:
+def _own_structure_sentences(replication: Replication | None) -> Iterator[str]:
     """Our own structure against the configuration that was best before, on fresh seeds."""
     if replication is None:
         return
@@ -235,7 +235,7 @@ def _own_structure(replication: Replication | None) -> Iterator[str]:
     )
 
 
-def _routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
+def _routing_sheet(rows: Mapping[str, Row]) -> Sheet:
     """How distinct routing is, and how well held-out responses are predicted: one line for each configuration."""
     lines = tuple(
         (
@@ -250,16 +250,16 @@ def _routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
         for name, row in rows.items()
     )
     note = (
-        "I(D;E): how much the first expert of a response token tells about its domain, without chance. 0 is nothing, 1 is all that so many "
-        "domains and experts allow. It is the mean over routing points and seeds. Best point: the same at the routing point where it is "
-        "highest. Strength: mean sum of the gates of a token. Gain: "
+        "I(D;E): how much the first expert of a response token tells about its domain, without chance; mean over routing points and "
+        "seeds. 0 is nothing, 1 is the most that this number of domains and experts allows. Best point: the same at the routing point "
+        "where it is highest. Strength: mean sum of the gates of a token. Gain: "
         f"nats per token of held-out responses below the base model; other domains have other gains. {_COMPARED}"
     )
     columns = ("", "I(D;E)", "difference", "best point", "strength", "gain", "difference")
     return Sheet("Distinct routing, and prediction", columns, lines, note)
 
 
-def _measures(rows: Mapping[str, Row]) -> Sheet:
+def _measures_sheet(rows: Mapping[str, Row]) -> Sheet:
     """What routing is like by all measures: one line for each configuration with its own router."""
     lines = tuple(
         (name, *(f"{row.measures[measure]:.2f}" if measure in row.measures else "" for measure in _MEASURES))
@@ -267,16 +267,16 @@ def _measures(rows: Mapping[str, Row]) -> Sheet:
         if row.measures
     )
     note = (
-        "Means over routing points and seeds, of whole texts, with what chance gives taken off. Confidence: the largest probability of a "
-        "token. Balance: 1 if all experts are used alike. Distinctness: balance minus uncertainty; 0 if all tokens are routed alike. Max "
-        "violation: the largest load / the mean load - 1. Repetition: neighbouring tokens with one first choice. Vocabulary: how much the "
-        "token id decides the expert. Layers: how much the expert of one routing point tells about that of the next, if there is one. "
-        "Specialisation: how far the experts of one domain differ from those of all."
+        "Means over routing points and seeds, of whole texts, corrected for chance. Confidence: the largest probability of a token. "
+        "Balance: 1 if all experts are used equally. Distinctness: balance minus uncertainty; 0 if all tokens are routed in the same way. "
+        "Max violation: the largest load / the mean load - 1. Repetition: neighbouring tokens with one first choice. Vocabulary: how much "
+        "the token id decides the expert. Layers: how much the expert of one routing point tells about the expert of the next, if there "
+        "is one. Specialisation: how far the experts of one domain differ from those of all."
     )
     return Sheet("All measures of routing", ("", *_MEASURES.values()), lines, note)
 
 
-def _embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
+def _embeddings_sheet(rows: Mapping[str, Row], base: float) -> Sheet:
     """How good the embeddings are: one line for each configuration with embeddings. base: the score of the base model."""
     lines = tuple(
         (
@@ -289,13 +289,13 @@ def _embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
     )
     note = (
         "Mean score over the tasks in percent: PromptEOL's hidden state (HS), routing weights (RW), both side by side, sum of both "
-        f"similarities, all standardised alike. HS of the base model: {base:.1f}. {_COMPARED}"
+        f"similarities, all standardised in the same way. HS of the base model: {base:.1f}. {_COMPARED}"
     )
     columns = ("", "HS", "RW", "difference", "concat", "difference", "sum", "difference")
     return Sheet("Embeddings", columns, lines, note)
 
 
-def _correlations(correlations: Mapping[str, RankCorrelation]) -> Sheet:
+def _correlations_sheet(correlations: Mapping[str, RankCorrelation]) -> Sheet:
     lines = tuple(
         (
             name, f"{value.rho:+.2f}", f"{value.interval[0]:+.2f} .. {value.interval[1]:+.2f}", f"{value.p:.3f}", f"{value.n}",
@@ -306,7 +306,7 @@ def _correlations(correlations: Mapping[str, RankCorrelation]) -> Sheet:
     note = (
         "Spearman's correlation with I(D;E) over configurations, each the mean of its seeds. The interval is Fisher's; p is by "
         "permutation, corrected for all rows (Holm). The configurations are a chosen list, no random sample. Detectable: a true "
-        "correlation of this size is found in 80 % of studies with so many configurations."
+        "correlation of this size is found in 80 % of studies with this many configurations."
     )
     return Sheet("What goes with distinct routing", ("", "rho", "95 %", "p", "n", "detectable"), lines, note)
 

@@ -18,7 +18,7 @@ from unmask.starter import lessons_file
 from unmask.studies.claims.claim import Claim
 from unmask.studies.mixtures import LearningPlan
 from unmask.studies.plan import PlanTable, read_plan
-from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, baseline_of
 
 PAPER: Final = "Router configurations"
 
@@ -57,7 +57,7 @@ class RoutersPlan(LearningPlan):
     """Of papers; their kind is a yardstick of the study."""
 
 
-def allowed(_: RoutersPlan) -> dict[str, list[str]]:
+def allowed_values(_: RoutersPlan) -> dict[str, list[str]]:
     """What a setting may hold, by the key of the setting."""
     return {"configurations": list(CONFIGURATIONS)}
 
@@ -68,8 +68,8 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), _: str | Non
     for name in plan.configurations:
         if name not in CONFIGURATIONS:
             raise unknown("configuration", name, CONFIGURATIONS)
-        if (reference := reference_of(name)) not in plan.configurations:
-            raise UnmaskError(f"routers: '{name}' is compared with '{reference}', so the configurations must have it too.")
+        if (baseline := baseline_of(name)) not in plan.configurations:
+            raise UnmaskError(f"routers: '{name}' is compared with '{baseline}', so the configurations must have it too.")
     if both := set(plan.seeds) & set(plan.fresh_seeds):
         raise UnmaskError(f"routers: seed {min(both)} is not fresh, because the study uses it too.")
     if STANDARD not in plan.configurations:
@@ -90,7 +90,7 @@ class LessonSet:
     held_out: Lessons
     """For measurements only."""
 
-    def grouped(self, experts: int | None) -> Lessons:
+    def group(self, experts: int | None) -> Lessons:
         """Lessons to learn, by expert: neighbouring domains share one. None: each domain has its own, under its name."""
         if experts is None:
             return self.learned
@@ -111,7 +111,7 @@ def draw(plan: RoutersPlan, root: Path, folder: Path, tokens: Callable[[Lesson],
     for name in dict.fromkeys(CONFIGURATIONS[name].domains for name in plan.configurations):
         lesson_sets[name] = LessonSet({}, {})
         for domain, source in plan.domains[name].items():
-            lessons = _fitting(lessons_of(source, root), plan, tokens, domain)
+            lessons = _sample_short_lessons(lessons_of(source, root), plan, tokens, domain)
             lesson_sets[name].learned[domain], lesson_sets[name].held_out[domain] = split(
                 lessons, plan.number, plan.held_out, seed=0
             )
@@ -123,7 +123,9 @@ def draw(plan: RoutersPlan, root: Path, folder: Path, tokens: Callable[[Lesson],
     return lesson_sets
 
 
-def _fitting(lessons: list[Lesson], plan: RoutersPlan, tokens: Callable[[Lesson], int], domain: str) -> list[Lesson]:
+def _sample_short_lessons(
+    lessons: list[Lesson], plan: RoutersPlan, tokens: Callable[[Lesson], int], domain: str
+) -> list[Lesson]:
     """A random sample of the lessons that are short enough."""
     needed = plan.number + plan.held_out
     unique = list({lesson.instruction: lesson for lesson in lessons}.values())

@@ -15,13 +15,13 @@ from unmask.models.routers import find_routers
 from unmask.moe.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
-from unmask.studies.engine import StudyRun
-from unmask.studies.mixtures import MixtureBuilder, as_record
-from unmask.studies.routers.analysis import Replication, most_distinct, noise_of, replicate, rows_of
+from unmask.studies.mixtures import MixtureBuilder, lessons_record
+from unmask.studies.routers.analysis import most_distinct, noise_of, replicate, rows_of
 from unmask.studies.routers.cells import TOGETHER, Cell, CellMeasurements, SameExperts, find_anchor
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, rests_on
 from unmask.studies.routers.findings import MeasuredCells, RoutersFindings
 from unmask.studies.routers.plan import PAPER, LessonSet, RoutersPlan, draw
+from unmask.studies.study import Study
 from unmask.tasks.find import resolve_tasks, specs_below
 
 
@@ -45,7 +45,7 @@ class RoutersBuilder(MixtureBuilder):
         """The folder of a configuration's mixture."""
         name = STANDARD if CONFIGURATIONS[name].choice else name
         configuration = CONFIGURATIONS[name]
-        lessons = self.sets[configuration.domains].grouped(configuration.experts)
+        lessons = self.sets[configuration.domains].group(configuration.experts)
         learning = self.plan.router_learning("example", len(lessons), trained=not configuration.untrained, seed=seed)
         if configuration.options.balance.weight:
             # a pass holds one domain, as a device does in the papers; without balance, passes only cost time
@@ -74,18 +74,18 @@ class RoutersBuilder(MixtureBuilder):
         return self.train_expert(self.plan, folder, lessons, seed=0)
 
 
-def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
+def run_study(plan: RoutersPlan, study: Study) -> RoutersFindings:
     """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError.
 
     The report is written again after each cell.
     """
     require_package("mteb")
-    tasks = resolve_tasks(specs_below(run.root, plan.tasks))
-    source = replace(run.source, attn_implementation=plan.attn_implementation)
-    run = replace(run, source=source)
-    settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
-    settled |= {"tasks": [f"{task.name} {task.revision}" for task in tasks]}
-    with run.open(plan=settled) as opened:
+    tasks = resolve_tasks(specs_below(study.root, plan.tasks))
+    source = replace(study.source, attn_implementation=plan.attn_implementation)
+    study = replace(study, source=source)
+    fixed = plan.fixed_settings("configurations", "seeds", "fresh_seeds", "domains", "tasks")
+    fixed |= {"tasks": [f"{task.name} {task.revision}" for task in tasks]}
+    with study.open(plan=fixed) as run:
         model, tokenizer = load_base_language_model(source)
         if find_routers(model):
             raise UnmaskError(
@@ -95,52 +95,62 @@ def study(plan: RoutersPlan, run: StudyRun) -> RoutersFindings:
         def tokens(lesson: Lesson) -> int:
             return len(tokenize_lessons(tokenizer, [lesson], 2**30)[0].ids)
 
-        sets = draw(plan, run.root, run.folder / "lessons", tokens)
+        sets = draw(plan, study.root, study.folder / "lessons", tokens)
         for name, lesson_set in sets.items():
             for part, by_domain in (("learned", lesson_set.learned), ("held out", lesson_set.held_out)):
-                opened.check(
+                run.check(
                     {f"{name}, {domain} {part}": LessonsRecord.of(drawn_set).words for domain, drawn_set in by_domain.items()}
                 )
         # a study that grows may need more sets; the sets of earlier runs may not change
-        recorded = {name: words for name, words in opened.inputs.items() if name != "base model"}
-        settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source), "lessons": {}}
+        recorded = {name: words for name, words in run.inputs.items() if name != "base model"}
+        settings: dict[str, Any] = {"plan": fixed, "dtype": precision_of(source), "lessons": {}}
         for name, words in recorded.items():
             set_name, _, part = name.partition(", ")
-            settings["lessons"].setdefault(set_name, {})[part] = as_record(words)
+            settings["lessons"].setdefault(set_name, {})[part] = lessons_record(words)
         data = recorded | {task.name: task.revision for task in tasks}
-        run.begin(opened, settings, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
+        study.start(run, settings, paper=PAPER, data=data, rests_on=rests_on(plan.configurations))
         layers = len(find_layers(body_of(model)))
         anchor = find_anchor(model, tokenizer, sets[CONFIGURATIONS[STANDARD].domains].learned, plan.max_length)
         del model
         builder = RoutersBuilder(
-            plan=plan, source=source, sets=sets, folder=run.folder, anchor=anchor.layer, layers=layers, callbacks=run.callbacks
+            plan=plan,
+            source=source,
+            sets=sets,
+            folder=study.folder,
+            anchor=anchor.layer,
+            layers=layers,
+            callbacks=study.callbacks,
         )
-        measuring = _Measuring(
-            plan, builder, CellMeasurements(source, run.folder / "cells", tasks, plan.max_length, plan.embedded_length)
+        measurer = _CellMeasurer(
+            plan, builder, CellMeasurements(source, study.folder / "cells", tasks, plan.max_length, plan.embedded_length)
         )
         measured = MeasuredCells(anchor)
-        if any(measuring.without_mixture(name, seed) is None for name in plan.configurations for seed in plan.seeds):
+        if any(measurer.read_without_mixture(name, seed) is None for name in plan.configurations for seed in plan.seeds):
             # the base is measured before anything is trained, so a device that the training refuses is found now
             plan.expert_learning(plan.number, seed=0).require_first_gpu(source.device)
         for name, lessons in sets.items():
-            measured.bases[name] = measuring.cells.base(name, lessons.held_out)
+            measured.bases[name] = measurer.cells.measure_base(name, lessons.held_out)
         for seed in plan.seeds:
-            if any(CONFIGURATIONS[name].choice and measuring.cells.stored(name, seed) is None for name in plan.configurations):
+            if any(CONFIGURATIONS[name].choice and measurer.cells.read(name, seed) is None for name in plan.configurations):
                 builder.mixture(STANDARD, seed)  # first: a router that is made again is another one, for all of its choices
             for name in plan.configurations:
-                cell = measuring.cell(name, seed)
+                cell = measurer.measure(name, seed)
                 measured.cells.setdefault(name, {})[seed] = cell
                 # a finished report is not replaced by a part of it
-                if STANDARD in measured.cells and cell.fresh and not run.finished_before:
-                    run.publish(RoutersFindings.of(plan, source.model, measured), finished=False)
-        measured.replication = _replicate(plan, measured, measuring)
+                if STANDARD in measured.cells and cell.fresh and not study.finished_before:
+                    study.publish(RoutersFindings.of(plan, source.model, measured), finished=False)
+        if OWN in plan.configurations and plan.fresh_seeds:
+            rows = rows_of({name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}, measured.bases)
+            if (best := most_distinct(rows)) is not None:
+                fresh = {name: {seed: measurer.measure(name, seed) for seed in plan.fresh_seeds} for name in (OWN, best)}
+                measured.replication = replicate(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))
         findings = RoutersFindings.of(plan, source.model, measured)
-        run.publish(findings)
+        study.publish(findings)
         return findings
 
 
 @dataclass(frozen=True)
-class _Measuring:
+class _CellMeasurer:
     """Makes mixtures and measures their cells, all with the same experts."""
 
     plan: RoutersPlan
@@ -148,24 +158,15 @@ class _Measuring:
     cells: CellMeasurements
     experts: SameExperts = field(default_factory=SameExperts)
 
-    def without_mixture(self, name: str, seed: int) -> Cell | None:
+    def read_without_mixture(self, name: str, seed: int) -> Cell | None:
         """A cell that was measured before, and whose mixture was removed since: mixtures are large, and cells are kept."""
-        return None if self.builder.folder_of(name, seed).exists() else self.cells.stored(name, seed)
+        return None if self.builder.folder_of(name, seed).exists() else self.cells.read(name, seed)
 
-    def cell(self, name: str, seed: int) -> Cell:
+    def measure(self, name: str, seed: int) -> Cell:
         """A cell. Raises UnmaskError if it was measured with other experts than the cells before."""
-        cell = self.without_mixture(name, seed)
+        cell = self.read_without_mixture(name, seed)
         if cell is None:
             held_out = self.builder.sets[CONFIGURATIONS[name].domains].held_out
-            cell = self.cells.cell(name, seed, self.builder.mixture(name, seed), held_out)
+            cell = self.cells.measure(name, seed, self.builder.mixture(name, seed), held_out)
         self.experts.require(f"'{name}' with seed {seed}", cell.experts)
         return cell
-
-
-def _replicate(plan: RoutersPlan, measured: MeasuredCells, measuring: _Measuring) -> Replication | None:
-    rows = rows_of({name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}, measured.bases)
-    best = most_distinct(rows)
-    if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
-        return None
-    fresh = {name: {seed: measuring.cell(name, seed) for seed in plan.fresh_seeds} for name in (OWN, best)}
-    return replicate(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))

@@ -15,7 +15,14 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item
 from unmask.moe.experts.abilities.answer_likelihood import Choice, draw_choices, require_answers, require_multiple_choice
-from unmask.moe.experts.abilities.harness import TestItems, draw_items, draw_tests, find_test, learned_of, require_code_to_run
+from unmask.moe.experts.abilities.harness import (
+    TestItems,
+    draw_items,
+    draw_tests,
+    find_test,
+    learned_filter,
+    require_code_to_run,
+)
 from unmask.moe.experts.lessons.domain import load_domain
 from unmask.moe.experts.lessons.generation import Writer
 from unmask.moe.experts.lessons.lessons import Lesson, keep_lessons, read_lessons, read_seeds, split_apart
@@ -127,7 +134,7 @@ def check_tests(plan: SelfMoEPlan, root: Path) -> None:
     ):
         for name, file in files.items():
             check(name)
-            path = _sampled(file, root)[0] if file else None
+            path = _file_and_sample_size(file, root)[0] if file else None
             if (path is None and table == "abilities") or (path is not None and path.is_file()):
                 continue  # abilities without a file: the harness fetches the data
             fetched = f", let the harness fetch the data (--set abilities.{name}='')" * (table == "abilities")
@@ -148,20 +155,20 @@ def ability_tests(plan: SelfMoEPlan, root: Path, data: StudyData) -> AbilityTest
     learned = [lesson for by_domain in (data.learned, data.seeds) for lessons in by_domain.values() for lesson in lessons]
     files = {name: root / file if file else None for name, file in plan.requested_abilities.items()}
     items = draw_tests(files, plan.limit, plan.seed, learned)
-    training_texts = learned_of(learned)
+    training_texts = learned_filter(learned)
     answers = {
         name: draw_items(name, root / file, plan.limit, plan.seed, training_texts)
         for name, file in plan.requested_answers.items()
     }
     require_answers(answers)
     choices = {
-        name: draw_choices(name, *_sampled(file, root), plan.seed, training_texts)
+        name: draw_choices(name, *_file_and_sample_size(file, root), plan.seed, training_texts)
         for name, file in plan.requested_choices.items()
     }
     return AbilityTests(items, plan.limit, plan.run_code, plan.unsandboxed_code, answers, choices)
 
 
-def _sampled(file: str, root: Path) -> tuple[Path, int | None]:
+def _file_and_sample_size(file: str, root: Path) -> tuple[Path, int | None]:
     """A file below the data folder, and how many items of it are drawn: `#64` behind its name."""
     path, mark, number = file.partition("#")
     if mark and not (number.isdecimal() and int(number)):

@@ -72,7 +72,7 @@ class SelfMoEFindings:
         choices = {f"{row}, multiple choice": choice.behind for row, choice in self.multiple_choice.items()}
         return {**self.main, **self.ablations, **self.growing, **fewest, **answers, **choices, **self.written}
 
-    def chosen(self, part: str) -> dict[str, Values]:
+    def choice_values(self, part: str) -> dict[str, Values]:
         """One part of every row of multiple choice: `right`, `behind` or `nats`."""
         return {row: getattr(choice, part) for row, choice in self.multiple_choice.items()}
 
@@ -103,7 +103,7 @@ class SelfMoEFindings:
             "multiple choice": {
                 "chance": self.chance,
                 **{
-                    part: [asdict(row) for row in compare_by_domain(self.chosen(part), BASE)]
+                    part: [asdict(row) for row in compare_by_domain(self.choice_values(part), BASE)]
                     for part in CHOICE_PARTS
                     if self.multiple_choice
                 },
@@ -144,28 +144,28 @@ class SelfMoEFindings:
         """Every table that has findings."""
         tables = []
         if self.main:
-            tables.append(_likelihoods("Main table", self, self.main))
+            tables.append(_likelihoods_sheet("Main table", self, self.main))
         if self.abilities:
-            tables += _abilities(self)
+            tables += _abilities_sheets(self)
         if self.answers:
-            tables.append(_answers(self))
+            tables.append(_answers_sheet(self))
         if self.multiple_choice:
-            tables += _multiple_choice(self)
+            tables += _multiple_choice_sheets(self)
         if self.ablations:
-            tables.append(_likelihoods("Ablations", self, self.ablations))
+            tables.append(_likelihoods_sheet("Ablations", self, self.ablations))
         if self.usage:
-            tables.append(_routing(self))
+            tables.append(_routing_sheet(self))
         if self.growing:
-            tables.append(_likelihoods("Number of experts", self, self.growing))
+            tables.append(_likelihoods_sheet("Number of experts", self, self.growing))
         if self.sizes:
             sized = {f"{name}, {number}": values for number, rows in self.sizes.items() for name, values in rows.items()}
-            tables.append(_likelihoods("Number of lessons of a domain", self, sized))
+            tables.append(_likelihoods_sheet("Number of lessons of a domain", self, sized))
         if self.written:
-            tables.append(_written(self))
+            tables.append(_written_lessons_sheet(self))
         if self.yields:
-            tables.append(_yields(self))
+            tables.append(_yields_sheet(self))
         if self.overhead:
-            tables.append(_overhead(self))
+            tables.append(_overhead_sheet(self))
         return tables
 
     def terminal_tables(self) -> list[Sheet]:
@@ -198,7 +198,7 @@ def rows_of(findings: SelfMoEFindings, values: dict[str, Values], against: str =
     return [compared[name] for name in values]
 
 
-def _likelihoods(title: str, findings: SelfMoEFindings, values: dict[str, Values]) -> Sheet:
+def _likelihoods_sheet(title: str, findings: SelfMoEFindings, values: dict[str, Values]) -> Sheet:
     """Nats per token by domain, their average, and its difference from the base and from instance merging."""
     against = [rows_of(findings, values, row) for row in (BASE, INSTANCE)]
     domains = tuple(against[0][0].domains)
@@ -219,7 +219,7 @@ def _likelihoods(title: str, findings: SelfMoEFindings, values: dict[str, Values
     return Sheet(title, ("", *domains, "average", "minus base", "minus instance merging"), rows, note)
 
 
-def _abilities(findings: SelfMoEFindings) -> Iterator[Sheet]:
+def _abilities_sheets(findings: SelfMoEFindings) -> Iterator[Sheet]:
     """Percent of correct items, for the rows of the main table and then for all other rows."""
     rows = compare_by_domain(findings.abilities, BASE)
     tests = tuple(rows[0].domains)
@@ -239,9 +239,9 @@ def _abilities(findings: SelfMoEFindings) -> Iterator[Sheet]:
             yield Sheet(title, ("", *tests, "average", "minus base"), tuple(cells), note)
 
 
-def _answers(findings: SelfMoEFindings) -> Sheet:
+def _answers_sheet(findings: SelfMoEFindings) -> Sheet:
     """Nats per token of right answers by ability test, and their differences from the base."""
-    header, cells = _minus_base(findings.answers, 3)
+    header, cells = _means_minus_base(findings.answers, 3)
     numbers = ", ".join(f"{test} {len(findings.answers[BASE][test])}" for test in header[1:])
     note = (
         "Nats per token; lower is better. Of a test with choices: how much less likely the right choice is than the likeliest wrong one "
@@ -251,12 +251,12 @@ def _answers(findings: SelfMoEFindings) -> Sheet:
     return Sheet("Answers of ability tests", header, cells, note)
 
 
-def _multiple_choice(findings: SelfMoEFindings) -> Iterator[Sheet]:
+def _multiple_choice_sheets(findings: SelfMoEFindings) -> Iterator[Sheet]:
     """The percentage of right choices, how far right choices are behind, and the likelihood of human answers."""
     base = findings.multiple_choice[BASE].nats
     numbers = ", ".join(f"{test} {len(items)}" for test, items in base.items())
     caption = f"In brackets: minus base, ± half of the 95 % interval (paired bootstrap over items). Items: {numbers}."
-    header, cells = _minus_base(findings.chosen("right"), 1)
+    header, cells = _means_minus_base(findings.choice_values("right"), 1)
     by_chance = ("chance", *(f"{findings.chance[test]:.1f}" for test in header[1:]))
     note = f"Percent of items whose right answer is likelier than all wrong answers of its form. {caption}"
     yield Sheet("Multiple choice", header, (by_chance, *cells), note)
@@ -264,12 +264,14 @@ def _multiple_choice(findings: SelfMoEFindings) -> Iterator[Sheet]:
         "Nats per token; lower is better: how much less likely the right answer is than the likeliest wrong one (below 0: the right one is "
         f"the likeliest). {caption}"
     )
-    yield Sheet("Multiple choice: distance to the likeliest wrong answer", *_minus_base(findings.chosen("behind"), 3), note)
+    yield Sheet(
+        "Multiple choice: distance to the likeliest wrong answer", *_means_minus_base(findings.choice_values("behind"), 3), note
+    )
     note = f"Nats per token of the human answer to the question; lower is better. {caption}"
-    yield Sheet("Multiple choice: likelihood of the human answer", *_minus_base(findings.chosen("nats"), 3), note)
+    yield Sheet("Multiple choice: likelihood of the human answer", *_means_minus_base(findings.choice_values("nats"), 3), note)
 
 
-def _minus_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _means_minus_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The header and the rows of a table: the mean of each test, and its difference from the base's with half of its interval."""
     rows = compare_by_domain(values, BASE)
     tests = tuple(rows[0].domains)
@@ -285,7 +287,7 @@ def _minus_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...]
     return ("", *tests), tuple(cells)
 
 
-def _written(findings: SelfMoEFindings) -> Sheet:
+def _written_lessons_sheet(findings: SelfMoEFindings) -> Sheet:
     """Nats per token after training on written lessons and on as many human ones, and the share of the human gain that is reached."""
     rows, shares = [], findings.shares
     for row in rows_of(findings, {BASE: findings.main[BASE], **findings.written}):
@@ -303,7 +305,7 @@ def _written(findings: SelfMoEFindings) -> Sheet:
     return Sheet("Written lessons", header, tuple(rows), note)
 
 
-def _yields(findings: SelfMoEFindings) -> Sheet:
+def _yields_sheet(findings: SelfMoEFindings) -> Sheet:
     """How many of the lessons that a model wrote were kept, by domain."""
     rows = tuple(
         (
@@ -327,7 +329,7 @@ def _difference(row: ModelScores, against: str) -> str:
     return "" if row.model == against else f"{value:+.3f} ± {(high - low) / 2:.3f}"
 
 
-def _routing(findings: SelfMoEFindings) -> Sheet:
+def _routing_sheet(findings: SelfMoEFindings) -> Sheet:
     """How well the first expert of a token predicts its domain, and how large the gates are."""
     rows = []
     for name, usage in findings.usage.items():
@@ -348,7 +350,7 @@ def _routing(findings: SelfMoEFindings) -> Sheet:
     return Sheet("Routing", header, tuple(rows), note)
 
 
-def _overhead(findings: SelfMoEFindings) -> Sheet:
+def _overhead_sheet(findings: SelfMoEFindings) -> Sheet:
     overhead = findings.overhead
     base = overhead["parameters"]
     rows: Sequence[tuple[str, str, str, str]] = (

@@ -21,19 +21,19 @@ from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_base_language_model, load_language_model
-from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, behind
+from unmask.moe.experts.abilities.answer_likelihood import Choice, answer_likelihood, answer_nats, negative_margin
 from unmask.moe.experts.abilities.harness import HarnessItems, TestItems, accuracies
 from unmask.moe.experts.expert_usage import measure_usage
 from unmask.moe.experts.likelihood import likelihoods
 from unmask.moe.mixture.expert_folder import read_expert
 from unmask.moe.mixture.merging import merge_experts
-from unmask.moe.mixture.mixture_folder import load_mixture
-from unmask.moe.mixture.model import override_routing
-from unmask.moe.names import Method
+from unmask.moe.mixture.model import load_mixture
+from unmask.moe.mixture.override import override_routing
+from unmask.moe.names import MergeMethod
 from unmask.studies.self_moe.data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
-Speaker = AbstractContextManager[tuple[Any, Any]]
+OpenModel = AbstractContextManager[tuple[Any, Any]]
 """Loads a language model and its tokenizer, for the time of a `with`."""
 
 
@@ -68,28 +68,28 @@ class Measurements:
     ) -> None:
         self.source, self.held_out, self.max_length, self.folder = source, held_out, max_length, folder
         self.ability_tests = ability_tests or AbilityTests({}, None, False)
-        self.tests = {name: _named(items, self.ability_tests.limit) for name, items in self.ability_tests.items.items()}
+        self.tests = {name: _items_digest(items, self.ability_tests.limit) for name, items in self.ability_tests.items.items()}
         self.rows: list[str] = []  # requested so far, in order
 
-    def model(self, row: str, folder: Path | None) -> Values:
+    def measure_model(self, row: str, folder: Path | None) -> Values:
         """The values of a saved expert or mixture, or of the base model (no folder)."""
         self._check_model(row, folder)
-        if self._lacks(row):
+        if self._is_missing(row):
             self._measure(row, *self._load(folder))
         return self._values(row)
 
-    def merged(self, row: str, experts: Sequence[Path], method: Method, density: float | None = None) -> Values:
+    def measure_merge(self, row: str, experts: Sequence[Path], method: MergeMethod, density: float | None = None) -> Values:
         """The values of the base model with these experts merged into it."""
         self._check_model(row, *experts)
-        if self._lacks(row):
-            with self.merging(experts, method, density) as (model, tokenizer):
+        if self._is_missing(row):
+            with self.open_merge(experts, method, density) as (model, tokenizer):
                 self._measure(row, model, tokenizer)
         return self._values(row)
 
-    def choices(self, row: str, folder: Path, choices: Sequence[str], *, abilities: bool = False) -> dict[str, Values]:
+    def measure_choices(self, row: str, folder: Path, choices: Sequence[str], *, abilities: bool = False) -> dict[str, Values]:
         """The values of a mixture with other routings, and on request its abilities. It measures the usage of experts too."""
         names = {choice: f"{row}, {choice}" for choice in choices}
-        lacking = {choice for choice, name in names.items() if self._lacks(name, abilities)}
+        lacking = {choice for choice, name in names.items() if self._is_missing(name, abilities)}
         usage = f"{row}, usage"
         if lacking or self._read(usage) is None:
             mixture, tokenizer = load_mixture(folder, self.source)
@@ -105,12 +105,12 @@ class Measurements:
         return {choice: self._values(name) for choice, name in names.items()}
 
     def usage(self, row: str) -> dict[str, Any]:
-        """The usage of experts, as `choices` measured it for this mixture."""
-        return self._kept(f"{row}, usage")
+        """The usage of experts, as `measure_choices` measured it for this mixture."""
+        return self._require_values(f"{row}, usage")
 
     def abilities(self) -> dict[str, Values]:
         """For each row so far: 100 for each correct item, 0 for the others. Only tests that all rows have, with the same items."""
-        by_row = {row: right for row in self.rows if (right := self._right(row))}
+        by_row = {row: right for row in self.rows if (right := self._correct_items(row))}
         shared = [
             name
             for name, test in next(iter(by_row.values()), {}).items()
@@ -120,7 +120,7 @@ class Measurements:
             {row: {name: np.array(right[name]["right"]) for name in shared} for row, right in by_row.items()} if shared else {}
         )
 
-    def answers(self, row: str, folder: Path | None) -> Values:
+    def measure_answers(self, row: str, folder: Path | None) -> Values:
         """The `answer_likelihood` of a saved expert or mixture, or of the base model (no folder), by ability test."""
         tests = self.ability_tests.answers
         digests = {
@@ -131,10 +131,10 @@ class Measurements:
         def measure(model: Any, tokenizer: Any, name: str) -> dict[str, list[float]]:
             return {"nats": answer_likelihood(model, tokenizer, tests[name], max_length=self.max_length).tolist()}
 
-        values = self._by_test(row, "answers", digests, self.loading(folder), measure)
+        values = self._measure_by_test(row, "answers", digests, self.open_model(folder), measure)
         return {name: np.array(values[name]["nats"]) for name in tests}
 
-    def multiple_choice(self, row: str, speaker: Speaker) -> Choices:
+    def measure_multiple_choice(self, row: str, open_model: OpenModel) -> Choices:
         """The multiple choice of a model, which is loaded only if something of the row is not measured yet."""
         tests = self.ability_tests.choices
         digests = {
@@ -145,15 +145,15 @@ class Measurements:
         def measure(model: Any, tokenizer: Any, name: str) -> dict[str, list[float]]:
             return _choice_nats(model, tokenizer, tests[name], self.max_length)
 
-        values = self._by_test(row, "multiple choice", digests, speaker, measure)
+        values = self._measure_by_test(row, "multiple choice", digests, open_model, measure)
         return Choices(*({name: np.array(values[name][part]) for name in tests} for part in ("behind", "nats")))
 
-    def _by_test(
+    def _measure_by_test(
         self,
         row: str,
         quantity: str,
         digests: Mapping[str, str],
-        speaker: Speaker,
+        open_model: OpenModel,
         measure: Callable[[Any, Any, str], dict[str, list[float]]],
     ) -> dict[str, Any]:
         """The values of a row, by test. `measure` is called for a missing test, or one with other items (by their digests)."""
@@ -161,14 +161,14 @@ class Measurements:
         lacking = [name for name, digest in digests.items() if values.get(name, {}).get("items") != digest]
         if lacking:
             say(f"{self.source.model}: measuring the {quantity} of {row}: {', '.join(lacking)}")
-            with speaker as (model, tokenizer):
+            with open_model as (model, tokenizer):
                 for name in lacking:
                     values[name] = {"items": digests[name], **measure(model, tokenizer, name)}
                     write_record(self._file(f"{row}, {quantity}"), values)
         return values
 
     @contextmanager
-    def loading(self, folder: Path | None, routing: str = "") -> Iterator[tuple[Any, Any]]:
+    def open_model(self, folder: Path | None, routing: str = "") -> Iterator[tuple[Any, Any]]:
         """A saved expert or mixture, or the base model (no folder). routing: another routing of a mixture."""
         if not routing:
             yield self._load(folder)
@@ -178,7 +178,9 @@ class Measurements:
             yield mixture.model.eval(), tokenizer
 
     @contextmanager
-    def merging(self, experts: Sequence[Path], method: Method, density: float | None = None) -> Iterator[tuple[Any, Any]]:
+    def open_merge(
+        self, experts: Sequence[Path], method: MergeMethod, density: float | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         """The base model with these experts merged into it."""
         model, tokenizer = load_base_language_model(self.source)
         merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
@@ -208,11 +210,11 @@ class Measurements:
     def _load(self, folder: Path | None) -> Any:
         return load_language_model(self._source(folder))
 
-    def _lacks(self, row: str, abilities: bool = True) -> bool:
+    def _is_missing(self, row: str, abilities: bool = True) -> bool:
         """Whether something of a row is not measured yet. If so, it prints that."""
         if abilities:
             self.rows.append(row)
-        tests = self._lacking(row) if abilities else []
+        tests = self._missing_tests(row) if abilities else []
         if self._read(row) is None:
             say(f"{self.source.model}: measuring {row}")
             return True
@@ -221,39 +223,39 @@ class Measurements:
         return bool(tests)
 
     def _measure(
-        self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] = nullcontext, abilities: bool = True
+        self, row: str, model: Any, tokenizer: Any, using: Callable[[], Any] = nullcontext, abilities: bool = True
     ) -> None:
         """Measure the missing values of a row. The result of each test is kept at once."""
-        for name in self._lacking(row) if abilities else ():
+        for name in self._missing_tests(row) if abilities else ():
             with using():
                 scores = accuracies(
-                    speaker, tokenizer, {name: self.ability_tests.items[name]}, limit=self.ability_tests.limit,
+                    model, tokenizer, {name: self.ability_tests.items[name]}, limit=self.ability_tests.limit,
                     run_code=self.ability_tests.run_code, unsandboxed=self.ability_tests.unsandboxed,
                 )  # fmt: skip
             right = {"items": self.tests[name], "right": (100 * scores[name]).tolist()}
-            write_record(self._file(f"{row}, abilities"), {**self._right(row), name: right})
+            write_record(self._file(f"{row}, abilities"), {**self._correct_items(row), name: right})
         if self._read(row) is None:
             with using():
-                values = likelihoods(speaker, tokenizer, self.held_out, max_length=self.max_length)
+                values = likelihoods(model, tokenizer, self.held_out, max_length=self.max_length)
             write_record(self._file(row), {name: of_domain.tolist() for name, of_domain in values.items()})
 
-    def _lacking(self, row: str) -> list[str]:
+    def _missing_tests(self, row: str) -> list[str]:
         """The ability tests that a row lacks, or has with other items."""
-        right = self._right(row) if self.tests else {}
+        right = self._correct_items(row) if self.tests else {}
         return [name for name, items in self.tests.items() if right.get(name, {}).get("items") != items]
 
-    def _right(self, row: str) -> dict[str, dict[str, Any]]:
+    def _correct_items(self, row: str) -> dict[str, dict[str, Any]]:
         """The kept abilities of a row, except those without the name of their items."""
         abilities = self._read(f"{row}, abilities") or {}
         return {name: test for name, test in abilities.items() if isinstance(test, dict)}
 
     def _values(self, row: str) -> Values:
-        return {domain: np.array(values) for domain, values in self._kept(row).items()}
+        return {domain: np.array(values) for domain, values in self._require_values(row).items()}
 
     def _read(self, row: str) -> dict[str, Any] | None:
         return read_record(self._file(row))
 
-    def _kept(self, row: str) -> dict[str, Any]:
+    def _require_values(self, row: str) -> dict[str, Any]:
         values = self._read(row)
         if values is None:
             raise UnmaskError(f"'{self._file(row)}' was removed or damaged while the study ran. Run the study again.")
@@ -273,12 +275,12 @@ def _choice_nats(model: Any, tokenizer: Any, choices: Sequence[Choice], max_leng
         for choice, of_choice in zip(choices, by_choice, strict=True)
     ]
     return {
-        "behind": [behind(choice.item, of_choice) for choice, of_choice in zip(choices, by_choice, strict=True)],
+        "behind": [negative_margin(choice.item, of_choice) for choice, of_choice in zip(choices, by_choice, strict=True)],
         "nats": [float(value) for value in nats],
     }
 
 
-def _named(items: TestItems, limit: int | None) -> str:
+def _items_digest(items: TestItems, limit: int | None) -> str:
     """A name for the items of a test: a hash of their content, or the number of items that the harness fetches."""
     if isinstance(items, HarnessItems):
         return f"by name, {'all' if limit is None else limit}"

@@ -13,7 +13,7 @@ from unmask.moe.experts.lessons.domain import load_domain
 from unmask.moe.experts.lessons.specialise import FEWEST_SEEDS
 from unmask.moe.experts.router import Balance, RouterOptions
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.names import Average
+from unmask.moe.names import LossAverage
 from unmask.studies.claims.claim import Claim
 from unmask.studies.mixtures import LearningPlan
 from unmask.studies.plan import digest_of, read_plan
@@ -28,7 +28,7 @@ class Variant:
     about: str
     routing: Routing = field(default_factory=Routing)
     options: RouterOptions = field(default_factory=RouterOptions)
-    average: Average = "example"
+    average: LossAverage = "example"
     shared: bool = False
     """Whether the instance-merged expert is used for every token too."""
     untrained: bool = False
@@ -115,7 +115,7 @@ class SelfMoEPlan(LearningPlan):
         return {name: file for name, file in self.multiple_choice.items() if file is not False}
 
 
-def allowed(_: SelfMoEPlan) -> dict[str, list[str]]:
+def allowed_values(_: SelfMoEPlan) -> dict[str, list[str]]:
     """What a setting may hold, by the key of the setting."""
     return {"ablations": list(ABLATIONS)}
 
@@ -124,7 +124,7 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), _: str | Non
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
     plan = read_plan(study, SelfMoEPlan, scale, settings)
     if large := [size for size in plan.sizes if size >= plan.number]:
-        raise UnmaskError(f"self-moe: sizes have to be below number ({plan.number}), and {large[0]} is not.")
+        raise UnmaskError(f"self-moe: sizes must be below number ({plan.number}), and {large[0]} is not.")
     if plan.written and plan.lessons == "written":
         raise UnmaskError(
             "self-moe: with lessons = 'written' all lessons are written, so there are none to compare with. Set written=0."

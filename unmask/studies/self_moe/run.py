@@ -18,14 +18,14 @@ from unmask.moe.experts.lesson_training import share_of
 from unmask.moe.experts.lessons.lessons import Lesson
 from unmask.moe.experts.mixing import Ingredients
 from unmask.moe.experts.records import LessonsRecord
-from unmask.moe.names import Method
-from unmask.studies.engine import StudyRun
-from unmask.studies.mixtures import MixtureBuilder, as_record
+from unmask.moe.names import MergeMethod
+from unmask.studies.mixtures import MixtureBuilder, lessons_record
 from unmask.studies.self_moe.data import Number, StudyData, ability_tests, check_tests, draw, number_of, write_lessons
 from unmask.studies.self_moe.findings import BASE, HUMAN, INSTANCE, ORACLE, SELF, SelfMoEFindings
 from unmask.studies.self_moe.measurements import Measurements, Values, measure_overhead
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, SelfMoEPlan, rests_on
 from unmask.studies.self_moe.plan import INSTANCE as INSTANCE_FOLDER
+from unmask.studies.study import Study
 
 # these may change when a finished study is extended
 _EXTENDED = (
@@ -82,51 +82,48 @@ def size_suffix(number: Number, full: int) -> str:
     return "-".join(map(str, numbers if len(set(numbers)) > 1 else numbers[:1])) if min(numbers) < full else ""
 
 
-def study(plan: SelfMoEPlan, run: StudyRun) -> SelfMoEFindings:
+def run_study(plan: SelfMoEPlan, study: Study) -> SelfMoEFindings:
     """Run the plan on one base model. A stopped study continues. Raises UnmaskError."""
-    source = run.source
+    source = study.source
     # a model may write lessons for hours before it trains, so what the training refuses is found now
     plan.expert_learning(plan.number, plan.seed).require_first_gpu(source.device)
     if any(VARIANTS[name].options.joint for name in plan.ablations):
         share_of(plan.batch, plan.seeds)  # the batch of the plan, unchanged; other routers round theirs
-    settled = plan.settled(*_EXTENDED)
-    with run.open(plan=settled) as opened:
-        check_tests(plan, run.root)
-        data = draw(plan, source, run.root, run.folder / "lessons")
-        _require_lessons(plan, data)
-        settings: dict[str, Any] = {"plan": settled, "dtype": precision_of(source)}
+    fixed = plan.fixed_settings(*_EXTENDED)
+    with study.open(plan=fixed) as run:
+        check_tests(plan, study.root)
+        data = draw(plan, source, study.root, study.folder / "lessons")
+        fewest = min(data.learned, key=lambda name: len(data.learned[name]))
+        number = len(data.learned[fewest])
+        if large := [
+            size for size in plan.sizes if size >= number
+        ]:  # a model may have written fewer lessons than the plan asks for
+            raise UnmaskError(
+                f"sizes names {large[0]}, and the model wrote {number} lessons of '{fewest}' that pass the filters. Name smaller numbers: "
+                "--set sizes=[], say. What is written is kept."
+            )
+        settings: dict[str, Any] = {"plan": fixed, "dtype": precision_of(source)}
         lessons: dict[str, str] = {}
         for part, key, by_domain in (("learned", "learned", data.learned), ("held out", "held_out", data.held_out)):
             words = {domain: LessonsRecord.of(of_domain).words for domain, of_domain in by_domain.items()}
             lessons |= {f"{domain}, {part}": of_domain for domain, of_domain in words.items()}
-            settings[key] = {domain: as_record(of_domain) for domain, of_domain in words.items()}
-        opened.check(lessons)
-        run.begin(opened, settings, paper=PAPER, data=lessons, rests_on=rests_on((MIXSE, *plan.ablations)))
+            settings[key] = {domain: lessons_record(of_domain) for domain, of_domain in words.items()}
+        run.check(lessons)
+        study.start(run, settings, paper=PAPER, data=lessons, rests_on=rests_on((MIXSE, *plan.ablations)))
         # this reads the files of the tests, so a mistake in them is found before hours of writing
-        tests = ability_tests(plan, run.root, data)
-        measurements = Measurements(source, data.held_out, plan.max_length, run.folder / "values", tests)
+        tests = ability_tests(plan, study.root, data)
+        measurements = Measurements(source, data.held_out, plan.max_length, study.folder / "values", tests)
         # before the training: a model that cannot write says so at once
-        generated = _write_lessons(plan, run, data) if plan.written else None
-        builder = SelfMoEBuilder(plan=plan, source=source, data=data, folder=run.folder, callbacks=run.callbacks)
+        generated = _write_lessons(plan, study, data) if plan.written else None
+        builder = SelfMoEBuilder(plan=plan, source=source, data=data, folder=study.folder, callbacks=study.callbacks)
         yields, writer = (generated.data.yields, generated.writer) if generated else (data.yields, SELF)
         findings = SelfMoEFindings(plan, source.model, yields=yields, writer=writer)
-        for _ in _tables(plan, builder, measurements, findings, generated):
-            if run.finished_before and not findings.is_complete:
+        for _ in _fill_tables(plan, builder, measurements, findings, generated):
+            if study.finished_before and not findings.is_complete:
                 continue  # a finished report is not replaced by a part of it
             findings.abilities = measurements.abilities()
-            run.publish(findings, finished=findings.is_complete)
+            study.publish(findings, finished=findings.is_complete)
         return findings
-
-
-def _require_lessons(plan: SelfMoEPlan, data: StudyData) -> None:
-    """Raise UnmaskError for a number of lessons that a domain does not have, because a model wrote fewer."""
-    fewest = min(data.learned, key=lambda name: len(data.learned[name]))
-    number = len(data.learned[fewest])
-    if large := [size for size in plan.sizes if size >= number]:
-        raise UnmaskError(
-            f"sizes names {large[0]}, and the model wrote {number} lessons of '{fewest}' that pass the filters. Name smaller numbers: "
-            "--set sizes=[], say. What is written is kept."
-        )
 
 
 @dataclass(frozen=True)
@@ -144,22 +141,22 @@ class _WrittenLessons:
         return {domain: len(lessons) for domain, lessons in self.data.learned.items()}
 
 
-def _write_lessons(plan: SelfMoEPlan, run: StudyRun, data: StudyData) -> _WrittenLessons:
-    writer = replace(run.source, model=plan.writer, revision=None) if plan.writer else run.source
+def _write_lessons(plan: SelfMoEPlan, study: Study, data: StudyData) -> _WrittenLessons:
+    writer = replace(study.source, model=plan.writer, revision=None) if plan.writer else study.source
     name = Path(lasting_name(writer.model)).name
-    is_base = lasting_name(writer.model) == lasting_name(run.source.model)
-    folder = inside(run.folder / "written", f"{name}-{plan.written}")
+    is_base = lasting_name(writer.model) == lasting_name(study.source.model)
+    folder = inside(study.folder / "written", f"{name}-{plan.written}")
     lessons = write_lessons(writer, data, folder / "lessons", plan.written, seed=plan.seed)
     generated = _WrittenLessons(lessons, SELF if is_base else f"written by {name}", folder)
     if all(generated.number.values()):
         counts = ", ".join(f"{domain} {count}" for domain, count in generated.number.items())
-        say(f"{run.source.model}: experts and MiXSE will learn lessons that {name} wrote ({counts}), in {folder}")
+        say(f"{study.source.model}: experts and MiXSE will learn lessons that {name} wrote ({counts}), in {folder}")
     else:
         say(f"{name} wrote no lesson of a domain that passes the filters, so no expert learns from written lessons.")
     return generated
 
 
-def _tables(
+def _fill_tables(
     plan: SelfMoEPlan,
     builder: SelfMoEBuilder,
     measurements: Measurements,
@@ -168,18 +165,20 @@ def _tables(
 ) -> Iterator[None]:
     """Fill the findings, table by table."""
     experts = builder.experts(plan.number)
-    findings.main[BASE] = measurements.model(BASE, None)
-    of_experts = {name: measurements.model(f"expert {name}", folder) for name, folder in experts.items()}
+    findings.main[BASE] = measurements.measure_model(BASE, None)
+    of_experts = {name: measurements.measure_model(f"expert {name}", folder) for name, folder in experts.items()}
     findings.main |= {f"expert {name}": values for name, values in of_experts.items()}
     findings.main[ORACLE] = measurements.oracle(of_experts)
     instance = builder.instance(plan.number)
-    findings.main[INSTANCE] = measurements.model(INSTANCE, instance)
+    findings.main[INSTANCE] = measurements.measure_model(INSTANCE, instance)
     folders = list(experts.values())
-    findings.main |= {row: measurements.merged(row, folders, method, density) for row, method, density in _merges(plan)}
+    findings.main |= {
+        row: measurements.measure_merge(row, folders, method, density) for row, method, density in _merge_methods(plan)
+    }
     yield
     mixture = builder.mixture(MIXSE, plan.number)
-    findings.main[MIXSE] = measurements.model(MIXSE, mixture)
-    by_choice = measurements.choices(MIXSE, mixture, CHOICES, abilities=True)
+    findings.main[MIXSE] = measurements.measure_model(MIXSE, mixture)
+    by_choice = measurements.measure_choices(MIXSE, mixture, CHOICES, abilities=True)
     findings.main[f"{MIXSE}, {RENORMALISED}"] = by_choice.pop(RENORMALISED)
     findings.ablations |= {f"{MIXSE}, {choice}": values for choice, values in by_choice.items()}
     findings.usage[MIXSE] = measurements.usage(MIXSE)
@@ -191,44 +190,52 @@ def _tables(
     yield
     if plan.requested_answers:
         compared = {BASE: None, INSTANCE: instance, MIXSE: mixture}
-        findings.answers = {row: measurements.answers(row, folder) for row, folder in compared.items()}
+        findings.answers = {row: measurements.measure_answers(row, folder) for row, folder in compared.items()}
         yield
     if plan.requested_choices:
         findings.chance = {name: chance(choices) for name, choices in measurements.ability_tests.choices.items()}
-        speakers = {
-            BASE: measurements.loading(None),
-            **{f"expert {name}": measurements.loading(folder) for name, folder in experts.items()},
-            INSTANCE: measurements.loading(instance),
-            "TIES": measurements.merging(folders, "ties", plan.ties_density),
-            MIXSE: measurements.loading(mixture),
-            f"{MIXSE}, {RENORMALISED}": measurements.loading(mixture, RENORMALISED),
+        models = {
+            BASE: measurements.open_model(None),
+            **{f"expert {name}": measurements.open_model(folder) for name, folder in experts.items()},
+            INSTANCE: measurements.open_model(instance),
+            "TIES": measurements.open_merge(folders, "ties", plan.ties_density),
+            MIXSE: measurements.open_model(mixture),
+            f"{MIXSE}, {RENORMALISED}": measurements.open_model(mixture, RENORMALISED),
         }
-        findings.multiple_choice = {row: measurements.multiple_choice(row, speaker) for row, speaker in speakers.items()}
+        findings.multiple_choice = {row: measurements.measure_multiple_choice(row, model) for row, model in models.items()}
         yield
     for name in plan.ablations:
         folder = builder.mixture(name, plan.number)
-        findings.ablations[name] = measurements.model(name, folder)
+        findings.ablations[name] = measurements.measure_model(name, folder)
         # renormalised, the expert gets weight 1: this compares the choice of experts alone, since some routers give larger weights
-        renormalised = measurements.choices(name, folder, [RENORMALISED])[RENORMALISED]
+        renormalised = measurements.measure_choices(name, folder, [RENORMALISED])[RENORMALISED]
         findings.ablations[f"{name}, {RENORMALISED}"] = renormalised
         findings.usage[name] = measurements.usage(name)
         yield
     if plan.fewer_experts:
-        for row, values in _growing(builder, measurements, plan, findings):
-            findings.growing[row] = values
+        domains = list(builder.data.learned)
+        findings.growing |= {"0: base": findings.main[BASE], f"1: {domains[0]}": findings.main[f"expert {domains[0]}"]}
+        yield
+        for number in range(2, len(domains)):  # each router is trained on the lessons of its experts
+            folder = builder.mixture(MIXSE, plan.number, domains[:number])
+            findings.growing[f"{number}: and {domains[number - 1]}"] = measurements.measure_model(
+                f"{MIXSE} of {number}", folder
+            )
             yield
+        findings.growing[f"{len(domains)}: and {domains[-1]}"] = findings.main[MIXSE]
+        yield
     for size in sorted(plan.sizes):
         findings.sizes[size] = {
-            INSTANCE: measurements.model(f"{INSTANCE} {size}", builder.instance(size)),
-            MIXSE: measurements.model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
+            INSTANCE: measurements.measure_model(f"{INSTANCE} {size}", builder.instance(size)),
+            MIXSE: measurements.measure_model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
         }
         yield
     if generated and all(generated.number.values()):
         of_written = Measurements(builder.source, generated.data.held_out, plan.max_length, generated.folder / "values")
         learner = replace(builder, data=generated.data, folder=generated.folder)
         arms = {
-            generated.writer: _arm(learner, of_written, generated.number, f", {generated.writer}"),
-            HUMAN: _arm(builder, measurements, generated.number),
+            generated.writer: _measure_learners(learner, of_written, generated.number, f", {generated.writer}"),
+            HUMAN: _measure_learners(builder, measurements, generated.number),
         }
         findings.written = {f"{row}, {lessons}": values for lessons, rows in arms.items() for row, values in rows.items()}
         yield
@@ -236,7 +243,9 @@ def _tables(
     yield
 
 
-def _arm(builder: SelfMoEBuilder, measurements: Measurements, number: Mapping[str, int], end: str = "") -> dict[str, Values]:
+def _measure_learners(
+    builder: SelfMoEBuilder, measurements: Measurements, number: Mapping[str, int], end: str = ""
+) -> dict[str, Values]:
     """What learns a number of lessons by domain: the experts, each domain with its own expert, instance merging, merges, and MiXSE.
 
     end: of the names of their files. Without it, they end with the number of lessons if that is below the plan's.
@@ -248,28 +257,15 @@ def _arm(builder: SelfMoEBuilder, measurements: Measurements, number: Mapping[st
         return f"{model} {suffix}" if suffix else f"{model}{end}"
 
     of_experts = {
-        name: measurements.model(row_name(f"expert {name}", number[name]), folder) for name, folder in experts.items()
+        name: measurements.measure_model(row_name(f"expert {name}", number[name]), folder) for name, folder in experts.items()
     }
     rows = {**{f"expert {name}": values for name, values in of_experts.items()}, ORACLE: measurements.oracle(of_experts)}
-    rows[INSTANCE] = measurements.model(row_name(INSTANCE, number), builder.instance(number))
-    for row, method, density in _merges(builder.plan):
-        rows[row] = measurements.merged(row_name(row, number), list(experts.values()), method, density)
-    return rows | {MIXSE: measurements.model(row_name(MIXSE, number), builder.mixture(MIXSE, number))}
+    rows[INSTANCE] = measurements.measure_model(row_name(INSTANCE, number), builder.instance(number))
+    for row, method, density in _merge_methods(builder.plan):
+        rows[row] = measurements.measure_merge(row_name(row, number), list(experts.values()), method, density)
+    return rows | {MIXSE: measurements.measure_model(row_name(MIXSE, number), builder.mixture(MIXSE, number))}
 
 
-def _merges(plan: SelfMoEPlan) -> Sequence[tuple[str, Method, float | None]]:
+def _merge_methods(plan: SelfMoEPlan) -> Sequence[tuple[str, MergeMethod, float | None]]:
     """How the weights of experts are merged: the row, the method and its density."""
     return ("TIES", "ties", plan.ties_density), ("DARE", "dare", plan.dare_density), ("linear", "linear", None)
-
-
-def _growing(
-    builder: SelfMoEBuilder, measurements: Measurements, plan: SelfMoEPlan, findings: SelfMoEFindings
-) -> Iterator[tuple[str, Values]]:
-    """Mixtures of the first 0, 1, 2, .. experts. Each router is trained on the lessons of its experts."""
-    domains = list(builder.data.learned)
-    yield "0: base", findings.main[BASE]
-    yield f"1: {domains[0]}", findings.main[f"expert {domains[0]}"]
-    for number in range(2, len(domains)):
-        mixture = builder.mixture(MIXSE, plan.number, domains[:number])
-        yield f"{number}: and {domains[number - 1]}", measurements.model(f"{MIXSE} of {number}", mixture)
-    yield f"{len(domains)}: and {domains[-1]}", findings.main[MIXSE]

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from unmask.embedder_module import EmbedderModule
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.training.collate import PairCollator
@@ -21,7 +22,7 @@ from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.labels import read_related
 from unmask.training.schedule import ScheduledExample, contrastive_schedule, require_full_batch
-from unmask.training.stages.stage import Options, Prepared, StageOptions, TrainableModel, TrainingStage
+from unmask.training.stages.stage import Options, PreparedStage, StageOptions, TrainableModel, TrainingStage
 
 if TYPE_CHECKING:
     from unmask.training.losses import ChunkedLoss
@@ -43,7 +44,7 @@ class PoolingOptions(StageOptions):
     TF-IDF is enough."""
 
     @model_validator(mode="after")
-    def _whole(self) -> PoolingOptions:
+    def _check_batch(self) -> PoolingOptions:
         if self.accumulate > 1:
             raise ValueError(
                 "a batch in parts compares fewer texts: leave accumulate out, cache_tokens already limits the memory"
@@ -57,14 +58,14 @@ class PoolingStage(TrainingStage[Options]):
     """A stage that trains vectors of texts, and the head of a design that has one. Every batch comes from one data set."""
 
     pools = True
-    views: ClassVar[int] = 1
+    views_per_text: ClassVar[int] = 1
     """Texts that a batch holds for each text of an example."""
 
     def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
         """Raise UnmaskError for a data set that cannot fill a batch, or whose batches are so small that the loss is always 0."""
         for data in sets:
             require_full_batch(data, options.batch)
-            texts = options.batch * len(data.examples[0].texts) * self.views
+            texts = options.batch * len(data.examples[0].texts) * self.views_per_text
             if texts < _FEWEST:
                 raise UnmaskError(
                     f"A batch of {options.batch} from data set '{data.name}' holds {texts} texts, and to tell near texts from others takes "
@@ -81,30 +82,28 @@ def prepare_pooling(
     loss: Callable[[nn.Module], ChunkedLoss],
     labels: Callable[[dict[str, Any]], Any],
     teacher: Callable[[list[str]], Tensor] | None = None,
-    views: bool = False,
-) -> Prepared:
+    are_views: bool = False,
+) -> PreparedStage:
     """A stage whose batches each come from one data set.
 
-    loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, views: of PairCollator.
+    loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, are_views: of PairCollator.
     Raises UnmaskError for data that cannot fill a batch.
     """
-    from unmask.sentence_transformers_module import UnmaskModule
-
     embedder = model.embedder
     longest = embedder.backbone.within_positions(options.max_length)
     prompt = embedder.design.require_one_prompt("Training")
     tokenizer = PromptTokenizer(embedder.tokenizer, prompt, longest, embedder.backbone.vocabulary)
-    module = UnmaskModule(embedder)
+    module = EmbedderModule(embedder)
     loss_of_module = loss(module)
 
     def objective(_: nn.Module, inputs: dict[str, Any], __: Any) -> Tensor:
         return loss_of_module(inputs["chunks"], labels(inputs))  # type: ignore[no-any-return]
 
     rows = contrastive_schedule(sets, options.steps, options.batch, seed, options.similar)
-    collate = PairCollator(tokenizer, options.cache_tokens, views=views)
+    collate = PairCollator(tokenizer, options.cache_tokens, are_views=are_views)
     for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
         collate([ScheduledExample(data, data.examples[0])])
-    return Prepared(module, rows, replace(collate, teacher=teacher), objective)
+    return PreparedStage(module, rows, replace(collate, teacher=teacher), objective)
 
 
 class ContrastiveOptions(PoolingOptions):
@@ -117,8 +116,8 @@ class ContrastiveOptions(PoolingOptions):
 
 
 def _prepare_pairs(
-    options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int, views: bool = False
-) -> Prepared:
+    options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int, are_views: bool = False
+) -> PreparedStage:
     from unmask.training.losses import RankingLoss
 
     if max(options.matryoshka, default=0) > model.embedder.dim:
@@ -132,7 +131,7 @@ def _prepare_pairs(
             module, options.temperature, options.cache_tokens, options.false_negative_margin, options.matryoshka
         ),
         labels=lambda batch: (batch["order"], batch.get("candidate_ids"), batch.get("positive_ids")),
-        views=views,
+        are_views=are_views,
     )
 
 
@@ -146,7 +145,7 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
         """Pairs, triples, or texts with labels."""
         return read_related(name, source, root, seed)
 
-    def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Batches that each come from one data set."""
         return _prepare_pairs(options, model, sets, seed)
 
@@ -167,16 +166,16 @@ class Simcse(PoolingStage[SimcseOptions]):
 
     name = "simcse"
     options = SimcseOptions
-    views = 2
+    views_per_text = 2
 
-    def prepare(self, options: SimcseOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: SimcseOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Two views of each sentence, with dropout around training. Training raises UnmaskError if dropout does not act."""
-        pairs = _prepare_pairs(options, model, sets, seed, views=True)
+        pairs = _prepare_pairs(options, model, sets, seed, are_views=True)
         rows = two_views(pairs.rows, options.repeat, seed)
         backbone = model.embedder.backbone
 
         @contextmanager
-        def dropping() -> Iterator[None]:
+        def with_dropout() -> Iterator[None]:
             with DROPOUTS[options.where](backbone.model, backbone.layers, options.dropout) as acted:
                 pairs.module.train()
                 chunk = pairs.collate(rows[:2])["chunks"][0]
@@ -184,25 +183,25 @@ class Simcse(PoolingStage[SimcseOptions]):
                     require_two_views(lambda: pairs.module(dict(chunk))["sentence_embedding"], acted)
                 yield
 
-        return replace(pairs, rows=rows, around=dropping)
+        return replace(pairs, rows=rows, around=with_dropout)
 
 
 def two_views(rows: Sequence[ScheduledExample], repeat: float, seed: int) -> list[ScheduledExample]:
-    """Each sentence of a schedule as a pair: itself, and itself with some words repeated (`with_repeated_words`).
+    """Each sentence of a schedule as a pair: itself, and itself with some words repeated (`repeat_words`).
 
     The choice of words depends only on the seed and the position in the schedule, so a resumed run sees what an unbroken one sees.
     """
     return [
         replace(
             row,
-            example=Example(row.example.row, (text, with_repeated_words(text, repeat, random.Random(f"{seed}:{position}")))),
+            example=Example(row.example.row, (text, repeat_words(text, repeat, random.Random(f"{seed}:{position}")))),
         )
         for position, row in enumerate(rows)
         for text in row.example.texts
     ]
 
 
-def with_repeated_words(text: str, share: float, generator: random.Random) -> str:
+def repeat_words(text: str, share: float, generator: random.Random) -> str:
     """A text in which n of its N words are repeated, n uniform from 0 to max(2, share N); share 0 changes nothing.
 
     A text of one word, as in a language without spaces, repeats characters. Source: ESimCSE (arXiv 2109.04380), section 3.1, which

@@ -22,9 +22,9 @@ from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError
 from unmask.io.unicode import without_surrogates
 from unmask.models.source import is_trusted
-from unmask.training.data import DataSet, DataSource, read_any
+from unmask.training.data import DataSet, DataSource, read_texts_or_pairs
 from unmask.training.stages.contrastive import PoolingOptions, PoolingStage, prepare_pooling
-from unmask.training.stages.stage import Prepared, TeacherName, TrainableModel
+from unmask.training.stages.stage import PreparedStage, TeacherName, TrainableModel
 
 SELF = "self"
 FIT_TEXTS = 1000
@@ -63,15 +63,15 @@ class DistillOptions(PoolingOptions):
     temperature: float = Field(default=0.2, gt=0)
 
     @model_validator(mode="after")
-    def _can_teach(self) -> DistillOptions:
+    def _check_teacher(self) -> DistillOptions:
         if self.teacher_design:
             Design.parse(self.teacher_design).require_dense("A teacher")
         elif self.teacher == SELF:
             raise ValueError("a model that teaches itself needs a teacher_design")
         return self
 
-    def of_model(self, base: str) -> DistillOptions:
-        """The options with the name of the base model in place of `self`."""
+    def resolve_self(self, base: str) -> DistillOptions:
+        """The options with the base model in place of the teacher `self`."""
         return self.model_copy(update={"teacher": base}) if self.teacher == SELF else self
 
 
@@ -88,9 +88,9 @@ class Distill(PoolingStage[DistillOptions]):
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """Pairs or triples, or single texts where there is a text column."""
-        return read_any(name, source, root, seed)
+        return read_texts_or_pairs(name, source, root, seed)
 
-    def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Batches that each come from one data set, with the vectors of the teacher, which are computed batch by batch.
 
         The teacher is loaded when training begins, so a stage that is done does not need it. Loading it may raise UnmaskError.
@@ -105,8 +105,8 @@ class Distill(PoolingStage[DistillOptions]):
         @cache
         def teacher() -> Teacher:
             if options.teacher_design:
-                return load_decoder_teacher(options, sets, seed, dtype=dtype, device=device)
-            return load_sentence_transformer(options.teacher, device)
+                return decoder_teacher(options, sets, seed, dtype=dtype, device=device)
+            return sentence_transformer_teacher(options.teacher, device)
 
         @contextmanager
         def with_teacher() -> Iterator[None]:
@@ -125,7 +125,7 @@ class Distill(PoolingStage[DistillOptions]):
         return replace(prepared, around=with_teacher)
 
 
-def load_decoder_teacher(
+def decoder_teacher(
     options: DistillOptions, sets: Sequence[DataSet], seed: int, *, dtype: str, device: torch.device
 ) -> Teacher:
     """A decoder as a teacher. A design that needs a fit is fitted on texts of the training data, sampled by the seed.
@@ -158,11 +158,12 @@ def load_decoder_teacher(
     return vectors
 
 
-def load_sentence_transformer(name: str, device: torch.device) -> Teacher:
+def sentence_transformer_teacher(name: str, device: torch.device) -> Teacher:
     """A sentence-transformers model as a teacher. Raises UnmaskError if it cannot be loaded."""
-    from unmask.evaluation.reference_rows import load_reference
+    from unmask.evaluation.reference_models import load_sentence_transformer
 
-    model = load_reference(name, device)  # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
+    # its code runs if UNMASK_TRUST_CODE_OF lists it: a recipe cannot say so itself
+    model = load_sentence_transformer(name, device)
 
     def vectors(texts: list[str]) -> Tensor:
         readable = [without_surrogates(text) for text in texts]

@@ -16,7 +16,7 @@ from unmask.training import processes
 from unmask.training.collate import Chunk, MaskingCollator, NextTokenCollator, chunk_tokens
 from unmask.training.data import DataSet
 from unmask.training.schedule import language_schedule
-from unmask.training.stages.stage import Prepared, StageOptions, TrainableModel, TrainingStage
+from unmask.training.stages.stage import PreparedStage, StageOptions, TrainableModel, TrainingStage
 from unmask.training.targets import target_logits
 
 
@@ -59,7 +59,7 @@ class Mntp(TrainingStage[MntpOptions]):
     predicts_tokens = True
     attention = "bidirectional"
 
-    def prepare(self, options: MntpOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: MntpOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Chunks, masked by the seed and their position in the schedule."""
         module: Any = model.language_model
         tokenizer, backbone = model.embedder.tokenizer, model.embedder.backbone
@@ -82,7 +82,7 @@ class Mntp(TrainingStage[MntpOptions]):
                 size: dict[str, Any] = {"vocab_size": logits.shape[-1], "num_items_in_batch": items}
                 return language_model.loss_function(logits, None, shift_labels=targets, **size)  # type: ignore[no-any-return, operator]
 
-        return Prepared(module, rows, collate, objective)
+        return PreparedStage(module, rows, collate, objective)
 
 
 def mask_token(options: MntpOptions, tokenizer: Any) -> int:
@@ -109,7 +109,7 @@ class NextToken(TrainingStage[NextTokenOptions]):
     predicts_tokens = True
     attention = "causal"
 
-    def prepare(self, options: NextTokenOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: NextTokenOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Unmasked chunks."""
         module: Any = model.language_model
         backbone = model.embedder.backbone
@@ -118,7 +118,7 @@ class NextToken(TrainingStage[NextTokenOptions]):
             raise UnmaskError(f"{type(module).__name__} has no load-balancing loss, so set next-token.balance = 0.")
 
         @contextmanager
-        def balanced() -> Iterator[None]:
+        def with_balance_loss() -> Iterator[None]:
             # models cache the coefficient when they are built, and add the full auxiliary loss in every micro-batch, so it is divided
             before = (module.config.output_router_logits, module.router_aux_loss_coef)
             share = options.balance / (options.accumulate * processes.count())
@@ -135,4 +135,6 @@ class NextToken(TrainingStage[NextTokenOptions]):
                 return language_model(**inputs, **padding, num_items_in_batch=items, use_cache=False).loss  # type: ignore[no-any-return]
 
         rows, pad_id = _scheduled_chunks(options, model, sets, seed)
-        return Prepared(module, rows, NextTokenCollator(pad_id), objective, balanced if is_balanced else nullcontext)
+        return PreparedStage(
+            module, rows, NextTokenCollator(pad_id), objective, with_balance_loss if is_balanced else nullcontext
+        )

@@ -57,7 +57,7 @@ class StageOptions(Table):
     """Steps between checkpoints; a run with `evaluate_every` writes one at each evaluation instead."""
 
     @model_validator(mode="after")
-    def _divisible(self) -> StageOptions:
+    def _check_batch(self) -> StageOptions:
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} cannot be split into {self.accumulate} equal parts (accumulate)")
         return self
@@ -78,7 +78,7 @@ class TrainableModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStage:
     """A stage that is ready for the loop.
 
     module: what trains. rows: the schedule. collate: from rows to tensors. around: a context that training has to run in.
@@ -120,5 +120,5 @@ class TrainingStage(ABC, Generic[Options]):
         return None
 
     @abstractmethod
-    def prepare(self, options: Options, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+    def prepare(self, options: Options, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
         """Make the stage ready. Raises UnmaskError for data that it cannot train on."""

@@ -13,7 +13,7 @@ from tests.moe.mixture.models import language_model, saved_experts
 from unmask.moe.experts.lessons import generation
 from unmask.moe.experts.lessons.generation import Sampling, Writer
 from unmask.moe.mixture.gating import Routing
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 
 PREFIX, ROWS = "A few tasks to be solved, one by one.\n\n", ["Task 1\nAdd", "Task 22\nName all of the colours", "x"]
 GREEDY = Sampling(12)

@@ -27,7 +27,7 @@ from typing import Final, Literal
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field, read_rows
 from unmask.moe.experts.abilities.sandbox import Program
-from unmask.moe.experts.lessons.lessons import LETTERS, lettered, without_marks
+from unmask.moe.experts.lessons.lessons import LETTERS, lettered_options, strip_calculator_marks
 
 Rows = Sequence[tuple[int, Row]]
 """The rows of a file, with the numbers of their lines."""
@@ -102,7 +102,7 @@ def _mmlu(file: Path, rows: Rows) -> list[Item]:
     for line, row in rows:
         choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
         question = field(file, line, row, "question")
-        options = lettered(choices)
+        options = lettered_options(choices)
         subject = str(row["subject"]).replace("_", " ")
         head = f"The following are multiple choice questions (with answers) about {subject}.\n\n"
         letters = tuple(f" {letter}" for letter in LETTERS[: len(choices)])
@@ -126,13 +126,13 @@ def _bbh(file: Path, rows: Rows) -> list[Item]:
 
 def _gsm8k(file: Path, rows: Rows) -> list[Item]:
     shots = [row for _, row in read_rows(_beside(file, "train.jsonl"))][:8]
-    head = "\n\n".join(f"Question: {row['question']}\nAnswer: {without_marks(str(row['answer']))}" for row in shots)
+    head = "\n\n".join(f"Question: {row['question']}\nAnswer: {strip_calculator_marks(str(row['answer']))}" for row in shots)
     items = []
     for line, row in rows:
         question, answer = field(file, line, row, "question"), field(file, line, row, "answer")
         right = answer.rpartition("####")[2].strip().replace(",", "")
         prompt = f"{head}\n\nQuestion: {question}\nAnswer:"
-        items.append(Item(prompt, question, target=right, reference=f" {without_marks(answer)}"))
+        items.append(Item(prompt, question, target=right, reference=f" {strip_calculator_marks(answer)}"))
     return items
 
 

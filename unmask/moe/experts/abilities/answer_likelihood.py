@@ -48,8 +48,8 @@ from unmask.io.terminal import progress_bar
 from unmask.models.decoder import pad_id_of
 from unmask.moe.experts.abilities.ability_tests import TEST_TASKS, Item, Rows, rows_of
 from unmask.moe.experts.lesson_training import LessonCollator
-from unmask.moe.experts.lessons.generation import can_repeat, repeated_prefix
-from unmask.moe.experts.lessons.lessons import SIMILAR, LessonTokens, Novelty, tokenize_pairs, without_marks
+from unmask.moe.experts.lessons.generation import can_repeat, repeat_prefix
+from unmask.moe.experts.lessons.lessons import SIMILAR, LessonTokens, Novelty, strip_calculator_marks, tokenize_pairs
 from unmask.moe.experts.likelihood import mean_losses
 from unmask.training.targets import mean_by_text, target_logits
 
@@ -71,7 +71,10 @@ def answer_likelihood(
     """
     nats = answer_nats(model, tokenizer, items, max_length=max_length, batch_tokens=batch_tokens)
     return np.array(
-        [behind(item, of_item) if item.choices else float(of_item[0]) for item, of_item in zip(items, nats, strict=True)]
+        [
+            negative_margin(item, of_item) if item.choices else float(of_item[0])
+            for item, of_item in zip(items, nats, strict=True)
+        ]
     )
 
 
@@ -89,23 +92,32 @@ def answer_nats(
     """
     answers = [item.choices or (item.reference,) for item in items]
     pairs = [(item.prompt, answer) for item, choices in zip(items, answers, strict=True) for answer in choices]
-    rows = [_shortened(ids, start, max_length) for ids, start in tokenize_pairs(tokenizer, pairs)]
+    rows = []
+    for ids, start in tokenize_pairs(tokenizer, pairs):
+        # the first tokens of a long prompt go, except the very first, which may begin every text
+        excess = max(0, min(len(ids) - max_length, start - 2))
+        rows.append(LessonTokens((*ids[:1], *ids[1 + excess :])[:max_length], start - excess, ""))
     ends = np.cumsum([0, *map(len, answers)])
     by_item = [rows[begin:end] for begin, end in pairwise(ends)]
-    repeats = can_repeat(model)
-    prefix_lengths = [_shared(choices) if repeats else 0 for choices in by_item]
+    prefix_lengths, repeats = [], can_repeat(model)
+    for choices in by_item:
+        # without the last token of the prompt: the first token of an answer is predicted from it
+        common = min(common_prefix_length([row.ids for row in choices]), *(row.start - 1 for row in choices))
+        prefix_lengths.append(max(0, common) if repeats and len(choices) > 1 else 0)
     unshared = [row for choices, length in zip(by_item, prefix_lengths, strict=True) if not length for row in choices]
     collate = LessonCollator(pad_id_of(tokenizer, model))
     losses = iter(mean_losses(model, unshared, [len(row.ids) for row in unshared], collate, batch_tokens))
     nats = []
     with progress_bar("reading choices", len(items)) as advance:
         for choices, length in zip(by_item, prefix_lengths, strict=True):
-            nats.append(_continued(model, choices, length, collate) if length else np.array([next(losses) for _ in choices]))
+            nats.append(
+                _continuation_nats(model, choices, length, collate) if length else np.array([next(losses) for _ in choices])
+            )
             advance(1)
     return nats
 
 
-def behind(item: Item, nats: NDArray[np.float64]) -> float:
+def negative_margin(item: Item, nats: NDArray[np.float64]) -> float:
     """By how much the right choice is less likely than the likeliest wrong one: n(right) - min n(wrong)."""
     right = int(str(item.target))
     return float(nats[right] - np.delete(nats, right).min())
@@ -120,30 +132,18 @@ def require_answers(tests: Mapping[str, Sequence[Item]]) -> None:
             )
 
 
-def _shared(rows: Sequence[LessonTokens]) -> int:
-    """How many tokens of the prompt all choices share. The last one is not counted: the first token of an answer is predicted from it."""
-    common = min(common_prefix_length([row.ids for row in rows]), *(row.start - 1 for row in rows))
-    return max(0, common) if len(rows) > 1 else 0
-
-
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _continued(model: Any, rows: Sequence[LessonTokens], length: int, collate: LessonCollator) -> NDArray[np.float64]:
+def _continuation_nats(model: Any, rows: Sequence[LessonTokens], length: int, collate: LessonCollator) -> NDArray[np.float64]:
     """n(x) of choices whose first `length` tokens are the same."""
     inputs = collate([LessonTokens(row.ids[length:], row.start - length, "") for row in rows])
     ids, labels = (inputs[name].to(model.device) for name in ("input_ids", "labels"))
-    # padding stands behind every real token, which does not see it: so no mask is needed
-    inputs_ = {
+    # padding stands behind every token of a text, which does not see it: so no mask is needed
+    batch = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "past_key_values": repeated_prefix(model, rows[0].ids[:length], len(rows)),
+        "past_key_values": repeat_prefix(model, rows[0].ids[:length], len(rows)),
     }
-    return np.asarray(mean_by_text(*target_logits(model, inputs_, labels)).double().cpu())
-
-
-def _shortened(ids: Sequence[int], start: int, max_length: int) -> LessonTokens:
-    """At most max_length tokens: the first ones of the prompt go, except the very first, which may begin every text."""
-    gone = max(0, min(len(ids) - max_length, start - 2))
-    return LessonTokens((*ids[:1], *ids[1 + gone :])[:max_length], start - gone, "")
+    return np.asarray(mean_by_text(*target_logits(model, batch, labels)).double().cpu())
 
 
 WRONG: Final = 3
@@ -197,7 +197,7 @@ def draw_choices(name: str, file: Path, limit: int | None, seed: int, learned: C
     """
     questions = [question for question in _READERS[name](file, rows_of(name, file)) if not learned(question.key)]
     shuffled = random.Random(f"{seed}:{name}").sample(questions, len(questions))
-    usable = (choice for question in shuffled if (choice := _as_choice(question, questions, seed)))
+    usable = (choice for question in shuffled if (choice := _choice(question, questions, seed)))
     if not (choices := list(islice(usable, limit))):
         raise UnmaskError(f"{file}: no question that is not a learned lesson has wrong answers of the form of its right one.")
     return choices
@@ -208,7 +208,7 @@ def chance(choices: Sequence[Choice]) -> float:
     return 100 * sum(1 / len(choice.item.choices) for choice in choices) / len(choices)
 
 
-def _as_choice(question: _Question, questions: Sequence[_Question], seed: int) -> Choice | None:
+def _choice(question: _Question, questions: Sequence[_Question], seed: int) -> Choice | None:
     """A question with its answers in random order. None if there are too few wrong ones."""
     draw = random.Random(f"{seed}:{question.key}")
     if not question.closed:
@@ -260,11 +260,11 @@ def _gsm8k(file: Path, rows: Rows) -> Iterator[_Question]:
         question, answer = field(file, line, row, "question"), field(file, line, row, "answer")
         *_, last = [None, *_RESULT.finditer(answer)]
         right = answer.rpartition("####")[2].strip().replace(",", "")
-        steps = without_marks(answer[: last.start()]) if last else ""
+        steps = strip_calculator_marks(answer[: last.start()]) if last else ""
         leaks = re.search(rf"(?<![\d.]){re.escape(right)}(?!\.?\d)", steps)
         if last and last[1] == right and steps.rstrip(" $").endswith("=") and not leaks:
             prompt = f"Question: {question}\nAnswer:"
-            solution = Item(prompt, question, reference=f" {without_marks(answer)}")
+            solution = Item(prompt, question, reference=f" {strip_calculator_marks(answer)}")
             yield _Question(f"{prompt} {steps}", question, right, form=len(right), solution=solution)
 
 

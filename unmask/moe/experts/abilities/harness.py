@@ -21,7 +21,7 @@ from unmask.errors import UnmaskError, cause_of, require_package, unknown
 from unmask.io.terminal import draws_bars
 from unmask.moe.experts.abilities.ability_tests import TESTS, Item, Test, is_right, read_items
 from unmask.moe.experts.abilities.sandbox import Program, passes, require_sandbox
-from unmask.moe.experts.lessons.lessons import Lesson, lettered
+from unmask.moe.experts.lessons.lessons import Lesson, lettered_options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,7 +43,7 @@ def draw_tests(
     files: Mapping[str, Path | None], limit: int | None, seed: int, lessons: Sequence[Lesson]
 ) -> dict[str, TestItems]:
     """The items of each test, from its file or fetched by its name, without learned items. Raises UnmaskError for an unknown test."""
-    is_learned = learned_of(lessons)
+    is_learned = learned_filter(lessons)
     for name in files:
         find_test(name)
     return {
@@ -54,18 +54,18 @@ def draw_tests(
 
 def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool]) -> list[Item]:
     """`limit` random items of a local file, drawn with the seed, without learned items. Raises UnmaskError if no item is left."""
-    items = _fresh(read_items(name, file), learned, str(file))
+    items = _drop_learned(read_items(name, file), learned, str(file))
     return random.Random(f"{seed}:{name}").sample(items, limit) if limit is not None and limit < len(items) else items
 
 
-def _fresh(items: Sequence[Item], learned: Callable[[str], bool], where: str) -> list[Item]:
+def _drop_learned(items: Sequence[Item], learned: Callable[[str], bool], where: str) -> list[Item]:
     fresh = [item for item in items if not learned(item.key)]
     if not fresh:
         raise UnmaskError(f"{where}: all {len(items)} items are among the learned lessons, so there is nothing to test.")
     return fresh
 
 
-def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
+def learned_filter(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
     """A function that says whether an item is among these lessons. It compares the words of the question."""
     questions = {_plain(part) for lesson in lessons for part in (lesson.instruction, lesson.input) if part}
     return lambda key: _plain(key) in questions
@@ -95,7 +95,7 @@ def accuracies(
     require_code_to_run(items, run_code, unsandboxed)
     tests = {name: find_test(name) for name in items}
     local = {
-        name: _fetched_code(name, tests[name], limit, of_test)
+        name: _fetch_code_items(name, tests[name], limit, of_test)
         if tests[name].asked == "code" and isinstance(of_test, HarnessItems)
         else of_test
         for name, of_test in items.items()
@@ -109,11 +109,11 @@ def accuracies(
     if not draws_bars():  # progress bars would fill a log
         for kind in ("loglikelihood", "generate_until"):
             setattr(lm, kind, partial(getattr(lm, kind), disable_tqdm=True))
-    judged = partial(passes, unsandboxed=unsandboxed)
+    run = partial(passes, unsandboxed=unsandboxed)
     return {
-        name: _by_name(lm, tests[name], limit, of_test)
+        name: _score_harness_test(lm, tests[name], limit, of_test)
         if isinstance(of_test, HarnessItems)
-        else _scores(lm, tests[name], name, of_test, judged)
+        else _score_items(lm, tests[name], name, of_test, run)
         for name, of_test in local.items()
     }
 
@@ -135,7 +135,7 @@ def find_test(name: str) -> Test:
     return TESTS[name]
 
 
-def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Callable[[Program], bool]) -> NDArray[np.float64]:
+def _score_items(lm: Any, test: Test, name: str, items: Sequence[Item], run: Callable[[Program], bool]) -> NDArray[np.float64]:
     """Ask the items through the harness, and score the answers."""
     from datasets import Dataset
     from lm_eval import evaluate
@@ -149,7 +149,7 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
                 likelihoods = likelihoods / [len(choice.strip()) for choice in item.choices]
             return {"acc": float(likelihoods.argmax() == item.target)}
         completion = str(results[0])
-        right = is_right(test, completion, item.target) if item.program is None else judged(item.program(completion))
+        right = is_right(test, completion, item.target) if item.program is None else run(item.program(completion))
         return {"acc": float(right)}
 
     dataset = Dataset.from_list([{"index": index, "prompt": item.prompt} for index, item in enumerate(items)])
@@ -178,21 +178,21 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
     return np.array([float(sample["acc"]) for sample in samples])
 
 
-def _fetched_code(name: str, test: Test, limit: int | None, items: HarnessItems) -> list[Item]:
+def _fetch_code_items(name: str, test: Test, limit: int | None, items: HarnessItems) -> list[Item]:
     """Items of a test of code from the hub: the first `limit`, without learned items."""
     from datasets import load_dataset
 
     try:
         splits = load_dataset(*test.hub)
     except (OSError, ValueError) as error:
-        raise _not_loaded(name, error) from error
+        raise _load_error(name, error) from error
     rows = [row for split in splits.values() for row in split]
     rows.sort(key=lambda row: int(str(row["task_id"]).rpartition("/")[2]))  # "11", "HumanEval/3"
     assert test.read is not None
-    return _fresh(test.read(Path(name), list(enumerate(rows, start=1)))[:limit], items.learned, name)
+    return _drop_learned(test.read(Path(name), list(enumerate(rows, start=1)))[:limit], items.learned, name)
 
 
-def _by_name(lm: Any, test: Test, limit: int | None, items: HarnessItems) -> NDArray[np.float64]:
+def _score_harness_test(lm: Any, test: Test, limit: int | None, items: HarnessItems) -> NDArray[np.float64]:
     """Run a test of the harness on data that it fetches: the first `limit` items of each part, without learned items."""
     from lm_eval import simple_evaluate
 
@@ -203,7 +203,7 @@ def _by_name(lm: Any, test: Test, limit: int | None, items: HarnessItems) -> NDA
             confirm_run_unsafe_code=False,
         )  # fmt: skip
     except (OSError, ValueError, ImportError) as error:
-        raise _not_loaded(name, error) from error
+        raise _load_error(name, error) from error
     values: list[float] = []
     number = 0
     for part in sorted(results["samples"]):
@@ -227,8 +227,8 @@ def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(doc.get(column), str):
             yield doc[column]
             if isinstance(doc.get("choices"), list):
-                yield f"{doc[column]} {lettered(doc['choices'])}"
+                yield f"{doc[column]} {lettered_options(doc['choices'])}"
 
 
-def _not_loaded(name: str, error: Exception) -> UnmaskError:
+def _load_error(name: str, error: Exception) -> UnmaskError:
     return UnmaskError(f"'{name}' cannot be loaded: {cause_of(error)} Give a local file instead: NAME=FILE.")

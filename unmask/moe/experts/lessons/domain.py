@@ -83,6 +83,7 @@ def load_domain(name: str) -> Domain:
 
 
 _WORDS = (3, 150)
+_SPAN, _TIMES = 8, 3  # a small model may repeat the same 8 words without end
 _INPUT = re.compile(r"\n\s*Input:\s*", re.IGNORECASE)
 _CHOICES = re.compile(r"^\s*A[.)].+\n\s*B[.)].+\n\s*C[.)].+\n\s*D[.)].+", re.MULTILINE)
 
@@ -121,7 +122,9 @@ def refuse_response(text: str, domain: Domain) -> str | None:
         return None if _is_function(text) else "no function that parses"
     if domain.answer and not domain.answer.search(text):
         return "no answer"
-    return "repeats itself" if _loops(words(text)) else None
+    tokens = words(text)
+    counts = Counter(tuple(tokens[start : start + _SPAN]) for start in range(len(tokens) - _SPAN + 1))
+    return "repeats itself" if max(counts.values(), default=0) >= _TIMES else None
 
 
 def _is_function(text: str) -> bool:
@@ -133,9 +136,3 @@ def _is_function(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError):
         return False
     return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
-
-
-def _loops(text: Sequence[str], span: int = 8, times: int = 3) -> bool:
-    """Whether the same `span` words occur `times` times, as when a small model repeats itself without end."""
-    counts = Counter(tuple(text[start : start + span]) for start in range(len(text) - span + 1))
-    return max(counts.values(), default=0) >= times

@@ -89,10 +89,20 @@ class Writer:
         """
         start = self.tokenizer(prefix)["input_ids"]
         ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
-        one_length = len({len(end) for end in ends}) == 1
-        shared = bool(start) and can_repeat(self.model) and (one_length or not self._has_window)
-        ids, mask = self._inputs(start, ends, shared)
-        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        config = self.model.config.get_text_config(decoder=True)
+        kinds = getattr(config, "layer_types", None)
+        has_window = any("sliding" in kind for kind in kinds) if kinds else bool(getattr(config, "sliding_window", None))
+        longest, shortest = max(map(len, ends)), min(map(len, ends))
+        shared = bool(start) and can_repeat(self.model) and (longest == shortest or not has_window)
+
+        def pad(start: Sequence[int], end: Sequence[int]) -> list[int]:
+            """Padding lies between a shared prefix and the row, else before both."""
+            gap = [0] * (longest - len(end))
+            return [*start, *gap, *end] if shared else [*gap, *start, *end]
+
+        ids = torch.tensor([pad(start, end) for end in ends], device=self.model.device)
+        mask = torch.tensor([pad([1] * len(start), [1] * len(end)) for end in ends], device=self.model.device)
+        positions = getattr(config, "max_position_embeddings", None)
         if positions and ids.shape[1] + sampling.max_new_tokens > positions:
             raise UnmaskError(
                 f"A prompt of {ids.shape[1]} tokens leaves no room for {sampling.max_new_tokens} new ones in {positions} positions: "
@@ -100,7 +110,7 @@ class Writer:
             )
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            cache = repeated_prefix(self.model, start, len(rows)) if shared else None
+            cache = repeat_prefix(self.model, start, len(rows)) if shared else None
             with packed_attention(self.model):
                 return self._continue(ids, mask, cache, sampling, stop)
 
@@ -153,23 +163,6 @@ class Writer:
         config = getattr(self.model, "generation_config", None)
         configured = getattr(config, "eos_token_id", None) or []
         return sorted({self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])})
-
-    @property
-    def _has_window(self) -> bool:
-        config = self.model.config.get_text_config(decoder=True)
-        kinds = getattr(config, "layer_types", None)
-        return any("sliding" in kind for kind in kinds) if kinds else bool(getattr(config, "sliding_window", None))
-
-    def _inputs(self, start: Sequence[int], ends: Sequence[Sequence[int]], shared: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and mask of prompts: with a shared prefix, padding lies between prefix and row, else before both."""
-        longest = max(map(len, ends))
-
-        def row(start: Sequence[int], end: Sequence[int]) -> list[int]:
-            gap = [0] * (longest - len(end))
-            return [*start, *gap, *end] if shared else [*gap, *start, *end]
-
-        ids, real = [row(start, end) for end in ends], [row([1] * len(start), [1] * len(end)) for end in ends]
-        return torch.tensor(ids, device=self.model.device), torch.tensor(real, device=self.model.device)
 
 
 _SORTED = 2048
@@ -243,11 +236,11 @@ def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
     """Keep only these rows of a cache, and of the sums that a mixture attaches to it (`RunningMean`)."""
     index = torch.tensor(rows, device=device)
     cache.batch_select_indices(index)
-    if sums := getattr(cache, "routed_so_far", {}):
-        cache.routed_so_far = {name: (total[index], count[index]) for name, (total, count) in sums.items()}
+    if sums := getattr(cache, "logit_sums", {}):
+        cache.logit_sums = {name: (total[index], count[index]) for name, (total, count) in sums.items()}
 
 
-def repeated_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
+def repeat_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
     """The key-value cache of a prefix (its token ids) repeated for this number of texts."""
     from transformers import DynamicCache
 

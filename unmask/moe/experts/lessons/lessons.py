@@ -121,9 +121,9 @@ def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str
     tokenized = []
     rows = zip(pairs, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
     for (text, _), ids, offsets, special in rows:
-        real = [index for index, mark in enumerate(special) if not mark]
-        start = next(index for index in real if offsets[index][1] > len(text))
-        tokenized.append((tuple(ids[: real[-1] + 1]), start))
+        plain = [index for index, is_special in enumerate(special) if not is_special]
+        start = next(index for index in plain if offsets[index][1] > len(text))
+        tokenized.append((tuple(ids[: plain[-1] + 1]), start))
     return tokenized
 
 
@@ -136,7 +136,7 @@ class Novelty:
     """Remembers texts, and measures how near another text is to them by ROUGE-L (F1 of the longest common subsequence of words)."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self.known = [words(text) for text in texts]
+        self.word_lists = [words(text) for text in texts]
 
     def nearest(self, text: str) -> float:
         """The highest ROUGE-L to a remembered text."""
@@ -144,7 +144,7 @@ class Novelty:
 
         tokens = words(text)
         highest = 0.0
-        for remembered in self.known:
+        for remembered in self.word_lists:
             total = len(tokens) + len(remembered)
             # skip texts that cannot win: a common part is at most as long as the shorter text
             if total and 2 * min(len(tokens), len(remembered)) / total > highest:
@@ -153,7 +153,7 @@ class Novelty:
 
     def add(self, text: str) -> None:
         """Remember a text."""
-        self.known.append(words(text))
+        self.word_lists.append(words(text))
 
 
 def words(text: str) -> list[str]:
@@ -261,12 +261,12 @@ def keep_lessons(lessons: Sequence[Lesson], file: Path) -> list[Lesson]:
     return saved
 
 
-def lettered(choices: Sequence[object]) -> str:
+def lettered_options(choices: Sequence[object]) -> str:
     """Choices as a question shows them: a line each, behind its letter."""
     return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
 
 
-def without_marks(answer: str) -> str:
+def strip_calculator_marks(answer: str) -> str:
     """A solution of GSM8K without the marks of its calculator."""
     return _CALCULATOR.sub("", answer)
 
@@ -275,7 +275,7 @@ def _multiple_choice(file: Path, line: int, row: Row) -> Lesson:
     choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
     if not 0 <= answer < len(choices) <= len(LETTERS):
         raise UnmaskError(f"{file}, line {line}: the answer {answer} is none of {len(choices)} choices.")
-    options = lettered(choices)
+    options = lettered_options(choices)
     subject = str(row["subject"]).replace("_", " ")
     question = f"{field(file, line, row, 'question')}\n{options}"
     response = f"{LETTERS[answer]}. {choices[answer]}"
@@ -288,7 +288,7 @@ def _task(file: Path, line: int, row: Row) -> Lesson:
 
 
 def _solution(file: Path, line: int, row: Row) -> Lesson:
-    return Lesson(field(file, line, row, "question"), without_marks(field(file, line, row, "answer")))
+    return Lesson(field(file, line, row, "question"), strip_calculator_marks(field(file, line, row, "answer")))
 
 
 def _function(file: Path, line: int, row: Row) -> Lesson:

@@ -167,12 +167,17 @@ def specialise(
         lessons = _responses(_Batches(run, writer), domain, seeds, instructions, plan, dropped)
         write_lessons(lessons, folder / LESSONS)
         words = sum(len(lesson.output.split()) for lesson in lessons) / len(lessons) if lessons else 0.0
+        questions = [lesson.question for lesson in lessons]
+        similarities = [
+            Novelty([*questions[:index], *questions[index + 1 :], *(seed.question for seed in seeds)]).nearest(question)
+            for index, question in enumerate(questions[:_COMPARED])
+        ]
         outcome = Yield(
             written=total,
             instructions=len(instructions),
             kept=len(lessons),
             dropped=dict(dropped),
-            nearest=_spread(lessons, seeds),
+            nearest=sum(similarities) / len(similarities) if similarities else 0.0,
             words=words,
         )
         examples = [asdict(lesson) for lesson in lessons[:5]]
@@ -280,12 +285,3 @@ def _responses(
 
 def _draw(seeds: Sequence[Lesson], number: int, seed: int, stage: str, batch: int) -> list[Lesson]:
     return random.Random(f"{seed}:{stage}:{batch}").sample(list(seeds), number)
-
-
-def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
-    texts = [lesson.question for lesson in lessons]
-    near = [
-        Novelty([*texts[:index], *texts[index + 1 :], *(seed.question for seed in seeds)]).nearest(text)
-        for index, text in enumerate(texts[:_COMPARED])
-    ]
-    return sum(near) / len(near) if near else 0.0

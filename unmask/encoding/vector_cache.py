@@ -1,7 +1,7 @@
-"""Vector store: vectors on disk, keyed by their text. An interrupted run can continue, and memory holds one block at a time.
+"""Vector cache: vectors on disk, keyed by their text, so that an interrupted run can continue. Memory holds one block at a time.
 
-The vectors of one design are stored as blocks. A block is a file that is written atomically and has a checksum. A damaged block is noticed
-when it is read; it is removed, and its texts are computed again. Stored vectors never change: the first vector of a text stays.
+A cache is a folder with one table for each design. A table consists of blocks. A block is a file that is written atomically and has a
+checksum. A damaged block is noticed when it is read; it is removed, and its texts are computed again. The first vector of a text stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY = 16
 _FOLDER = ".unmask-vectors"
 
 
-def key_of(text: str, instruction: str | None) -> bytes:
+def text_key(text: str, instruction: str | None) -> bytes:
     """The key of a text: a hash of the text and of its instruction."""
     content = repr((instruction, text)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).digest()[:_KEY]
@@ -33,8 +33,8 @@ class LostRows(Exception):
     """A block was damaged or removed after it was stored."""
 
 
-class StoredRows:
-    """Rows of one width, by key. damaged: number of blocks that could not be read and were removed."""
+class CacheTable:
+    """A table of a cache: rows of one width, by key. damaged: number of blocks that could not be read and were removed."""
 
     def __init__(self, folder: Path) -> None:
         """Open the folder. Every block in it is read once and checked."""
@@ -106,36 +106,36 @@ class StoredRows:
         self._last = max(self._last, _number(file))
 
 
-class VectorStore:
-    """Stored rows by name, in one folder."""
+class VectorCache:
+    """Tables by name, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         """Open the folder; the first vector creates it. Raises UnmaskError for a folder with other files in it."""
         if not is_own(folder):
             raise UnmaskError(f"unmask keeps vectors in '{folder}', but the folder holds other files. Move them away.")
         self.folder = folder
-        self._stored: dict[str, StoredRows] = {}
+        self._tables: dict[str, CacheTable] = {}
 
     @classmethod
-    def beside(cls, results: Path) -> VectorStore:
-        """The vectors of a run, in the folder of its results. They are removed when the run has finished."""
+    def in_folder(cls, results: Path) -> VectorCache:
+        """The cache of a run, in the folder of its results. It is removed when the run has finished."""
         return cls(results / _FOLDER)
 
-    def stored(self, name: str) -> StoredRows:
-        """The rows of a name, opened once."""
-        if name not in self._stored:
+    def table(self, name: str) -> CacheTable:
+        """The table of a name, opened once."""
+        if name not in self._tables:
             make_own(self.folder)
-            self._stored[name] = StoredRows(self.folder / hashlib.sha256(name.encode()).hexdigest()[:20])
-        return self._stored[name]
+            self._tables[name] = CacheTable(self.folder / hashlib.sha256(name.encode()).hexdigest()[:20])
+        return self._tables[name]
 
     @property
     def damaged(self) -> int:
-        """Number of damaged blocks, under the names that were opened."""
-        return sum(rows.damaged for rows in self._stored.values())
+        """Number of damaged blocks in the tables that were opened."""
+        return sum(table.damaged for table in self._tables.values())
 
-    def forget(self) -> None:
+    def remove(self) -> None:
         """Remove everything from the disk."""
-        self._stored.clear()
+        self._tables.clear()
         remove_own(self.folder)
 
 

@@ -19,12 +19,12 @@ from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
-from unmask.moe.mixture.mixture_folder import Mixture
+from unmask.moe.mixture.model import Mixture
 from unmask.training.card import write_card
-from unmask.training.loop import Loop, arguments
-from unmask.training.run import train
+from unmask.training.loop import Loop, trainer_arguments
 from unmask.training.stages import STAGES
 from unmask.training.stages.stage import StageOptions
+from unmask.training.train import train
 
 SHORT = {"steps": 2}
 TAUGHT = {"text": {"path": "starter:reference"}, "taught": {"path": "starter:pairs", "instruction": "Find the same."}}
@@ -240,7 +240,7 @@ def test_weights_with_a_rate_of_their_own_decay_as_before(place: str, groups: in
     model = torch.nn.ModuleDict({"linear": torch.nn.Linear(2, 2), "norm": torch.nn.LayerNorm(2)})
     own = {"all": set(model.parameters()), "decayed": {model["linear"].weight}, "none": set()}[place]
     stage = StageOptions(data=("a",), steps=1, lr=0.1, weight_decay=0.3)
-    loop = Loop(model, arguments(stage, tmp_path, 0, True, False), [], list, lambda *_: None, own_rates={0.7: own})  # type: ignore
+    loop = Loop(model, trainer_arguments(stage, tmp_path, 0, True, False), [], list, lambda *_: None, own_rates={0.7: own})  # type: ignore
     for _ in range(2):  # Trainer may ask again
         made = loop.create_optimizer().param_groups
         assert len(made) == groups

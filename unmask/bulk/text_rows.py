@@ -1,4 +1,4 @@
-"""Documents: rows of files, checked one by one. A row that cannot be embedded becomes a dead letter that says why."""
+"""Text rows: rows of files, checked one by one. A row that cannot be embedded becomes a dead letter that says why."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from unmask.bulk.job import LONGEST, Job
+from unmask.bulk.job import LONGEST, EmbedJob
 from unmask.io.formats import Fault
 from unmask.io.lines import Start
 from unmask.io.rows import Row, fault_of_field, read_items
 
 WINDOW_ROWS = 4096
-"""Maximum number of documents encoded at once: enough for texts of similar length to share batches."""
+"""Maximum number of texts encoded at once: enough for texts of similar length to share batches."""
 WINDOW_CHARACTERS = 4_000_000
-"""Most characters of documents that are encoded at once, unless one has more: their tokens take some hundred megabytes."""
+"""Most characters of texts that are encoded at once, unless one has more: their tokens take some hundred megabytes."""
 _MAX_TEXT, _MAX_REASON = 200, 500
 _BEGINNING = Start()
 
 
 @dataclass(frozen=True)
-class Document:
-    """A text to embed. row: its index in its file, from 0; kept: the values of the columns to keep."""
+class TextRow:
+    """A row with a text to embed. index: of the row in its file, from 0; kept: the values of the columns to keep."""
 
-    row: int
+    index: int
     line: int
     id: str
     text: str
@@ -57,8 +57,10 @@ def dead_letter(row: int, line: int, reason: str, text: str) -> DeadLetter:
     return DeadLetter(row, line, reason[:_MAX_REASON], text[:_MAX_TEXT])
 
 
-def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | None = None) -> Iterator[Document | DeadLetter]:
-    """The rows of a file from a start on, each a document or a dead letter. Of two equal ids, the second is a dead letter."""
+def read_text_rows(
+    file: Path, job: EmbedJob, start: Start = _BEGINNING, rows: int | None = None
+) -> Iterator[TextRow | DeadLetter]:
+    """The rows of a file from a start on, each with a text or a dead letter. Of two equal ids, the second is a dead letter."""
     job = job.for_file(file)
     items = read_items(file, start, longest=LONGEST if job.to_folder else None, columns=job.columns)
     ids: set[str] = set()
@@ -66,22 +68,22 @@ def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | 
         fault = item if isinstance(item, Fault) else _fault(job, line, item, ids)
         if fault is not None:
             text = item.get(job.column, "") if isinstance(item, dict) else fault.text
-            yield dead_letter(row, line, fault.told, text if isinstance(text, str) else str(text))
+            yield dead_letter(row, line, fault.reason, text if isinstance(text, str) else str(text))
         elif isinstance(item, dict):
             # several files meet in a folder of vectors
             name = str(item[job.id_column]) if job.id_column else f"{file}:{row}" if job.to_folder else str(row)
             if job.id_column:
                 ids.add(name)  # a dead letter takes no id away
-            yield Document(row, line, name, item[job.column], tuple(_plain(item.get(column)) for column in job.keep))
+            yield TextRow(row, line, name, item[job.column], tuple(_as_text(item.get(column)) for column in job.keep))
 
 
-def _fault(job: Job, line: int, row: Row, ids: set[str]) -> Fault | None:
+def _fault(job: EmbedJob, line: int, row: Row, ids: set[str]) -> Fault | None:
     """Why a row that was read cannot be embedded."""
     if job.id_column:
         if fault := fault_of_field(line, row, job.id_column, (str, int)):
             return fault
         name = str(row[job.id_column])
-        if name != _encodable(name):
+        if name != _replace_surrogates(name):
             return Fault(
                 f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold."
             )
@@ -93,14 +95,14 @@ def _fault(job: Job, line: int, row: Row, ids: set[str]) -> Fault | None:
     return fault
 
 
-def _plain(value: Any) -> str | None:
+def _as_text(value: Any) -> str | None:
     """A kept value as a string (JSON for other types), so that a column has one type in every file."""
     if value is None:
         return None
-    return _encodable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return _replace_surrogates(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """The text with '?' for each half of a surrogate pair, which JSON may hold and UTF-8 may not."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -113,15 +115,15 @@ class _HasCharacters(Protocol):
 _Item = TypeVar("_Item", bound=_HasCharacters)
 
 
-def windows(documents: Iterable[_Item]) -> Iterator[list[_Item]]:
-    """Documents in groups that memory holds at once."""
+def windows(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    """Texts in groups that memory holds at once."""
     window: list[_Item] = []
     characters = 0
-    for document in documents:
-        if window and (len(window) == WINDOW_ROWS or characters + document.characters > WINDOW_CHARACTERS):
+    for item in items:
+        if window and (len(window) == WINDOW_ROWS or characters + item.characters > WINDOW_CHARACTERS):
             yield window
             window, characters = [], 0
-        window.append(document)
-        characters += document.characters
+        window.append(item)
+        characters += item.characters
     if window:
         yield window

@@ -11,7 +11,6 @@ import pytest
 from tests.studies.synthetic import made_findings
 from unmask.errors import UnmaskError
 from unmask.models.source import Source
-from unmask.studies.engine import StudyRun
 from unmask.studies.plan import digest_of
 from unmask.studies.results import (
     RECORD,
@@ -24,6 +23,7 @@ from unmask.studies.results import (
     refuse_several,
 )
 from unmask.studies.sheet import Sheet
+from unmask.studies.study import Study
 
 TABLE = Sheet("Scores", ("", "sts"), (("a", "1.0"),), "A note.")
 
@@ -48,10 +48,10 @@ class MadeFindings:
         return TABLE.markdown()
 
 
-def started(folder: Path) -> StudyRun:
-    run = StudyRun("moee", "small", Source("pico", device="cpu"), Path(), folder, "unmask reproduce moee")
+def started(folder: Path) -> Study:
+    run = Study("moee", "small", Source("pico", device="cpu"), Path(), folder, "unmask reproduce moee")
     with run.open(plan={"scale": "small"}) as opened:
-        run.begin(opened, {"scale": "small"}, paper="MoEE", data={"sts": "1"}, rests_on={"model a": "2"})
+        run.start(opened, {"scale": "small"}, paper="MoEE", data={"sts": "1"}, rests_on={"model a": "2"})
     return run
 
 

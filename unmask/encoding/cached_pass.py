@@ -1,4 +1,4 @@
-"""Stored vectors: the vectors of a task's texts, read from a vector store; missing ones are computed first.
+"""Cached pass: a forward pass over the texts of a task, whose vectors are read from a vector cache; missing ones are computed first.
 
 Vectors go to disk in chunks, which are filled by tokens in the order of the texts. A run that was stopped after a chunk therefore continues
 with the same chunks, and with identical results.
@@ -22,7 +22,7 @@ from unmask.encoding.features import Fit, Raw, mean_of, vectors
 from unmask.encoding.forward_pass import ForwardPass, Vectors
 from unmask.encoding.shared_prefix import PromptBatch, text_before_placeholder
 from unmask.encoding.tokenization import TokenizedText
-from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_of
+from unmask.encoding.vector_cache import CacheTable, LostRows, VectorCache, text_key
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
 
@@ -54,22 +54,22 @@ class ComputeCost:
 
 
 @dataclass
-class StoredVectors:
-    """Vectors of designs that share a forward pass, for the texts of one task. A text is computed when it is first requested."""
+class CachedPass:
+    """The forward pass of some designs over the texts of one task. A text is computed when it is first requested, and cached."""
 
     encoder: Encoder
     designs: Mapping[Design, Fit]
-    store: VectorStore
+    cache: VectorCache
     name: str
     """Everything that vectors depend on besides design and text: weights, precision, limit, reference texts."""
     label: str
     """Names the work on a progress bar."""
-    linked: Sequence[StoredVectors] = ()
-    """Vectors of the same texts in prompts that share a prefix: each text is read once for all of them."""
+    linked: Sequence[CachedPass] = ()
+    """Passes over the same texts whose prompts share a prefix with this one: each text is read once for all of them."""
     tally: Tally = field(default_factory=Tally)
     """Counts the distinct texts of the task, computed now or before."""
     cost: ComputeCost = field(default_factory=ComputeCost)
-    """The cost of this computation, without stored vectors."""
+    """The cost of this computation, without vectors that were in the cache."""
     _counted: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -81,26 +81,26 @@ class StoredVectors:
         """The name of the prompt."""
         return self.forward.tokenizer.name
 
-    def stored(self, design: Design) -> StoredRows:
-        """The stored vectors of a design."""
-        return self.store.stored(f"{self.name}\0{design.name}")
+    def table(self, design: Design) -> CacheTable:
+        """The cached vectors of a design."""
+        return self.cache.table(f"{self.name}\0{design.name}")
 
     @property
-    def sizes(self) -> StoredRows:
-        """The stored sizes of texts: number of tokens, and whether the text was truncated."""
-        return self.store.stored(f"{self.name}\0{self.prompt}")
+    def sizes(self) -> CacheTable:
+        """The cached sizes of texts: number of tokens, and whether the text was truncated."""
+        return self.cache.table(f"{self.name}\0{self.prompt}")
 
     def get(self, design: Design, texts: Sequence[str], instruction: str | None) -> Vectors:
         """Vectors of one design, shape (text, dim)."""
         if not self.forward.tokenizer.takes_instruction:
             instruction = None
-        keys = [key_of(text, instruction) for text in texts]
+        keys = [text_key(text, instruction) for text in texts]
         distinct = dict(zip(keys, texts, strict=True))
         for _ in range(_ATTEMPTS):
             with suppress(LostRows):
                 return self._read(design, keys, distinct, instruction)
         raise UnmaskError(
-            f"'{self.store.folder}': files change after they were written. Check the disk, or use another folder."
+            f"'{self.cache.folder}': files change after they were written. Check the disk, or use another folder."
         )
 
     def _read(self, design: Design, keys: Sequence[bytes], distinct: Mapping[bytes, str], instruction: str | None) -> Vectors:
@@ -118,17 +118,17 @@ class StoredVectors:
             self.tally.tokens += int(sizes[:, 0].sum())
             self.tally.truncated += int(sizes[:, 1].sum())
             self._counted.update(new)
-        return self.stored(design).get(keys)
+        return self.table(design).get(keys)
 
     def _missing(self, distinct: Mapping[bytes, str]) -> dict[bytes, str]:
-        stores = [self.sizes, *(self.stored(design) for design in self.designs)]
-        return {key: text for key, text in distinct.items() if any(key not in store for store in stores)}
+        tables = [self.sizes, *(self.table(design) for design in self.designs)]
+        return {key: text for key, text in distinct.items() if any(key not in table for table in tables)}
 
     def _compute(self, missing: Mapping[bytes, str], instruction: str | None) -> None:
         # these vectors are stored last: if the process is killed within a chunk, it is recomputed in the same batches
         passes, keys, texts = [*self.linked, self], list(missing), list(missing.values())
         batches = [
-            PromptBatch(shared.forward, list(shared.forward.tokenizer.tokenize(texts, instruction))) for shared in passes
+            PromptBatch(cached.forward, list(cached.forward.tokenizer.tokenize(texts, instruction))) for cached in passes
         ]
         device = self.encoder.backbone.device
         reset_peak_memory(device)
@@ -140,29 +140,29 @@ class StoredVectors:
                 result = self.encoder.encode_prompts(chunk, advance)
                 seconds_per_token = (time.perf_counter() - started) / result.tokens
                 peak = peak_memory(device)
-                for shared, batch, by_design, tokens in zip(passes, chunk, result.vectors, result.tokens_alone, strict=True):
-                    shared.cost.add(batch.texts, seconds_per_token * tokens, peak)
+                for cached, batch, by_design, tokens in zip(passes, chunk, result.vectors, result.tokens_alone, strict=True):
+                    cached.cost.add(batch.texts, seconds_per_token * tokens, peak)
                     size_rows = np.array([(len(text.ids), text.truncated) for text in batch.texts], np.int64)
-                    shared.sizes.add(keys[start:end], size_rows)
+                    cached.sizes.add(keys[start:end], size_rows)
                     for design, rows in by_design.items():
-                        shared.stored(design).add(keys[start:end], rows)
+                        cached.table(design).add(keys[start:end], rows)
 
 
-def link_shared_passes(vectors: Sequence[StoredVectors]) -> None:
-    """Link vectors of the same texts whose prompts share a prefix, one for each prompt."""
-    prefixes = [text_before_placeholder(shared.designs, shared.forward.tokenizer) for shared in vectors]
-    for shared, prefix in zip(vectors, prefixes, strict=True):
-        matches = [match for match, key in zip(vectors, prefixes, strict=True) if prefix is not None and key == prefix]
+def link_shared_passes(passes: Sequence[CachedPass]) -> None:
+    """Link passes over the same texts whose prompts share a prefix, one for each prompt."""
+    prefixes = [text_before_placeholder(cached.designs, cached.forward.tokenizer) for cached in passes]
+    for cached, prefix in zip(passes, prefixes, strict=True):
+        matches = [match for match, key in zip(passes, prefixes, strict=True) if prefix is not None and key == prefix]
         by_prompt = {match.prompt: match for match in reversed(matches)}
-        by_prompt.pop(shared.prompt, None)
-        shared.linked = list(by_prompt.values())
+        by_prompt.pop(cached.prompt, None)
+        cached.linked = list(by_prompt.values())
 
 
 @dataclass
-class AveragedVectors:
-    """Vectors of designs that average the same prompts, from the stored vectors of each prompt."""
+class AveragedPasses:
+    """The vectors of designs that average the same prompts, from the pass of each prompt."""
 
-    passes: Mapping[str, StoredVectors]
+    passes: Mapping[str, CachedPass]
     """By prompt, with the features of every design under it (`Design.features_under`)."""
     fits: Mapping[Design, Fit]
 
@@ -186,7 +186,7 @@ class AveragedVectors:
     @property
     def tally(self) -> Tally:
         """The texts of the task, their tokens in all prompts, and the texts that the longest prompt truncates."""
-        tallies = {prompt: shared.tally for prompt, shared in self.passes.items()}
+        tallies = {prompt: cached.tally for prompt, cached in self.passes.items()}
         return Tally(
             texts=max(tally.texts for tally in tallies.values()),
             truncated=max(tally.truncated for tally in tallies.values()),

@@ -1,4 +1,4 @@
-"""Comparing designs on tasks: each text is computed once for all designs that share its forward pass.
+"""Scoring designs on tasks: each text is computed once for all designs that share its forward pass.
 
 Designs that differ only in pooling, layer or features have the same attention and prompt, and so the same forward pass. The first design
 that is scored on a task computes the vectors for the whole group; the others reuse them.
@@ -15,16 +15,24 @@ from typing import Any
 from unmask.designs.design import ATTENTIONS, Design
 from unmask.designs.prompts import AND
 from unmask.encoding.backbone import Backbone
+from unmask.encoding.cached_pass import AveragedPasses, CachedPass, link_shared_passes
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import PassKey, Vectors, group_by_pass
 from unmask.encoding.lexical import KEPT, dot_products
 from unmask.encoding.shared_prefix import group_by_shared_prefix
-from unmask.encoding.stored_vectors import AveragedVectors, StoredVectors, link_shared_passes
 from unmask.encoding.tokenization import MAX_LENGTH
-from unmask.encoding.vector_store import VectorStore
+from unmask.encoding.vector_cache import VectorCache
 from unmask.errors import require_package
-from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision, runs_code, why_not_scored
+from unmask.evaluation.outcomes import (
+    attempt,
+    make_failure,
+    make_not_applicable,
+    make_result,
+    model_revision,
+    runs_code,
+    why_not_scored,
+)
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
 from unmask.io.terminal import counted, say
 from unmask.models.identity import attention_implementation
@@ -37,15 +45,15 @@ from unmask.tasks.task import LocalTask, Task
 
 
 @dataclass(frozen=True)
-class ComparisonPlan:
-    """What to compare: one model, designs by label, and tasks; and everything else that vectors depend on."""
+class ScoringPlan:
+    """What to score: one model, designs by label, and tasks; and everything else that vectors depend on."""
 
     source: Source
     designs: Mapping[str, Design]
     tasks: Sequence[Task]
     max_length: int | None
     """None takes the saved embedder's value, else 512; dtype and attention implementation of `source` likewise."""
-    reference: Sequence[str]
+    fit_texts: Sequence[str]
     """Texts on which standardisation and alpha are fitted."""
     batch_tokens: int | None = None
     """None chooses by device."""
@@ -85,7 +93,7 @@ class ComparisonPlan:
 
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
         """The conditions of one design on one task."""
-        reference = ("as saved" if self.is_fitted(design) else reference_hash(self.reference)) if design.needs_fit else None
+        fit = ("as saved" if self.is_fitted(design) else texts_hash(self.fit_texts)) if design.needs_fit else None
         return Conditions(
             model=self.source.model,
             model_revision=revision,
@@ -95,22 +103,22 @@ class ComparisonPlan:
             task_revision=task.revision,
             max_length=self.limit,
             dtype=dtype,
-            reference=reference,
+            reference=fit,
             attn_implementation=self.source.attn_implementation,
-            trust_remote_code=self.own_code,
+            trust_remote_code=self.runs_own_code,
         )
 
     @cached_property
-    def own_code(self) -> bool | None:
+    def runs_own_code(self) -> bool | None:
         """Whether code that comes with the model runs. None if not, since older results do not say it."""
         return runs_code(self.source) or None
 
 
-def compare(
-    plan: ComparisonPlan,
+def score_designs(
+    plan: ScoringPlan,
     store: ResultStore,
     *,
-    cache: VectorStore | None = None,
+    cache: VectorCache | None = None,
     load: Callable[[], Encoder] | None = None,
     fits: dict[Design, Fit] | None = None,
 ) -> list[Result]:
@@ -127,22 +135,22 @@ def compare(
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     planned = PlannedResults(plan, store, model_revision(plan.source), precision_of(plan.source))
     planned.record_what_does_not_apply()
-    vectors = cache or VectorStore.beside(store.folder)
+    vector_cache = cache or VectorCache.in_folder(store.folder)
     if any(planned.store.get(conditions) is None for conditions in planned.cells.values()):
         encoder = load() if load else load_checked(plan)
-        _fill(planned, encoder, vectors, {} if fits is None else fits)
+        _score_missing(planned, encoder, vector_cache, {} if fits is None else fits)
         if cache is None:  # if nothing was missing, the vectors belong to another model that is not scored yet
-            vectors.forget()
+            vector_cache.remove()
     results = ((label, planned.store.get(conditions)) for (label, _), conditions in planned.cells.items())
     return [result.model_copy(update={"label": label}) for label, result in results if result is not None]
 
 
 def forget_vectors(store: ResultStore) -> None:
     """Remove the vectors that runs stored with their scores."""
-    VectorStore.beside(store.folder).forget()
+    VectorCache.in_folder(store.folder).remove()
 
 
-def unscored(plan: ComparisonPlan, store: ResultStore) -> list[Failure]:
+def failures_of(plan: ScoringPlan, store: ResultStore) -> list[Failure]:
     """Why cells of a plan have no score. Failures of earlier runs under other conditions are left out."""
     revision, dtype = model_revision(plan.source), precision_of(plan.source)
     return store.failures_under(
@@ -154,7 +162,7 @@ def unscored(plan: ComparisonPlan, store: ResultStore) -> list[Failure]:
 class PlannedResults:
     """The results that a plan asks for, and the store that holds those that exist."""
 
-    plan: ComparisonPlan
+    plan: ScoringPlan
     store: ResultStore
     revision: str
     dtype: str
@@ -193,18 +201,18 @@ class PlannedResults:
             for task in self.plan.tasks:
                 conditions = self.plan.conditions(design, task, self.revision, self.dtype)
                 if conditions.key not in recorded and (reason := why_not_scored(design, task)):
-                    self.store.fail(does_not_apply(conditions, label, task, reason))
+                    self.store.add_failure(make_not_applicable(conditions, label, task, reason))
 
     def give_up(self, labels: Sequence[str], task: Task, error: Exception) -> None:
         """Store why these designs have no score on a task, and say it."""
         for label in labels:
-            failure = failed(self.cells[label, task.name], label, task, error)
-            self.store.fail(failure)
+            failure = make_failure(self.cells[label, task.name], label, task, error)
+            self.store.add_failure(failure)
             say(f"{label} on {task.name} failed: {failure.error}")
 
     def attempt(self, label: str, task: Task, work: Callable[[], tuple[Result, Items | None]]) -> None:
         """Store the result of scoring a design on a task, or the reason why it failed."""
-        if scored := attempted(work, partial(self.give_up, [label], task)):
+        if scored := attempt(work, partial(self.give_up, [label], task)):
             self.store.add(*scored)
 
     def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
@@ -213,7 +221,7 @@ class PlannedResults:
         return {label: designs[label] for label, cell in cells.items() if cell is not None and self.store.get(cell) is None}
 
 
-def _fill(planned: PlannedResults, encoder: Encoder, cache: VectorStore, fitted: dict[Design, Fit]) -> None:
+def _score_missing(planned: PlannedResults, encoder: Encoder, cache: VectorCache, fitted: dict[Design, Fit]) -> None:
     """Compute and store the results that are missing, one forward pass after the other."""
     plan = planned.plan
     encoder = replace(encoder, max_length=plan.limit, batch_tokens=plan.batch_tokens or 0)
@@ -222,8 +230,10 @@ def _fill(planned: PlannedResults, encoder: Encoder, cache: VectorStore, fitted:
     # the libraries that compute decide the last bits, so vectors of two versions are never mixed in one score
     device, attention_kernel = encoder.backbone.device.type, attention_implementation(encoder.backbone.model)
     libraries = " ".join(f"{package}={versions()[package]}" for package in ("unmask", "torch", "transformers", "peft"))
-    name = f"{planned.revision} {planned.dtype} {device} {attention_kernel} {libraries} {plan.limit} {reference_hash(plan.reference)}"
-    name += " own code" * bool(plan.own_code)
+    name = (
+        f"{planned.revision} {planned.dtype} {device} {attention_kernel} {libraries} {plan.limit} {texts_hash(plan.fit_texts)}"
+    )
+    name += " own code" * bool(plan.runs_own_code)
     groups = group_by_pass(plan.designs.values())
     for keys in group_by_shared_prefix(groups, encoder.prompt_tokenizer):
         ready = []
@@ -235,7 +245,7 @@ def _fill(planned: PlannedResults, encoder: Encoder, cache: VectorStore, fitted:
             for task in plan.tasks:
                 if isinstance(task, LocalTask) and is_of_words(task.kind) and (missing := planned.missing(designs, task)):
                     _score_words(planned, reader, task, missing)
-            fits = _fits(planned, reader, designs, fitted)
+            fits = _fit_missing(planned, reader, designs, fitted)
             ready.append(_Group(reader, {label: design for label, design in designs.items() if design in fits}, fits))
         for task in plan.tasks:
             if not is_of_words(task.kind):
@@ -253,7 +263,7 @@ class _Group:
     fits: Mapping[Design, Fit]
 
 
-def _fits(
+def _fit_missing(
     planned: PlannedResults, encoder: Encoder, designs: Mapping[str, Design], fitted: dict[Design, Fit]
 ) -> dict[Design, Fit]:
     """The fits of designs without a score, and of linked designs. New ones go into `fitted`."""
@@ -271,11 +281,11 @@ def _fits(
             labels = [label for label, design in planned.missing(designs, task).items() if design == failed]
             planned.give_up(labels, task, error)
 
-    fitted |= encoder.fit([design for design in required if design not in fitted], plan.reference, on_error=give_up)
+    fitted |= encoder.fit([design for design in required if design not in fitted], plan.fit_texts, on_error=give_up)
     return {design: fitted[design] for design in required if design in fitted}
 
 
-def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, cache: VectorStore, name: str) -> None:
+def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, cache: VectorCache, name: str) -> None:
     """Score groups of designs on one task. Prompts that share a prefix read a text once. name: of the vectors in the cache."""
     work = []
     for group in groups:
@@ -288,13 +298,13 @@ def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, 
             fits = {design: group.fits[design] for design in [*missing.values(), *linked] if design in group.fits}
             if part != prompt:  # what needs a fit is not part of an average
                 fits = {design: Fit() for design in linked if not design.needs_fit}
-            by_prompt[part] = StoredVectors(group.encoder, fits, cache, name, f"{part} on {task.name}")
+            by_prompt[part] = CachedPass(group.encoder, fits, cache, name, f"{part} on {task.name}")
         work.append((group, missing, by_prompt))
-    link_shared_passes([stored for _, _, by_prompt in work for stored in by_prompt.values()])
+    link_shared_passes([cached for _, _, by_prompt in work for cached in by_prompt.values()])
     for group, missing, by_prompt in work:
         backbone = group.encoder.backbone
         say(f"{backbone.attention}/{AND.join(by_prompt)} on {task.name}: {', '.join(missing)}")
-        vectors = AveragedVectors(by_prompt, group.fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
+        vectors = AveragedPasses(by_prompt, group.fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
         provenance = _provenance(backbone)
         for label, design in missing.items():
             planned.attempt(
@@ -315,16 +325,16 @@ def _score_texts(planned: PlannedResults, groups: Sequence[_Group], task: Task, 
         for prompt, stored in by_prompt.items():
             if stored.cost.texts:
                 device, cost = hardware(backbone.device), asdict(stored.cost)
-                planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, hardware=device, **conditions, **cost))
+                planned.store.add_cost(Cost(attention=backbone.attention, prompt=prompt, hardware=device, **conditions, **cost))
 
 
 def _score(
-    plan: ComparisonPlan,
+    plan: ScoringPlan,
     conditions: Conditions,
     label: str,
     task: Task,
     design: Design,
-    vectors: StoredVectors | AveragedVectors,
+    vectors: CachedPass | AveragedPasses,
     provenance: Mapping[str, Any],
 ) -> tuple[Result, Items | None]:
     from unmask.tasks.mteb.evaluator import evaluate
@@ -338,7 +348,7 @@ def _score(
         return of_texts
 
     outcome = evaluate(task, design.name, encode, dot_products if design.is_sparse else None)
-    return made_result(conditions, label, task, outcome, dim=dim, tally=vectors.tally, provenance=provenance)
+    return make_result(conditions, label, task, outcome, dim=dim, tally=vectors.tally, provenance=provenance)
 
 
 def _score_words(planned: PlannedResults, encoder: Encoder, task: LocalTask, missing: Mapping[str, Design]) -> None:
@@ -348,14 +358,14 @@ def _score_words(planned: PlannedResults, encoder: Encoder, task: LocalTask, mis
     backbone = encoder.backbone
     say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
     layers = {label: max(design.numbered_layers, default=backbone.depth) for label, design in missing.items()}
-    outcomes = attempted(
+    outcomes = attempt(
         partial(score_words, encoder, task, sorted(set(layers.values()))),
         partial(planned.give_up, list(missing), task),
     )
     for label, layer in layers.items() if outcomes else ():
         words = outcomes[layer]  # type: ignore[index]
         score = partial(
-            made_result, dim=words.dim, tally=words.tally, provenance=_provenance(backbone) | {"probe": words.about}
+            make_result, dim=words.dim, tally=words.tally, provenance=_provenance(backbone) | {"probe": words.about}
         )
         planned.attempt(label, task, partial(score, planned.cells[label, task.name], label, task, words.outcome))
 
@@ -369,7 +379,7 @@ def _provenance(backbone: Backbone) -> dict[str, Any]:
     }
 
 
-def load_checked(plan: ComparisonPlan) -> Encoder:
+def load_checked(plan: ScoringPlan) -> Encoder:
     """Load the model of a plan, and check each of its designs on it before anything is computed."""
     attention = min((design.attention for design in plan.designs.values()), key=ATTENTIONS.index)
     encoder = Encoder.load(plan.source, attention, max_length=plan.limit, batch_tokens=plan.batch_tokens)
@@ -379,6 +389,6 @@ def load_checked(plan: ComparisonPlan) -> Encoder:
     return encoder
 
 
-def reference_hash(texts: Iterable[str]) -> str:
-    """The name of reference texts in conditions: a hash of them."""
+def texts_hash(texts: Iterable[str]) -> str:
+    """A hash of the texts that a design is fitted on, as conditions record it."""
     return hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

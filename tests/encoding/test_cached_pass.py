@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 from tests.conftest import TEXTS as SIX
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding import prefix_cache, shared_prefix, stored_vectors
-from unmask.encoding.encoder import Encoder
-from unmask.encoding.features import Fit
-from unmask.encoding.shared_prefix import SharedResult
-from unmask.encoding.stored_vectors import (
-    AveragedVectors,
-    StoredVectors,
+from unmask.encoding import cached_pass, prefix_cache, shared_prefix
+from unmask.encoding.cached_pass import (
+    AveragedPasses,
+    CachedPass,
     chunks,
     link_shared_passes,
     peak_memory,
     reset_peak_memory,
 )
-from unmask.encoding.vector_store import StoredRows, VectorStore, key_of
+from unmask.encoding.encoder import Encoder
+from unmask.encoding.features import Fit
+from unmask.encoding.shared_prefix import SharedResult
+from unmask.encoding.vector_cache import CacheTable, VectorCache, text_key
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 
@@ -64,27 +64,27 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, SharedResult]]:
     return seen
 
 
-def stored(encoder: Encoder, folder: Path, *designs: Design, name: str = "weights") -> StoredVectors:
-    return StoredVectors(encoder, dict.fromkeys(designs, Fit()), VectorStore(folder), name, "a task")
+def cached(encoder: Encoder, folder: Path, *designs: Design, name: str = "weights") -> CachedPass:
+    return CachedPass(encoder, dict.fromkeys(designs, Fit()), VectorCache(folder), name, "a task")
 
 
-def linked(encoder: Encoder, folder: Path, *designs: Design) -> list[StoredVectors]:
-    vectors = [stored(encoder, folder, design) for design in designs]
+def linked(encoder: Encoder, folder: Path, *designs: Design) -> list[CachedPass]:
+    vectors = [cached(encoder, folder, design) for design in designs]
     link_shared_passes(vectors)
     return vectors
 
 
 def test_each_text_is_computed_once_for_all_designs(encoder: Encoder, tmp_path: Path, calls: list[Any]) -> None:
-    vectors = stored(encoder, tmp_path, MEAN, LAST)
+    vectors = cached(encoder, tmp_path, MEAN, LAST)
     vectors.get(MEAN, ["a", "b", "a"], None)
     vectors.get(LAST, ["b", "c"], None)
     vectors.get(MEAN, ["c", "b", "a"], None)
     assert [texts for texts, _ in calls] == [2, 1]
     assert (vectors.tally.texts, vectors.cost.texts) == (3, 3)
-    again = stored(encoder, tmp_path, MEAN)
+    again = cached(encoder, tmp_path, MEAN)
     again.get(MEAN, ["a", "b", "c"], None)
     assert len(calls) == 2 and again.tally == vectors.tally and again.cost.tokens == 0
-    stored(encoder, tmp_path, MEAN, name="other weights").get(MEAN, ["a"], None)
+    cached(encoder, tmp_path, MEAN, name="other weights").get(MEAN, ["a"], None)
     assert len(calls) == 3
     order = ["c", "a", "c", "b"]
     np.testing.assert_allclose(vectors.get(MEAN, order, None), Embedder(encoder, MEAN).encode(order), atol=1e-5)
@@ -94,14 +94,14 @@ def test_each_text_is_computed_once_for_all_designs(encoder: Encoder, tmp_path: 
 def test_an_instruction_matters_only_to_a_prompt_that_takes_it(
     design: str, computed: int, encoder: Encoder, tmp_path: Path, calls: list[Any]
 ) -> None:
-    vectors = stored(encoder, tmp_path, parsed := Design.parse(design))
+    vectors = cached(encoder, tmp_path, parsed := Design.parse(design))
     first, second = (vectors.get(parsed, ["a"], instruction) for instruction in ("Find it.", "Rank it."))
     assert len(calls) == computed == vectors.tally.texts
     assert np.array_equal(first, second) == (computed == 1)
 
 
 def test_linked_prompts_are_computed_together(encoder: Encoder, tmp_path: Path, calls: list[Any]) -> None:
-    assert not stored(encoder, tmp_path, FIRST).linked
+    assert not cached(encoder, tmp_path, FIRST).linked
     vectors = linked(encoder, tmp_path, FIRST, SECOND)
     found = [shared.get(design, TEXTS, None) for shared, design in zip(vectors, (FIRST, SECOND), strict=True)]
     [(_, result)] = calls
@@ -112,7 +112,7 @@ def test_linked_prompts_are_computed_together(encoder: Encoder, tmp_path: Path, 
 
 def test_a_prompt_costs_what_it_would_cost_alone(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(2))
-    monkeypatch.setattr(stored_vectors, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(cached_pass, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     first, second = linked(encoder, tmp_path, FIRST, SECOND)
     first.get(FIRST, TEXTS, None)
     tokens = [shared.cost.tokens for shared in (first, second)]
@@ -127,7 +127,7 @@ def test_where_linked_prompts_fail_each_is_computed_alone(
     error: Exception, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was stored before is not computed again."""
-    monkeypatch.setattr(stored_vectors, "chunks", lambda lengths: chunks(lengths, 400))
+    monkeypatch.setattr(cached_pass, "chunks", lambda lengths: chunks(lengths, 400))
     together: list[int] = []
     encode = Encoder.encode_prompts
 
@@ -156,7 +156,7 @@ def test_chunks_are_filled_by_tokens(lengths: list[int]) -> None:
 
 
 def test_interrupted_runs_continue_to_the_same_bits(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_vectors, "chunks", lambda lengths: chunks(lengths, 200))
+    monkeypatch.setattr(cached_pass, "chunks", lambda lengths: chunks(lengths, 200))
     monkeypatch.setattr(prefix_cache, "_MIN_TEXTS", 2)
     designs = FIRST, SECOND
 
@@ -164,31 +164,31 @@ def test_interrupted_runs_continue_to_the_same_bits(encoder: Encoder, tmp_path: 
         vectors = linked(encoder, folder, *designs)
         return [shared.get(design, TEXTS, None) for shared, design in zip(vectors, designs, strict=True)]
 
-    complete, add = both(tmp_path / "complete"), StoredRows.add
+    complete, add = both(tmp_path / "complete"), CacheTable.add
     for stop in range(1, 9):  # each chunk is stored in four steps
         remaining = iter(range(stop))
 
-        def stopped(rows: StoredRows, *args: Any, remaining: Any = remaining) -> None:
+        def stopped(rows: CacheTable, *args: Any, remaining: Any = remaining) -> None:
             if next(remaining, None) is None:
                 raise KeyboardInterrupt
             add(rows, *args)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(StoredRows, "add", stopped)
+            patch.setattr(CacheTable, "add", stopped)
             both(tmp_path / str(stop))
         first, second = linked(encoder, tmp_path / str(stop), *designs)
-        keys = [key_of(text, None) for text in TEXTS]
-        assert all(key in second.stored(SECOND) for key in keys if key in first.stored(FIRST))
+        keys = [text_key(text, None) for text in TEXTS]
+        assert all(key in second.table(SECOND) for key in keys if key in first.table(FIRST))
         for values, expected in zip(both(tmp_path / str(stop)), complete, strict=True):
             np.testing.assert_array_equal(values, expected)
 
 
-def averaged(encoder: Encoder, folder: Path, *designs: Design) -> AveragedVectors:
+def averaged(encoder: Encoder, folder: Path, *designs: Design) -> AveragedPasses:
     passes = {
-        prompt: stored(encoder, folder, *dict.fromkeys(part for design in designs for part in design.features_under(prompt)))
+        prompt: cached(encoder, folder, *dict.fromkeys(part for design in designs for part in design.features_under(prompt)))
         for prompt in designs[0].prompts
     }
-    return AveragedVectors(passes, encoder.fit(designs, reference_texts()[:20]))
+    return AveragedPasses(passes, encoder.fit(designs, reference_texts()[:20]))
 
 
 @pytest.mark.parametrize("end", ["", "@all/zscore", "/routing~topk", "/concat/whiten:4", "@1/sum:auto/zscore"])

@@ -1,4 +1,4 @@
-"""The engine shared by the studies: a plan (TOML), cells that are measured once, results, and verdicts on claims.
+"""What all studies share: a plan (TOML), cells that are measured once, results, and verdicts on claims.
 
 A paper's package holds its plan (`plan.py`, and a TOML file for each study), what it measures (`run.py`), and its findings and tables.
 """
@@ -73,27 +73,27 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     return import_module(f"unmask.studies.{PACKAGES[study]}.plan").load_plan(study, scale, settings, model)
 
 
-def allowed(study: str, plan: StudyPlan) -> dict[str, list[str]]:
+def allowed_values(study: str, plan: StudyPlan) -> dict[str, list[str]]:
     """The names that a setting of a study may hold, by the key of the setting."""
-    names: dict[str, list[str]] = import_module(f"unmask.studies.{PACKAGES[study]}.plan").allowed(plan)
+    names: dict[str, list[str]] = import_module(f"unmask.studies.{PACKAGES[study]}.plan").allowed_values(plan)
     return names
 
 
 @dataclass
-class StudyRun:
-    """One run of a study on one base model: it holds the folder, checks its record, and writes report and results.
+class Study:
+    """A study on one base model: it holds the folder, checks its record, and writes report and results.
 
     The same numbers keep the versions, hardware and date of an earlier run.
     """
 
-    study: str
+    name: str
     scale: str
     source: Source
     root: Path
     """The folder that data paths start from."""
     folder: Path
     command: str = ""
-    """What started the run, for the results."""
+    """What started it, for the results."""
     callbacks: Sequence[Any] = ()
     finished_before: bool = field(default=False, init=False)
     _about: dict[str, Any] = field(default_factory=dict, init=False)
@@ -102,7 +102,7 @@ class StudyRun:
 
     def measure(self, plan: StudyPlan) -> StudyFindings:
         """Run the plan. A stopped study continues. Raises UnmaskError."""
-        findings: StudyFindings = import_module(f"unmask.studies.{PACKAGES[self.study]}.run").study(plan, self)
+        findings: StudyFindings = import_module(f"unmask.studies.{PACKAGES[self.name]}.run").run_study(plan, self)
         return findings
 
     @contextmanager
@@ -114,12 +114,12 @@ class StudyRun:
         from unmask.models.identity import identity_of
         from unmask.models.loading import precision_of
 
-        settings = StudySettings(study=self.study, dtype=precision_of(self.source), plan=dict(plan), made=dict(made or {}))
+        settings = StudySettings(study=self.name, dtype=precision_of(self.source), plan=dict(plan), made=dict(made or {}))
         inputs = {"base model": identity_of(self.source).revision}
         with runs.open(self.folder, settings, inputs=inputs, may_grow=["made"], record=RECORD) as run:
             yield run
 
-    def begin(
+    def start(
         self,
         run: runs.Run,
         settings: Mapping[str, Any],
@@ -139,7 +139,7 @@ class StudyRun:
             "model": lasting_name(self.source.model), "base_weights": run.inputs["base model"], **settings
         }  # fmt: skip
         self._about = {
-            "study": self.study, "paper": paper, "command": self.command, "scale": self.scale, "data": dict(data),
+            "study": self.name, "paper": paper, "command": self.command, "scale": self.scale, "data": dict(data),
             "rests_on": dict(rests_on),
         }  # fmt: skip
         try:

@@ -33,7 +33,7 @@ _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredEmbedder:
     """An embedder on the tasks of a study: for each seed of its training, its results by task."""
 
     runs: tuple[dict[str, Result], ...]
@@ -63,7 +63,7 @@ class Scored:
 
 
 def compare_embedders(
-    a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int, less_on: Sequence[str] = ()
+    a: ScoredEmbedder, b: ScoredEmbedder, kinds: Sequence[str], store: ResultStore, family: int, less_on: Sequence[str] = ()
 ) -> tuple[PairedTest | None, PairedTest | None]:
     """The difference of a and b in points, on tasks of these kinds in general, and on these tasks alone.
 
@@ -98,12 +98,14 @@ def compare_embedders(
     return compare_on_tasks(*scores, same_trainings=same_trainings).in_percent(), item_test
 
 
-def _common_tasks(a: Scored, b: Scored, kinds: Sequence[str]) -> list[str]:
+def _common_tasks(a: ScoredEmbedder, b: ScoredEmbedder, kinds: Sequence[str]) -> list[str]:
     scored = b.tasks(kinds)
     return [task for task in a.tasks(kinds) if task in scored]
 
 
-def _items(a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore) -> dict[str, tuple[list[Items], list[Items]]]:
+def _items(
+    a: ScoredEmbedder, b: ScoredEmbedder, kinds: Sequence[str], store: ResultStore
+) -> dict[str, tuple[list[Items], list[Items]]]:
     """Both sides' items of each task that has some, by run."""
     pairs = {task: (a.items(task, store), b.items(task, store)) for task in _common_tasks(a, b, kinds)}
     return {task: (items_a, items_b) for task, (items_a, items_b) in pairs.items() if items_a and items_b}
@@ -140,8 +142,8 @@ def agreement_test(agreements: Mapping[str, Sequence[TaskAgreement]]) -> PairedT
     variances = [float(np.mean([run.over_items[0] for run in runs])) for runs in agreements.values()]
     sources = [(part / len(firsts) ** 2, first.over_items[1]) for part, first in zip(variances, firsts, strict=True)]
     prompts = np.mean([np.mean([run.without_prompt for run in runs], axis=0) for runs in agreements.values()], axis=0)
-    sources.append((jackknife_variance(_gap(prompts)), len(prompts) - 1))
-    per_run = np.mean([[_gap(run.total) for run in runs] for runs in agreements.values()], axis=0)
+    sources.append((jackknife_variance(_side_difference(prompts)), len(prompts) - 1))
+    per_run = np.mean([[_side_difference(run.total) for run in runs] for runs in agreements.values()], axis=0)
     if len(per_run) > 1:
         sources.append((float(np.var(per_run, ddof=1)) / len(per_run), len(per_run) - 1))
     units = "items, prompts and seeds" if len(per_run) > 1 else "items and prompts"
@@ -149,7 +151,7 @@ def agreement_test(agreements: Mapping[str, Sequence[TaskAgreement]]) -> PairedT
 
 
 def agreements(
-    agreement_kind: Agreement, a: Sequence[Scored], b: Sequence[Scored], store: ResultStore
+    agreement_kind: Agreement, a: Sequence[ScoredEmbedder], b: Sequence[ScoredEmbedder], store: ResultStore
 ) -> dict[str, list[TaskAgreement]]:
     """How far both sides of a claim agree, for each task that it is measured on, and each run of a training.
 
@@ -209,11 +211,11 @@ def _agreement_over_prompts(a: Sequence[Items], b: Sequence[Items]) -> TaskAgree
             [agreement(once, [other_prompt for other_prompt in prompts if other_prompt != prompt]) for prompt in prompts]
         ),
         n=len(table),
-        over_items=(jackknife_variance(_gap(without_item)), len(table) - 1),
+        over_items=(jackknife_variance(_side_difference(without_item)), len(table) - 1),
     )
 
 
-def _agreement_of_clusters(a: Sequence[Items], b: Sequence[Items], *, one_prompt: bool = False) -> TaskAgreement:
+def _agreement_over_clusters(a: Sequence[Items], b: Sequence[Items], *, one_prompt: bool = False) -> TaskAgreement:
     """one_prompt: whether a and b are compared under the same prompt only. The variance over items is the one between mteb's experiments.
 
     Each of them draws as many texts as there are, with replacement, and fits k-means again. So it is a bootstrap sample of the texts, and
@@ -235,7 +237,7 @@ def _agreement_of_clusters(a: Sequence[Items], b: Sequence[Items], *, one_prompt
         total=np.mean(total, axis=0),
         without_prompt=np.array([np.mean(agreement(prompt), axis=0) for prompt in prompts]),
         n=a[0].n,
-        over_items=(float(np.var(_gap(total), ddof=1)), len(total) - 1),
+        over_items=(float(np.var(_side_difference(total), ddof=1)), len(total) - 1),
     )
 
 
@@ -243,13 +245,13 @@ def _cluster_similarity(a: Items, b: Items) -> Float[NDArray[np.float64], " expe
     return each_replicate(Items("v-measure", {"assigned": a.columns["assigned"], "label": b.columns["assigned"]}))
 
 
-def _gap(sides: Sides) -> Float[NDArray[np.float64], "*rest"]:
+def _side_difference(sides: Sides) -> Float[NDArray[np.float64], "*rest"]:
     return np.asarray(sides[..., 0] - sides[..., 1])
 
 
 _MEASURED: Final[dict[Agreement, tuple[str, str, Callable[[Sequence[Items], Sequence[Items]], TaskAgreement]]]] = {
     "prompts": ("sts", "spearman", _agreement_over_prompts),
-    "clusters": ("clustering", "v-measure", _agreement_of_clusters),
-    "clusters under one prompt": ("clustering", "v-measure", partial(_agreement_of_clusters, one_prompt=True)),
+    "clusters": ("clustering", "v-measure", _agreement_over_clusters),
+    "clusters under one prompt": ("clustering", "v-measure", partial(_agreement_over_clusters, one_prompt=True)),
 }
 """What a claim is measured on: the kind of task, the metric of its items, and how far both sides agree on them."""

@@ -19,9 +19,9 @@ from unmask.models.source import Source, lasting_name
 from unmask.runs import runs
 from unmask.runs.runs import Run
 from unmask.training import processes
-from unmask.training.card import chose_checkpoint
+from unmask.training.card import has_chosen_checkpoint
 from unmask.training.data import DataSet
-from unmask.training.leakage import Scored, find_leaks, without_leaks
+from unmask.training.leakage import TaskTexts, find_leaks, remove_leaks
 from unmask.training.lora import Coverage
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.records import (
@@ -30,14 +30,14 @@ from unmask.training.records import (
     LeakCounts,
     StageData,
     TeacherRecord,
+    TrainingJob,
     TrainingResult,
-    TrainingRun,
     TrainingSettings,
-    planned_runs,
+    training_jobs,
 )
 from unmask.training.sources import digest_of_source
 from unmask.training.stages import STAGES
-from unmask.training.stages.stage import Prepared
+from unmask.training.stages.stage import PreparedStage
 from unmask.training.trainee import Trainee, require_trainable, training_precision
 
 WEIGHTS_OF_STAGE = "done.safetensors"
@@ -48,9 +48,9 @@ Score = Callable[[Embedder], dict[str, float]]
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks during training. covered: with the weights that a stage trains. callbacks: of the Trainer."""
+    """Callbacks during training. on_coverage: called with the weights that a stage trains. callbacks: of the Trainer."""
 
-    covered: Callable[[str, Sequence[Coverage]], None] = lambda *_: None
+    on_coverage: Callable[[str, Sequence[Coverage]], None] = lambda *_: None
     callbacks: Sequence[Any] = field(default_factory=list)
 
 
@@ -63,8 +63,8 @@ def train(
     root: Path,
     score: Score | None = None,
     listener: Listener = SILENT,
-    held_out: Mapping[str, Scored] | None = None,
-) -> list[TrainingRun]:
+    excluded_tasks: Mapping[str, TaskTexts] | None = None,
+) -> list[TrainingJob]:
     """Train every design of a recipe with every seed.
 
     A run that was stopped continues from its last checkpoint, with the same weights as an unbroken run.
@@ -72,20 +72,20 @@ def train(
     Args:
         root: Folder that the paths of the recipe's data are relative to.
         score: Returns the scores of an embedder on the recipe's tasks.
-        held_out: Tasks; rows with one of their texts, or with a near duplicate, are removed from the training data.
+        excluded_tasks: Rows with one of their texts, or with a near duplicate, are removed from the training data.
 
     Raises:
         UnmaskError: For data or settings that cannot be trained on, and if a folder holds a run with other settings or inputs.
     """
     require_package("tensorboard")
-    processes.meet()
-    planned = planned_runs(recipe, folder.resolve())
-    for run in planned:  # the last design is refused before the first one trains
-        require_trainable(recipe, run.design)
-    for run in planned:
-        _train_one(recipe, run, root, score, listener, held_out or {})
+    processes.connect()
+    jobs = training_jobs(recipe, folder.resolve())
+    for job in jobs:  # the last design is refused before the first one trains
+        require_trainable(recipe, job.design)
+    for job in jobs:
+        _train_one(recipe, job, root, score, listener, excluded_tasks or {})
         processes.wait()
-    return planned
+    return jobs
 
 
 def check_data(recipe: Recipe, root: Path) -> dict[str, list[DataSet]]:
@@ -93,9 +93,9 @@ def check_data(recipe: Recipe, root: Path) -> dict[str, list[DataSet]]:
     return {stage: read_sets(recipe, stage, root, recipe.seeds[0]) for stage in recipe.stages}
 
 
-def hash_of_texts(scored: Scored) -> str:
+def hash_of_texts(texts: TaskTexts) -> str:
     """A hash of the texts and pairs of a task, 16 hex digits."""
-    return hashlib.sha256(repr([list(part) for part in scored]).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(repr([list(part) for part in texts]).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Session:
     """A run while it trains."""
 
     recipe: Recipe
-    planned: TrainingRun
+    job: TrainingJob
     run: Run
     sets: Mapping[str, Sequence[DataSet]]
     score: Score | None
@@ -116,11 +116,16 @@ class _Session:
 
 
 def _train_one(
-    recipe: Recipe, planned: TrainingRun, root: Path, score: Score | None, listener: Listener, held_out: Mapping[str, Scored]
+    recipe: Recipe,
+    job: TrainingJob,
+    root: Path,
+    score: Score | None,
+    listener: Listener,
+    excluded_tasks: Mapping[str, TaskTexts],
 ) -> None:
     settings = TrainingSettings(
-        recipe=recipe.model_copy(update={"designs": (planned.design.name,), "seeds": (planned.seed,)}),
-        held_out_tasks={task: hash_of_texts(scored) for task, scored in held_out.items()},
+        recipe=recipe.model_copy(update={"designs": (job.design.name,), "seeds": (job.seed,)}),
+        held_out_tasks={task: hash_of_texts(texts) for task, texts in excluded_tasks.items()},
     )
     used = {name: recipe.data[name] for stage in recipe.stages for name in recipe.stage(stage).data}
     files = {  # a finished run does not need its data
@@ -128,46 +133,46 @@ def _train_one(
         for name, source in used.items()
         if (root / expanded(source.path)).exists()
     }
-    with runs.open(planned.folder, settings, inputs=files, output="model", processes=processes) as run:
+    with runs.open(job.folder, settings, inputs=files, output="model", processes=processes) as run:
         if run.result is not None:
-            say(f"{planned.design.name}, seed {planned.seed}: done before, in {planned.result}")
+            say(f"{job.design.name}, seed {job.seed}: done before, in {job.result}")
             return
-        say(f"{planned.design.name}, seed {planned.seed}")
+        say(f"{job.design.name}, seed {job.seed}")
         sets, records = {}, {}
         for name in recipe.stages:  # every row is checked before anything is loaded
-            sets[name], records[name] = clean(read_sets(recipe, name, root, planned.seed), held_out, root)
+            sets[name], records[name] = remove_leaking_rows(read_sets(recipe, name, root, job.seed), excluded_tasks, root)
         for name, of_stage in records.items():
             run.check({f"data set '{data}' of stage {name}": record.revision for data, record in of_stage.items()})
-        session = _Session(recipe, planned, run, sets, score, listener)
-        base = _base(session)
-        trainee = Trainee.load(recipe, planned.design, planned.seed)
+        session = _Session(recipe, job, run, sets, score, listener)
+        base = _base_record(session)
+        trainee = Trainee.load(recipe, job.design, job.seed)
         # what a later stage refuses shows before the first step; the next stage is prepared anyway
         for name in [name for name, step in session.steps.items() if not run.is_done(step)][1:]:
-            trainee.backbone.set_attention(STAGES[name].attention or planned.design.attention)
-            STAGES[name].prepare(recipe.stage(name), trainee, sets[name], planned.seed)
+            trainee.backbone.set_attention(STAGES[name].attention or job.design.attention)
+            STAGES[name].prepare(recipe.stage(name), trainee, sets[name], job.seed)
         trains = {}
         for number, name in enumerate(recipe.stages, start=1):
             trains[name] = {kind.kind: kind.trainable for kind in _run_stage(session, name, trainee)}
-            trainee.end(merge=recipe.merge or number < len(recipe.stages))
-        trainee.backbone.set_attention(planned.design.attention)
-        trainee.rest()
+            trainee.finish_stage(merge=recipe.merge or number < len(recipe.stages))
+        trainee.backbone.set_attention(job.design.attention)
+        trainee.prepare_for_saving()
         result = TrainingResult(
-            design=planned.design.name,
-            seed=planned.seed,
+            design=job.design.name,
+            seed=job.seed,
             base=base,
             data=records,
             trains=trains,
             hardware=hardware(trainee.backbone.device),
             versions=versions(),
             scores=score(trainee.embedder) if score else {},
-            chosen=chose_checkpoint(planned.folder),
+            chosen=has_chosen_checkpoint(job.folder),
         )
         if processes.is_first():
-            trainee.save(planned.result)
+            trainee.save(job.result)
         run.finish(result)
 
 
-def _base(session: _Session) -> BaseRecord:
+def _base_record(session: _Session) -> BaseRecord:
     """The base model, the teacher and the precision, which are compared with those the run began with. Raises UnmaskError."""
     recipe, run = session.recipe, session.run
     weights, precision = identity_of(Source(recipe.model)).revision, training_precision(recipe)
@@ -188,13 +193,13 @@ def _run_stage(session: _Session, name: str, trainee: Trainee) -> list[Coverage]
 
     stage, step = session.recipe.stage(name), session.steps[name]
     trainee.backbone.set_attention(STAGES[name].attention or trainee.embedder.design.attention)
-    covered = trainee.begin(name, session.planned.seed)
-    ready = STAGES[name].prepare(stage, trainee, session.sets[name], session.planned.seed)
+    covered = trainee.start_stage(name, session.job.seed)
+    ready = STAGES[name].prepare(stage, trainee, session.sets[name], session.job.seed)
     if session.run.is_done(step):
         say(f"  {name}: done before")
-        load_trainable(ready.module, session.planned.folder / step / WEIGHTS_OF_STAGE)
+        load_trainable(ready.module, session.job.folder / step / WEIGHTS_OF_STAGE)
     else:
-        session.listener.covered(name, covered)
+        session.listener.on_coverage(name, covered)
         if stage.warmup >= stage.steps:
             say(
                 f"  {name}: the warm-up of {stage.warmup} steps does not end within {stage.steps}, so the learning rate stays below "
@@ -202,22 +207,22 @@ def _run_stage(session: _Session, name: str, trainee: Trainee) -> list[Coverage]
             )
 
         def compute(folder: Path) -> None:
-            _loop(session, name, ready, trainee, folder)
+            _run_loop(session, name, ready, trainee, folder)
             save_trainable(ready.module, folder / WEIGHTS_OF_STAGE)
 
         session.run.step(step, compute, files=[WEIGHTS_OF_STAGE])
     if processes.is_first():
-        for checkpoint in checkpoints(session.planned.folder / step):  # optimizer states are twice as large as what trained
+        for checkpoint in checkpoints(session.job.folder / step):  # optimizer states are twice as large as what trained
             remove(checkpoint)
     return covered
 
 
-def _loop(session: _Session, name: str, ready: Prepared, trainee: Trainee, folder: Path) -> None:
+def _run_loop(session: _Session, name: str, ready: PreparedStage, trainee: Trainee, folder: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
     from transformers.trainer_callback import PrinterCallback
 
-    from unmask.training.loop import Loop, arguments, resumable
+    from unmask.training.loop import Loop, find_resumable_checkpoint, trainer_arguments
 
     stage, score = session.recipe.stage(name), session.score
     if trainee.backbone.attention != trainee.embedder.design.attention:
@@ -228,7 +233,7 @@ def _loop(session: _Session, name: str, ready: Prepared, trainee: Trainee, folde
     curves = [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))] if processes.is_first() else []
     loop = Loop(
         ready.module,
-        arguments(stage, folder, session.planned.seed, is_on_cpu, score is not None),
+        trainer_arguments(stage, folder, session.job.seed, is_on_cpu, score is not None),
         ready.rows,
         ready.collate,
         ready.objective,
@@ -236,7 +241,7 @@ def _loop(session: _Session, name: str, ready: Prepared, trainee: Trainee, folde
         callbacks=[*curves, *session.listener.callbacks],
     )
     loop.remove_callback(PrinterCallback)
-    checkpoint = resumable(folder)
+    checkpoint = find_resumable_checkpoint(folder)
     if checkpoint:
         say(f"  {name}: resumed from {checkpoint.name}")
     with ready.around():
@@ -248,18 +253,20 @@ def _loop(session: _Session, name: str, ready: Prepared, trainee: Trainee, folde
         write_json(folder / "log.json", loop.state.log_history)
 
 
-def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], root: Path) -> tuple[list[DataSet], StageData]:
-    """Data sets without the rows that occur in held-out tasks, and a record of each. root: of the paths of the data."""
+def remove_leaking_rows(
+    sets: Sequence[DataSet], excluded_tasks: Mapping[str, TaskTexts], root: Path
+) -> tuple[list[DataSet], StageData]:
+    """Data sets without the rows that occur in the excluded tasks, and a record of each. root: of the paths of the data."""
     cleaned, records = [], {}
-    for data, report in zip(sets, find_leaks(sets, held_out), strict=True):
-        rest = without_leaks(data, report)
-        say(f"  {rest.summary}")
-        cleaned.append(rest)
+    for data, report in zip(sets, find_leaks(sets, excluded_tasks), strict=True):
+        clean = remove_leaks(data, report)
+        say(f"  {clean.summary}")
+        cleaned.append(clean)
         records[data.name] = DataSetRecord(
             path=data.source.path,
-            examples=len(rest.examples),
-            revision=rest.revision,
-            left_out=rest.skipped,
+            examples=len(clean.examples),
+            revision=clean.revision,
+            left_out=clean.skipped,
             leaks={task.task: LeakCounts(exact=task.exact, near=task.near, pairs=len(task.both)) for task in report.tasks},
             files=digest_of_source(data.source.path, data.source.split, root),
         )

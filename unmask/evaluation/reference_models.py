@@ -1,4 +1,4 @@
-"""Reference rows: sentence-transformers models on the same tasks, as a yardstick for the designs."""
+"""Reference models: trained encoders of sentence-transformers on the same tasks, as a yardstick for the designs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.encoding.encoder import Tally
 from unmask.encoding.forward_pass import Vectors
 from unmask.errors import UnmaskError, cause_of
-from unmask.evaluation.outcomes import does_not_apply, failed, made_result, model_revision
+from unmask.evaluation.outcomes import make_failure, make_not_applicable, make_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Failure, Result, ResultStore
 from unmask.io.terminal import say
 from unmask.models.bundled import resolve
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Result]:
+def score_reference_model(
+    name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False
+) -> list[Result]:
     """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks. What the store holds is not scored again.
 
     trust_remote_code: run the Python code that comes with the model. Raises UnmaskError if it needs such code and may not run it.
@@ -39,35 +41,35 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, trus
     results = []
     for task, conditions in _conditions(name, tasks, trust_remote_code):
         if is_of_words(task.kind):
-            store.fail(does_not_apply(conditions, name, task, "the model gives vectors of texts, not of words"))
+            store.add_failure(make_not_applicable(conditions, name, task, "the model gives vectors of texts, not of words"))
             continue
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
             if model is None:
                 # in float32, as the result says; its library would take the precision of the saved weights
-                model = load_reference(name, trust_remote_code=trust_remote_code).float()
+                model = load_sentence_transformer(name, trust_remote_code=trust_remote_code).float()
             try:
                 store.add(*_score(model, conditions, task))
             except OSError:  # such as a full disk
                 raise
             except Exception as error:
-                store.fail(failed(conditions, name, task, error))
+                store.add_failure(make_failure(conditions, name, task, error))
         if (result := store.get(conditions)) is not None:
             results.append(result)
     return results
 
 
-def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
+def score_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
     """The same; None if the model is a bundled one that is not installed."""
     try:
         resolve(name)
     except UnmaskError as error:
         say(f"compared without {name}: {error}")
         return None
-    return compare_reference(name, tasks, store)
+    return score_reference_model(name, tasks, store)
 
 
-def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Failure]:
+def reference_failures(name: str, tasks: Sequence[Task], store: ResultStore, trust_remote_code: bool = False) -> list[Failure]:
     """Why the model has no score on some of these tasks. Failures of earlier runs with other weights or data are left out."""
     return store.failures_under(conditions for _, conditions in _conditions(name, tasks, trust_remote_code))
 
@@ -125,11 +127,13 @@ def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Item
         else evaluate(task, conditions.model, encode)
     )
     proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
-    return made_result(conditions, conditions.model, task, outcome, dim=dim, tally=tally, provenance=proof)
+    return make_result(conditions, conditions.model, task, outcome, dim=dim, tally=tally, provenance=proof)
 
 
 @without_loading_bars()
-def load_reference(name: str, device: torch.device | None = None, trust_remote_code: bool = False) -> SentenceTransformer:
+def load_sentence_transformer(
+    name: str, device: torch.device | None = None, trust_remote_code: bool = False
+) -> SentenceTransformer:
     """A sentence-transformers model: bundled name, folder or hub id. device: where it computes; by default its library chooses.
 
     An embedder that unmask saved needs no trust in code: its module is ours. Raises UnmaskError if the model cannot be loaded, or comes
