@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.io.terminal import counted
 from unmask.starter import starter_folders
 from unmask.tasks.folder import open_folder
 from unmask.tasks.kinds.retrieval import Retrieval
@@ -54,9 +55,8 @@ def start(script: str, description: str | None, arguments: Sequence[str] | None,
     versions = ", ".join(
         f"{name} {version}" for name, version in installed_versions(("unmask", "torch", "transformers")).items()
     )
-    print(
-        f"```\n{shlex.join(command)}\n```\nOn {hardware(torch.device('cpu'))}, {torch.get_num_threads()} threads, with {versions}."
-    )
+    threads = counted(torch.get_num_threads(), "thread")
+    print(f"```\n{shlex.join(command)}\n```\nOn {hardware(torch.device('cpu'))}, {threads}, with {versions}.")
     return args
 
 

@@ -103,14 +103,14 @@ def grid(result: Result) -> str:
         rows.append((_name(of_label[0]), *means, _tokens(of_label)))
     metrics = "; ".join(f"{kind}: {KINDS[kind].metric} on {', '.join(names)}" for kind, names in tasks.items())
     note = f"Main scores x 100, as means over the tasks of a kind. Bold: the best of a column, the reference left out. {metrics}.\n"
-    return f"{_command(result)}\n{_markdown(('design', *columns, 'tokens a text'), rows)}\n{note}"
+    return f"{_command(result)}\n{_markdown(('design', *columns, 'tokens per text'), rows)}\n{note}"
 
 
 def scores(result: Result) -> str:
     """Designs on one task, and the difference of each pair."""
     results = sorted(result["results"], key=lambda row: -row["main_score"])
     rows = [(_name(row), f"{100 * row['main_score']:.1f}", _interval(row["interval"]), _tokens([row])) for row in results]
-    table = _markdown(("design", "score", "interval", "tokens a text"), rows)
+    table = _markdown(("design", "score", "interval", "tokens per text"), rows)
     what = f"Scores are {KINDS[results[0]['kind']].metric} x 100 on {results[0]['n']:,} items, with 95 % intervals."
     tests = _tests(result) if len(result["tests"]) <= MOST_PAIRS else _ties(result)
     return f"{_command(result)}\n{table}\n{what}\n\n{tests}"
@@ -310,6 +310,7 @@ def study(runs: Sequence[Run]) -> Iterator[str]:
             f"{_common_direction(run, first)}Of the {counted(len(measured), 'claim')} that this run measured, {len(changed)} have "
             f"another verdict than in the first run{':' if changed else '.'}"
         )
+        yield ""
         for finding in changed:
             verdict, before = finding.verdict.capitalize(), first.verdicts.get(finding.claim.id)
             yield f"- {verdict} (first run: {before}): {finding.claim.says}"
@@ -335,10 +336,7 @@ def _common_direction(run: Run, first: Run) -> str:
     )
     common = here.keys() & there.keys()
     same = sum(here[pair] * there[pair] > 0 for pair in common)
-    return (
-        f"This run and the first run have {counted(len(common), 'difference')} in common. {same} of them point the same way. (A claim "
-        "has one difference for each rival. One that stands in several claims counts once.) "
-    )
+    return f"Of {counted(len(common), 'difference')} that both this run and the first run measured, {same} have the same sign. "
 
 
 def main() -> None:

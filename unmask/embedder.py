@@ -172,7 +172,12 @@ class Embedder:
             device_map: in place of a device, spread the model over GPUs, main memory and disk: "auto", "balanced", or a table of modules
                 and devices.
             quantize: hold the weights of linear layers in "8bit" (package torchao) or "4bit" (package bitsandbytes).
-            merge, revision, dtype, device, attn_implementation, trust_remote_code: see Source.
+            merge: merge an adapter into the weights.
+            revision: branch, tag or commit of the model on the hub.
+            dtype: "float32", "bfloat16", "float16", or "auto": bfloat16 if the device is fast at it, else float32.
+            device: "cpu", "cuda", "cuda:1", "mps", or "auto".
+            attn_implementation: "sdpa" or "eager". Default: sdpa if supported.
+            trust_remote_code: run Python code that comes with the model.
             max_length: most tokens of one text with its prompt. Default: the limit of a saved embedder, else 512.
             batch_tokens: most tokens of one batch, padding included.
             instructions: by name, for prompts with `{instruction}`.

@@ -158,13 +158,13 @@ def test_recommend_prints_the_rounds_and_the_design(run: Run, model: Path, task:
     given = ("recommend", "-m", model, *CPU, "-t", task, "-d", "mean,last,prompteol", "-o", "out")
     found = run(*given)
     assert found.code == 0
-    for part in ("Round 1: 24 items", "Use ", "All 24 items chose it from 6 candidates"):
+    for part in ("Round 1: 24 items", "Use ", "chosen from 6 candidates on all 24 items"):
         assert part in " ".join(found.out.split())
     content = json.loads(run(*given, "--json").out)
     assert content == json.loads(Path("out/recommendation.json").read_text())
     assert content["label"] in {design["label"] for design in content["rounds"][-1]["ranking"]}
     asked = run(*given, "--no-layers")
-    assert "@" not in asked.out and "chose it from 3 candidates" in " ".join(asked.out.split())
+    assert "@" not in asked.out and "chosen from 3 candidates" in " ".join(asked.out.split())
 
 
 def test_compare_prints_a_table_a_test_and_an_advice(run: Run, model: Path, task: Path) -> None:

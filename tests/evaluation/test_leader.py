@@ -38,7 +38,7 @@ def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
     assert re.fullmatch(r"Tied with n echo-label \(same score \[-[\d.]+, [\d.]+\]\)\.", tie)
     assert rest == [
         "Better than m last-label.",
-        "None of them is clearly cheaper than m echo-label: 10 tokens a text on STS tasks.",
+        "None of these is clearly cheaper than m echo-label: 10 tokens per text on STS tasks.",
         "Tested on 1 task of 40 items; level 0.05; p and intervals: Holm over 3 pairs.",
     ]
     assert found.tied == (("n", "echo"),)
@@ -53,10 +53,10 @@ def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path)
     results = store.results
     [found] = kind_leaders(results, store)
     assert found.system == ("m", "echo")
-    assert found.reasons[1] == "The cheapest of them is n echo-label: 10 tokens a text on STS tasks, not 20."
+    assert found.reasons[1] == "The cheapest of these is n echo-label: 10 tokens per text on STS tasks instead of 20."
     results[1] = results[1].model_copy(update={"tokens": 190})
     [found] = kind_leaders(results, store)
-    assert found.reasons[1] == "None of them is clearly cheaper than m echo-label: 20 tokens a text on STS tasks."
+    assert found.reasons[1] == "None of these is clearly cheaper than m echo-label: 20 tokens per text on STS tasks."
 
 
 def test_ties_alone_come_with_the_number_of_items_or_tasks_that_they_would_take(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_ties_alone_come_with_the_number_of_items_or_tasks_that_they_would_take(
         store.add(result, Items("mean", {"value": value + moved}))
         results.append(result)
     [found] = kind_leaders(results, store)
-    sentence = r"To tell echo-label from mean-label takes about ([\d,]+) items like these \(80% power\)\."
+    sentence = r"Separating echo-label from mean-label takes about ([\d,]+) items like these \(80% power\)\."
     [needed] = re.findall(sentence, "\n".join(found.reasons))
     # two-sided normal at 0.05 / 3: ((2.394 + 0.842) x 0.1 / 0.004)^2
     assert int(needed.replace(",", "")) == pytest.approx((2.394 + 0.842) ** 2 * noise.var() / 0.004**2, rel=0.1)
@@ -119,7 +119,7 @@ def test_a_reference_is_compared_and_never_recommended(gap: float, relation: str
     [compared] = found.references
     assert (compared.system, compared.relation, compared.is_higher) == (("minilm", REFERENCE), relation, gap > 0)
     index = 0 if gap > 0 else -1
-    start = {"better": "The reference minilm is better: ", "tied": "Not told apart from the reference minilm: "}
+    start = {"better": "The reference minilm is better: ", "tied": "Tied with the reference minilm: "}
     assert found.reasons[index].startswith(start.get(relation, "Better than the reference minilm: "))
     distance = f"{100 * abs(gap):.1f} {'ahead' if gap > 0 else 'behind'} ["
     assert distance in found.reasons[index], "the interval is that of the same difference"

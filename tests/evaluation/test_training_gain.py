@@ -169,7 +169,7 @@ def test_what_the_reference_fails_on_is_blank_and_changes_no_test(
 
 @pytest.mark.parametrize(
     ("difference", "is_significant", "verdict"),
-    [(0.05, True, "better than"), (-0.05, True, "worse than"), (0.05, False, "not told apart from")],
+    [(0.05, True, "better than"), (-0.05, True, "worse than"), (0.05, False, "not significantly different from")],
 )
 def test_the_sentence_follows_from_the_test(difference: float, is_significant: bool, verdict: str) -> None:
     test = wilcoxon(np.linspace(0.1, 0.9, 6) + difference, np.linspace(0.1, 0.9, 6))

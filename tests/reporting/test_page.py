@@ -113,7 +113,7 @@ def test_every_score_stands_in_the_grid_and_in_the_list(report: Written, page: P
     assert sorted(attrs["data-v"] for attrs, _ in scored) == sorted(f"{one.main_score:.6f}" for one in results)
     for attrs, text in scored:
         [(_, row)] = page.all("tr", id=attrs["data-row"])
-        shown = re.sub("^[●○](best of its task|not told apart from the best): ", "", text).split("±")[0]
+        shown = re.sub("^[●○](best of its task|tied with the best): ", "", text).split("±")[0]
         assert shown.strip() == points(float(attrs["data-v"]))
         assert shown.strip() in row
     assert len([attrs for attrs, _ in page.all("tr") if re.fullmatch(r"r\d+", attrs.get("id", ""))]) == len(results)
@@ -151,8 +151,8 @@ def test_the_lead_says_what_the_tests_say(small_report: Written, tmp_path: Path)
     of.write(tmp_path)
     html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
     assert Parsed(html).all("h1")[0][1] == "mean ties with twin"
-    assert "The tests do not tell it apart from twin (" in html
-    assert "To tell mean from twin takes " in html
+    assert "It is tied with twin (" in html
+    assert "Separating mean from twin takes " in html
 
 
 def test_reporting_needs_no_model(tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_the_headline_says_how_the_reference_compares(other: float | None, refer
         0.9: "The reference minilm is better: 90.0, 30.0 ahead [",
         0.3: "Better than the reference minilm: 30.0, 30.0 behind [",
     }
-    assert apart.get(reference, f"Not told apart from the reference minilm: {100 * reference:.1f}, 0.1 ") in lead
+    assert apart.get(reference, f"Tied with the reference minilm: {100 * reference:.1f}, 0.1 ") in lead
     [card] = [text for _, text in page.all("article") if text.startswith("STS")]
-    named = f"minilm, a reference: {100 * reference:.1f}, {'better' if reference == 0.9 else 'not told apart'}"
+    named = f"minilm, a reference: {100 * reference:.1f}, {'better' if reference == 0.9 else 'tied'}"
     assert (named in card) is (reference > 0.6)
 
 

@@ -203,7 +203,7 @@ class ModelOptions:
         ),
     ] = None
     quantize: Annotated[
-        str | None, typer.Option(help="Hold weights in 8bit (package torchao) or 4bit (package bitsandbytes).")
+        str | None, typer.Option(help="Quantise the weights: 8bit (package torchao) or 4bit (package bitsandbytes).")
     ] = None
     attn_implementation: Annotated[
         str | None, typer.Option("--attn", help="Attention implementation: sdpa or eager. Default: sdpa if supported.")

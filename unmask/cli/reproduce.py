@@ -43,7 +43,7 @@ _STUDIES = (
     ),
     (
         "routers",
-        "Router configurations (docs/router-study.md): which tell domains apart, predict better, and make better embeddings.",
+        "Router configurations (docs/router-study.md): which separate domains, predict better, and make better embeddings.",
         'configurations=["standard", "random"]',
     ),
     (

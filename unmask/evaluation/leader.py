@@ -1,4 +1,4 @@
-"""The leading design: which designs tie with it, which of them is the cheapest, and how much data would tell them apart.
+"""The leading design: which designs tie with it, which of them is the cheapest, and how much data would separate them.
 
 All tables, pages and sentences about the best designs use `lead`, so they cannot disagree.
 """
@@ -216,7 +216,7 @@ def reference_sentence(reference: ReferenceComparison, results: Sequence[Result]
         return f"The reference {name} is better: {score}, {difference}."
     if reference.relation == "worse":
         return f"Better than the reference {name}: {score}, {difference}."
-    return f"Not told apart from the reference {name}: {score}, {difference}."
+    return f"Tied with the reference {name}: {score}, {difference}."
 
 
 def kinds_sentence(leader: System, kinds: Sequence[KindLeader]) -> str:
@@ -298,16 +298,16 @@ def cheapest_sentence(ranking: Lead, results: Sequence[Result], on: str = "") ->
     tokens, leader = ranking.tokens[ranking.cheapest], display_name(ranking.leader, results)
     dearer = [system for system in ranking.tied if ranking.tokens[system] > tokens / CLEARLY]
     if ranking.cheapest == ranking.leader and len(dearer) == len(ranking.tied):
-        return f"The cheapest of them is {leader} itself: {tokens:.0f} tokens a text{on}."
+        return f"The cheapest of these is {leader} itself: {tokens:.0f} tokens per text{on}."
     if not ranking.cheaper:
-        return f"None of them is clearly cheaper than {leader}: {ranking.tokens[ranking.leader]:.0f} tokens a text{on}."
+        return f"None of these is clearly cheaper than {leader}: {ranking.tokens[ranking.leader]:.0f} tokens per text{on}."
     behind = points(ranking.against(ranking.cheapest).difference)
     name = display_name(ranking.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
-    return f"The cheapest of them is {name}: {tokens:.0f} tokens a text{on}, not {ranking.tokens[ranking.leader]:.0f}."
+    return f"The cheapest of these is {name}: {tokens:.0f} tokens per text{on} instead of {ranking.tokens[ranking.leader]:.0f}."
 
 
 def data_needed(first: System, second: System, test: SystemTest, results: Sequence[Result]) -> str | None:
-    """A sentence: about how many items or tasks would tell two designs apart. None if that cannot be estimated.
+    """A sentence: about how many items or tasks would separate two designs. None if that cannot be estimated.
 
     It is for planning, not evidence: it treats the observed difference as the true one. Items: a normal test of the mean difference.
     Tasks: the sample size of the signed-rank test by Noether (1987), for normal differences.
@@ -332,7 +332,9 @@ def data_needed(first: System, second: System, test: SystemTest, results: Sequen
         estimate, limit = f"about {round(needed, -digits):,.0f} items like these", _MOST_ITEMS
     if not outcome.n < needed <= limit:  # of a few items that differ, the exact test needs more than a normal one
         return None
-    return f"To tell {display_name(first, results)} from {display_name(second, results)} takes {estimate} ({POWER:.0%} power)."
+    return (
+        f"Separating {display_name(first, results)} from {display_name(second, results)} takes {estimate} ({POWER:.0%} power)."
+    )
 
 
 def points(value: float) -> str:

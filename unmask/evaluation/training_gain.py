@@ -141,7 +141,7 @@ class TrainingGain(Record):
         baseline = f"the untrained `{self.untrained}` of its base"
         if self.test is None:
             return f"This model was not tested against {baseline}: no task has scores of its single items."
-        verdict = "not told apart from"
+        verdict = "not significantly different from"
         if self.test.is_significant:
             verdict = "better than" if self.test.difference > 0 else "worse than"
         low, high = (points(bound) for bound in self.test.interval)

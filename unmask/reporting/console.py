@@ -25,6 +25,7 @@ def print_comparison(run: FinishedComparison) -> None:
     for results, tests in run.parts:
         baseline = next((result.system for result in results if result.label == run.baseline), None)
         console.print(ranking(results, console.width))
+        console.print()
         if tests:
             console.print(differences(results, tests, console.width))
         console.print(advice(kind_leaders(results, run.store, baseline), results))
@@ -78,9 +79,9 @@ def print_recommendation(choice: Recommendation) -> None:
         )
     else:
         selection = (
-            f"{selection_items.capitalize()} items chose it from {choice.candidates} candidates. So the interval is wider (Bonferroni), "
-            "but the score is not corrected: it may be too high. With 80 items or more in each task, half of them are held out for the "
-            "score."
+            f"It was chosen from {choice.candidates} candidates on {selection_items} items, the same as its score is from. The interval "
+            "is widened for this (Bonferroni), but the score may be too high. With 80 items or more in each task, half of them are held "
+            "out for the score."
         )
     for line in (
         f"Its score is {100 * choice.score:.1f}{bounds} on {choice.items} {'held-out items' if choice.held_out else 'items'}, "

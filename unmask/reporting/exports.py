@@ -191,7 +191,7 @@ def latex(grid: Grid, summary: Summary) -> str:
     metrics = ", ".join(dict.fromkeys(metric_name(result.metric) for result in grid.tasks.values()))
     note = (
         f"Main score $\\times$ 100 ({escape_latex(metrics)}); mean over {len(summary.common)} tasks that every design has. "
-        "Bold: best of its task. Underlined: not told apart from it (paired tests over items, Holm over all pairs)."
+        "Bold: best of its task. Underlined: tied with it (paired tests over items, Holm over all pairs)."
     )
     if summary.untested:
         note += f" Not tested, so nothing is underlined: {escape_latex(', '.join(summary.untested))}."

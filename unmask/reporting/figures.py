@@ -214,14 +214,14 @@ class Price:
     of: Callable[[DesignCost], float | None]
 
 
-TOKENS = Price("tokens computed a text", lambda cost: cost.tokens_per_text)
+TOKENS = Price("tokens computed per text", lambda cost: cost.tokens_per_text)
 TIME = Price("milliseconds a text", lambda cost: cost.milliseconds_per_text)
 MEMORY = Price("peak memory, GiB", lambda cost: cost.peak_memory / 2**30 if cost.peak_memory else None)
 DIMENSIONS = Price("dimensions of a vector", lambda cost: float(cost.dim))
 
 
 def main_price(grid: Grid, summary: Summary) -> Price:
-    """Time where every design has been timed; tokens a text otherwise."""
+    """Time where every design has been timed; tokens per text otherwise."""
     return TIME if all(grid.design_costs[system].milliseconds_per_text for system, _ in summary.order) else TOKENS
 
 

@@ -37,7 +37,7 @@ def metric_name(metric: str) -> str:
 
 @dataclass(frozen=True)
 class DesignCost:
-    """What a design costs over its tasks: tokens a text, and, where passes were timed, seconds, and bytes at the peak."""
+    """What a design costs over its tasks: tokens per text, and, where passes were timed, seconds, and bytes at the peak."""
 
     dim: int
     tokens_per_text: float | None

@@ -55,7 +55,7 @@ class Cell:
     @property
     def spoken(self) -> str:
         """The mark in words."""
-        return {"best": "best of its task", "tied": "not told apart from the best"}[self.mark] if self.mark else ""
+        return {"best": "best of its task", "tied": "tied with the best"}[self.mark] if self.mark else ""
 
 
 def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequence[Path]) -> str:
@@ -253,8 +253,8 @@ def _card(grid: Grid, summary: Summary, advice: KindLeader) -> dict[str, Any]:
     tasks = [result for result in grid.tasks.values() if result.kind == advice.kind]
     cost = grid.design_costs[advice.system]
     parts = [
-        *([f"{amount(round(cost.tokens_per_text))} tokens a text"] if cost.tokens_per_text else []),
-        *([f"{amount(round(cost.tokens_per_second))} tokens a second"] if cost.tokens_per_second else []),
+        *([f"{amount(round(cost.tokens_per_text))} tokens per text"] if cost.tokens_per_text else []),
+        *([f"{amount(round(cost.tokens_per_second))} tokens per second"] if cost.tokens_per_second else []),
         *([f"{memory(cost.peak_memory)} at the peak"] if cost.peak_memory else []),
         f"{amount(cost.dim)} dimensions",
     ]

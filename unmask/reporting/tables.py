@@ -48,7 +48,7 @@ def _ranking(results: Sequence[Result], columns: Sequence[tuple[str, list[str]]]
     first = {result.task: result for result in results}
     of_kinds = any(len(group) > 1 for _, group in columns)
     title = "Main score x 100" + ", means over the tasks of a kind" * of_kinds + " ± half its 95 % interval" * with_intervals
-    table = empty_table(f"{title}, best design first")
+    table = empty_table(f"{title}, best design first", show_edge=False)  # so that four tasks fit into 80 columns
     table.add_column("", justify="right")
     table.add_column("design", overflow="fold", max_width=_DESIGN)
     for header, group in columns:
@@ -58,7 +58,7 @@ def _ranking(results: Sequence[Result], columns: Sequence[tuple[str, list[str]]]
         table.add_column(head, justify="right", overflow="fold", min_width=5)  # a score is never broken
     if len(columns) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
-    table.add_column(two_lines("tokens", "a text"), justify="right", no_wrap=True)
+    table.add_column(two_lines("tokens", "/ text"), justify="right", no_wrap=True)
     cells = {(result.system, result.task): result for result in results}
     systems = {result.system for result in results}
     means = {header: [_mean(cells, system, group) for system in systems] for header, group in columns}
@@ -97,7 +97,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[SystemTest], wi
     order = order[:max_columns]
     by_pair = {(test.a, test.b): test for test in comparisons}
     outcome = comparisons[0].outcome
-    table = empty_table("Row minus column x 100; * differs")
+    table = empty_table("", show_edge=False)
     table.add_column("", no_wrap=True, max_width=name)
     for rank in range(2, len(order) + 1):
         table.add_column(str(rank), justify="right", no_wrap=True, min_width=6)
@@ -113,10 +113,13 @@ def differences(results: Sequence[Result], comparisons: Sequence[SystemTest], wi
     families = ", and over ".join(dict.fromkeys(test.family for test in comparisons))
     note = f"* p < {SIGNIFICANT}: {tests_used(comparisons)} on {unit}, Holm-corrected over {families}."
     if outcome.unit == "items":
-        note += " Too few tasks for a test over tasks: it says which design is better on these tasks, not on tasks in general."
+        note += (
+            " There are too few tasks for a test over tasks, so the result is about these tasks, not about tasks in general."
+        )
     if len(order) < len({result.system for result in results}):
         note += f" The {max_columns} best are shown; comparison.json has every pair."
-    return Group(table, Text(note, style="dim"), "")
+    title = Text("Row minus column x 100; * significant", style="italic")
+    return Group(title, table, "", Text(note, style="dim"), "")
 
 
 def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> RenderableType:

@@ -44,7 +44,7 @@ def likelihoods(
 def require_same_tokens(sources: Sequence[Source], texts: Sequence[str]) -> None:
     """Raise UnmaskError if two models read the same texts as other tokens. Only their tokenizers are loaded.
 
-    Nats per token of other tokens cannot be compared: the fewer tokens a text has, the more there is to predict in each of them.
+    Nats per token of other tokens cannot be compared: the fewer tokens per text has, the more there is to predict in each of them.
     """
     plain = [without_surrogates(text) for text in texts]
     first, *other_ids = (load_language_model_tokenizer(source)(plain, verbose=False)["input_ids"] for source in sources)

@@ -23,8 +23,10 @@ class Clustering(TextKind):
     name = "clustering"
     heading = "clust"
     layout = "all.jsonl or test.jsonl: text, label"
-    metric = "V-measure (AMI beside it)"
-    note = "Clustering has AMI beside V-measure: AMI is corrected for chance, V-measure flatters many clusters."
+    metric = "V-measure (with AMI)"
+    note = (
+        "For clustering, AMI is shown as well: unlike V-measure, it is corrected for chance and does not favour many clusters."
+    )
     example: ClassVar[dict[str, Row]] = {"all.jsonl": {"text": "The striker scored twice.", "label": "sport"}}
     named = frozenset({"text", "label"})
     readers: ClassVar[dict[str, ColumnReader]] = {"text": columns.text, "label": columns.label}
