@@ -459,8 +459,9 @@ class Embedder:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """The model's name and everything that its vectors depend on, as mteb's result cache requires."""
+        """What mteb asks of a model: its name, everything that its vectors depend on, its size, and the data it was trained on."""
         from unmask.models.identity import identity_of_loaded, loaded_from
+        from unmask.saving.folder import training_sets
         from unmask.tasks.mteb.protocol import model_meta
 
         weights = {**self.fitted.tensors, **(self.backbone.head.state_dict() if self.backbone.head else {})}
@@ -472,8 +473,18 @@ class Embedder:
             "alpha": self.fitted.alpha,
             "fitted": digest_of_tensors(weights) if weights else None,
         }
-        name = short_name(loaded_from(self.backbone.model, self.source).model)
-        return model_meta(name, identity_of_loaded(self.backbone.model).revision, settings)
+        name, model = short_name(loaded_from(self.backbone.model, self.source).model), self.backbone.model
+        declared = {
+            "n_parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "n_embedding_parameters": model.get_input_embeddings().weight.numel(),
+            "max_tokens": self.max_length,
+            "embed_dim": None if self.design.is_sparse else self.dim,
+            "framework": ["PyTorch"],
+            "model_type": ["sparse" if self.design.is_sparse else "dense"],
+            "use_instructions": self.prompts.takes_instruction,
+            "training_datasets": training_sets(self.source),
+        }
+        return model_meta(name, identity_of_loaded(model).revision, settings, declared)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""

@@ -28,7 +28,7 @@ from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.paths import expanded
-from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
+from unmask.io.seals import SEAL, check_seal, load_tensors, open_line, read_record, save_tensors, seal
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import depth_of, rotary_border
 from unmask.models.devices import is_native
@@ -247,6 +247,21 @@ def read_saved(
         if not names_design:
             raise
     return None
+
+
+def training_sets(source: Source) -> set[str] | None:
+    """The names of the data sets that an embedder was trained on, as `run.json` of `unmask train` lists them beside its model.
+
+    Empty for a model that nothing says was trained for embeddings; None if it was, and the data are not known.
+    """
+    names = [*source.adapters, source.model]
+    folders = [folder for name in names if (folder := _saved_folder(str(name), source.revision)) is not None]
+    for folder in folders:
+        if folder.name == "model" and (record := folder.parent / "run.json").is_file():
+            stages = open_line(record.read_bytes())["result"]["data"]
+            return {name for sets in stages.values() for name in sets}
+    trained = source.adapters or any((folder / name).is_file() for folder in folders for name in (HEAD, MODULES))
+    return None if trained else set()
 
 
 def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Path | None:
