@@ -96,10 +96,10 @@ def test_a_teachers_vectors_are_in_the_order_of_the_chunks(tokenizer: Any, colum
         tokens = [tokenizer(text)["input_ids"] for text in given]
         return torch.tensor([[sum(ids), len(ids)] for ids in tokens])
 
-    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 200), 40, teacher)(rows_of(texts))
+    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 200), 40, {"teacher": teacher, "guide": teacher})(rows_of(texts))
     assert asked == [[row[column] for column in range(columns) for row in texts]], "all of them, once"
     tokens = [ids for ids, _ in tokens_in(batch)]
-    assert batch["teacher"].tolist() == [[sum(ids), len(ids)] for ids in tokens]
+    assert batch["teacher"].tolist() == batch["guide"].tolist() == [[sum(ids), len(ids)] for ids in tokens]
     assert batch["teacher"].tolist() != teacher(asked[0]).tolist(), "the order of the chunks has to be another one"
     assert batch["rows"] == [f"rows:{line}" for line in range(1, 8)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import CoSENTLoss, MultipleNegativesRankingLoss
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
@@ -17,7 +17,7 @@ from tests.training.test_collate import LENGTHS, rows_of, text_of
 from unmask.encoding.batching import collate
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.training.collate import PairCollator
-from unmask.training.losses import NeighbourLoss, RankingLoss, info_nce, neighbour_divergence
+from unmask.training.losses import NeighbourLoss, RankingLabels, RankingLoss, cosent, info_nce, neighbour_divergence
 from unmask.training.text_keys import several_positives
 
 BUDGETS = [1, 150]
@@ -75,7 +75,7 @@ def test_it_is_sentence_transformers_loss(tokenizer: Any, columns: int, budget: 
         features.append({"input_ids": one.ids, "attention_mask": one.attention_mask.long(), "pooling_mask": one.pooling_mask})
     theirs = result(model, MultipleNegativesRankingLoss(model, scale=20.0)(features, torch.empty(0)))
     batch = batch_of(tokenizer, texts, budget)
-    ours = result(model, RankingLoss(model, 0.05, 0 if cached else 1 << 20)(batch["chunks"], (batch["order"], None, None)))
+    ours = result(model, RankingLoss(model, 0.05, 0 if cached else 1 << 20)(batch["chunks"], RankingLabels(batch["order"])))
     assert_same(ours, theirs)
 
 
@@ -88,7 +88,7 @@ def test_cached_is_plain_under_dropout(tokenizer: Any, budget: int, options: dic
     for cache_tokens, seed in ((1 << 20, 0), (0, 0), (0, 1)):
         torch.manual_seed(seed)
         results.append(
-            result(model, RankingLoss(model, 0.05, cache_tokens, **options)(batch["chunks"], (batch["order"], None, None)))
+            result(model, RankingLoss(model, 0.05, cache_tokens, **options)(batch["chunks"], RankingLabels(batch["order"])))
         )
     assert_same(results[0], results[1])
     assert abs(results[1][0] - results[2][0]) > 1e-3, "another seed has to draw another dropout"
@@ -101,10 +101,10 @@ def test_grad_cache_begins_above_cache_tokens(tokenizer: Any) -> None:
     assert tokens > sum(int(chunk["attention_mask"].sum()) for chunk in batch["chunks"])
     for cache_tokens, passes in ((tokens, 1), (tokens - 1, 2)):
         model = Toy()
-        RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], (batch["order"], None, None)).backward()
+        RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], RankingLabels(batch["order"])).backward()
         assert model.passes == passes * len(batch["chunks"])
         with torch.no_grad():
-            assert not RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], (batch["order"], None, None)).requires_grad
+            assert not RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], RankingLabels(batch["order"])).requires_grad
 
 
 def angles(*degrees: float) -> Tensor:
@@ -132,6 +132,50 @@ def test_false_negatives_are_left_out(margin: float | None, kept: list[list[int]
     assert float(loss) == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_guide_decides_in_place_of_the_model(tokenizer: Any) -> None:
+    """Its cosine of anchor 0 with candidate 1 exceeds that with the positive by 0.25; the anchors' own cosines say nothing of the kind."""
+    anchors, candidates, guide = angles(0, 90), angles(0, 90, 30), torch.tensor([[0.5, 0.75, 0.25], [0.25, 0.5, 0.5]])
+    for margin, left_out in ((0.0, {1}), (0.3, set()), (-0.3, {1, 2})):
+        columns = [column for column in range(3) if column not in left_out]
+        cosines = [cosine_similarity(anchors[0], candidates[column], dim=0) for column in columns]
+        expected = -float((torch.stack(cosines) / 0.5).log_softmax(0)[0])
+        assert float(info_nce(anchors[:1], candidates, 0, 0.5, margin, None, guide[:1])) == pytest.approx(expected, abs=1e-5)
+    plain = float(info_nce(anchors, candidates, 0, 0.5))
+    assert float(info_nce(anchors, candidates, 0, 0.5, 0.3, None, guide)) == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
+def test_guide_and_teacher_of_a_chunked_batch(tokenizer: Any, cache_tokens: int) -> None:
+    """The guide's vectors are in the order of the chunks; the teacher adds its divergence by its weight."""
+    model, texts = Toy(), texts_of(3, rows=4)
+    batch = batch_of(tokenizer, texts, 40)
+    others = points(12, 5, 3)
+    in_chunks = others[batch["order"].flatten().argsort()]  # row k is of the text in row k of the chunks' outputs
+    cosines = torch.nn.functional.cosine_similarity(others[:4, None], others[None, 4:], dim=2)
+    left_out = [{column for column in range(8) if cosines[row, column] > cosines[row, row]} for row in range(4)]
+    assert any(left_out) and not all(len(columns) == 7 for columns in left_out)
+    guided = RankingLoss(model, 0.5, cache_tokens, 0.0)(batch["chunks"], RankingLabels(batch["order"], guide=in_chunks))
+    found = result(model, guided)
+    assert_same(found, written_out(model, tokenizer, texts, left_out))
+    joint = RankingLoss(model, 0.5, cache_tokens, 0.0, (), 3.0, 0.1)
+    both = result(model, joint(batch["chunks"], RankingLabels(batch["order"], guide=in_chunks, teacher=in_chunks)))
+    alone = result(model, NeighbourLoss(model, 0.1, cache_tokens)(batch["chunks"], in_chunks))
+    assert alone[0] > 0.01
+    assert_same(both, (found[0] + 3 * alone[0], [one + 3 * other for one, other in zip(found[1], alone[1], strict=True)]), 1e-5)
+
+
+def test_scores_make_it_sentence_transformers_cosent(tokenizer: Any) -> None:
+    model, batch = Toy(), batch_of(tokenizer, texts_of(2), 40)
+    scores = torch.tensor([0.0, 2.5, 1.0, 2.5, 5.0, 0.5])
+    anchors, partners = torch.cat([model(dict(chunk))["sentence_embedding"] for chunk in batch["chunks"]])[batch["order"]]
+    theirs = result(model, CoSENTLoss(model, scale=20.0).compute_loss_from_embeddings([anchors, partners], scores))
+    for cache_tokens in (0, 1 << 20):
+        loss = RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], RankingLabels(batch["order"], scores=scores))
+        assert_same(result(model, loss), theirs)
+    assert float(cosent(angles(0, 0), angles(0, 60), torch.tensor([2.0, 1.0]), 0.1)) == pytest.approx(np.log1p(np.exp(-5)))
+    assert float(cosent(angles(0, 0), angles(0, 60), torch.tensor([1.0, 1.0]), 0.1)) == 0.0, "equal scores have no order"
+
+
 def written_out(model: Toy, tokenizer: Any, texts: list[list[str]], left_out: list[set[int]]) -> tuple[float, list[Tensor]]:
     """The loss summed anchor by anchor, without these candidates."""
     batch = batch_of(tokenizer, texts, 1 << 20)
@@ -150,14 +194,14 @@ def test_candidates_of_the_class_of_an_anchor_are_left_out(tokenizer: Any, cache
     texts, classes = texts_of(3, rows=4), torch.tensor([[0, 1, 0, 2], [0, 1, 0, 2], [1, 0, 3, 0]])
     model, batch = Toy(), batch_of(tokenizer, texts, 40)
     loss = RankingLoss(model, 0.5, cache_tokens)
-    found = result(model, loss(batch["chunks"], (batch["order"], classes[1:], classes[:1].T)))
+    found = result(model, loss(batch["chunks"], RankingLabels(batch["order"], classes[1:], classes[:1].T)))
     of_candidates = classes[1:].flatten().tolist()
     left_out = [{index for index, label in enumerate(of_candidates) if label == own} for own in classes[0].tolist()]
     assert_same(found, written_out(model, tokenizer, texts, left_out))
-    plain = result(model, loss(batch["chunks"], (batch["order"], None, None)))
+    plain = result(model, loss(batch["chunks"], RankingLabels(batch["order"])))
     assert abs(found[0] - plain[0]) > 1e-3, "classes of one batch are not those of the next"
     differing = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]])
-    assert_same(result(model, loss(batch["chunks"], (batch["order"], differing[1:], differing[:1].T))), plain)
+    assert_same(result(model, loss(batch["chunks"], RankingLabels(batch["order"], differing[1:], differing[:1].T))), plain)
 
 
 @pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
@@ -168,7 +212,7 @@ def test_positives_of_an_anchor_in_other_rows_are_left_out(tokenizer: Any, cache
     model, rows = Toy(), rows_of(zip(anchors, positives, negatives, strict=True))
     data = replace(rows[0].data, positives=several_positives(named))
     batch = PairCollator(PromptTokenizer(tokenizer, "plain", 64), 40)([replace(row, data=data) for row in rows])
-    labels = (batch["order"], batch["candidate_ids"], batch["positive_ids"])
+    labels = RankingLabels(batch["order"], batch["candidate_ids"], batch["positive_ids"])
     found = result(model, RankingLoss(model, 0.5, cache_tokens)(batch["chunks"], labels))
     assert_same(found, written_out(model, tokenizer, [anchors, positives, negatives], [{1}, set(), {7}, set()]))
 
@@ -182,11 +226,11 @@ def test_the_positive_is_found_behind_those_of_other_processes() -> None:
 
 def test_matryoshka_is_the_mean_over_dimensions(tokenizer: Any) -> None:
     model, batch = Toy(), batch_of(tokenizer, texts_of(3), 1 << 20)
-    loss = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8, 16))(batch["chunks"], (batch["order"], None, None)).detach()
+    loss = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8, 16))(batch["chunks"], RankingLabels(batch["order"])).detach()
     vectors = torch.cat([model(dict(one))["sentence_embedding"].detach() for one in batch["chunks"]])[batch["order"]]
     by_hand = [info_nce(vectors[0][:, :size], torch.cat([*vectors[1:]])[:, :size], 0, 0.05) for size in (4, 8, 16)]
     assert float(loss) == pytest.approx(float(sum(by_hand)) / 3, abs=1e-5)
-    whole = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8))(batch["chunks"], (batch["order"], None, None)).detach()
+    whole = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8))(batch["chunks"], RankingLabels(batch["order"])).detach()
     assert float(whole) == pytest.approx(float(loss), abs=1e-6), "the whole vector is always one of the sizes"
 
 

@@ -55,7 +55,11 @@ def training_note(model: str) -> dict[str, Any]:
         }
         same = {key: value for key, value in content["settings"]["recipe"].items() if key not in ("designs", "seeds")}
         base = record["base"]
-        weights = [base["weights"], (base["teacher"] or {}).get("weights")]
+        weights = [
+            base["weights"],
+            (base["teacher"] or {}).get("weights"),
+            *([guide["weights"]] if (guide := base.get("guide")) else []),
+        ]
         otherwise = json.dumps([same, record["design"], rows, weights], sort_keys=True)
         return {TRAINING: {"seed": int(record["seed"]), "otherwise": hashlib.sha256(otherwise.encode()).hexdigest()[:16]}}
     except (Damaged, KeyError, TypeError, AttributeError, ValueError):

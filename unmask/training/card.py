@@ -37,9 +37,13 @@ def write_card(recipe: Recipe, job: TrainingJob) -> None:
         scratch.write_bytes(text)
 
 
-def has_chosen_checkpoint(folder: Path) -> bool:
-    """Whether scores chose a checkpoint of a run whose stages are still there: a stage was scored at several steps."""
-    return any(len({entry["step"] for entry in log if "eval_score" in entry}) > 1 for log in _read_logs(folder).values())
+def has_chosen_checkpoint(recipe: Recipe, folder: Path) -> bool:
+    """Whether scores chose a checkpoint of a run whose stages are still there: a stage without average was scored at several steps."""
+    return any(
+        len({entry["step"] for entry in log if "eval_score" in entry}) > 1
+        for stage, log in _read_logs(folder).items()
+        if recipe.stage(stage.partition("-")[2]).average == 1
+    )
 
 
 def _read_logs(folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -69,9 +73,11 @@ def card(recipe: Recipe, record: TrainingResult, curves: dict[str, list[dict[str
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
         "These tasks chose the best checkpoint, so they flatter it.\n" if record.chosen else "",
         _gain_section(record.gain) if record.gain else "",
-        f"Teacher: `{teacher.model}`, weights {teacher.weights}{f', read by `{teacher.design}`' if teacher.design else ''}.\n"
-        if (teacher := record.base.teacher)
-        else "",
+        *(
+            f"{role}: `{teacher.model}`, weights {teacher.weights}{f', read by `{teacher.design}`' if teacher.design else ''}.\n"
+            for role, teacher in (("Teacher", record.base.teacher), ("Guide", record.base.guide))
+            if teacher
+        ),
         "## Data\n",
         "\n".join(_data_lines(stage, sets) for stage, sets in record.data.items()),
         "\nTexts of the recipe's tasks stayed in the training data.\n" if record.kept_leaks else "",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +31,13 @@ class PairCollator:
     `budget` tokens. `order[c, b]` is the row, in the concatenated outputs of the chunks, of column c of example b. Where an anchor may
     have several positives, `_known_positives` says which candidates they are.
 
-    teacher: vectors of texts, shape (text, dim), for distillation; the batch then holds `teacher[k]` of the text in row k of the
-    chunks' outputs. are_views: the columns are views of one sentence, which an instruction must not tell apart.
+    teachers: name -> vectors of texts by another model, shape (text, dim); the batch then holds under this name the vector of the text in
+    row k of the chunks' outputs, as row k. are_views: the columns are views of one sentence, which an instruction must not tell apart.
     """
 
     tokenizer: PromptTokenizer
     budget: int
-    teacher: Callable[[list[str]], Tensor] | None = None
+    teachers: Mapping[str, Callable[[list[str]], Tensor]] = field(default_factory=dict)
     are_views: bool = False
 
     def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
@@ -60,8 +60,11 @@ class PairCollator:
             "order": order.reshape(-1, len(rows)),
             "rows": [row.id for row in rows],
         }
-        if self.teacher is not None:
-            return inputs | {"teacher": self.teacher([text for texts in columns for text in texts])[order.argsort()]}
+        everything = [text for texts in columns for text in texts]
+        vectors = {teacher: teacher(everything)[order.argsort()] for teacher in set(self.teachers.values())}
+        inputs |= {name: vectors[teacher] for name, teacher in self.teachers.items()}
+        if rows[0].example.score is not None:
+            inputs["scores"] = torch.tensor([row.example.score for row in rows])
         return inputs | _known_positives(rows)
 
 

@@ -30,7 +30,7 @@ PARTNERS: Final[dict[str, tuple[str, ...]]] = {
     "sentence1": ("positive", "sentence2"),
     "premise": ("positive", "hypothesis"),
 }
-_ROLES: Final = ("text", "label", "anchor", "positive", "negative", "negatives")
+_ROLES: Final = ("text", "label", "anchor", "positive", "score", "negative", "negatives")
 
 # Words in the name of a column, or values of it, that say whether or how much the texts of a pair match. Such a column turns some rows
 # into the opposite of training pairs.
@@ -89,6 +89,8 @@ class DataSource(BaseModel):
             raise ValueError(
                 f"a label goes with a text, and not with {', '.join(sorted(extra_columns))}: name text and label only"
             )
+        if "score" in columns and (negatives := sorted(role for role in columns if role.startswith("negative"))):
+            raise ValueError(f"pairs with a score have no negatives: leave out {', '.join(negatives)}")
         return columns
 
 
@@ -96,12 +98,14 @@ class DataSource(BaseModel):
 class Example:
     """One sentence (1 text) or one pair (anchor, positive, negatives).
 
-    row: its line in the file. classes: the class of each text, as an index; empty without labels.
+    row: its line in the file. classes: the class of each text, as an index; empty without labels. score: how similar a pair is, in any
+    unit; None if it is just a positive pair.
     """
 
     row: int
     texts: tuple[str, ...]
     classes: tuple[int, ...] = ()
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,10 @@ class DataSet:
 
     @cached_property
     def revision(self) -> str:
-        """A hash of the columns and of all texts in order, with their classes if they have some; 16 hex digits."""
+        """A hash of the columns and of all texts in order, with their classes or scores if they have some; 16 hex digits."""
         classes = [example.classes for example in self.examples if example.classes]
-        content = (self.columns, [example.texts for example in self.examples], *([classes] if classes else []))
+        scores = [example.score for example in self.examples if example.score is not None]
+        content = (self.columns, [example.texts for example in self.examples], *(part for part in (classes, scores) if part))
         return hashlib.sha256(repr(content).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -324,7 +329,7 @@ def _text_columns(table: SourceTable) -> tuple[str, ...]:
 def pairs_of(table: SourceTable, *, as_matches: bool = True) -> DataSet:
     """As `read_pairs`, of a table. as_matches: whether training takes both texts of a pair for a match."""
     roles, source = _pair_roles(table), table.source
-    _refuse_unused_names(table, roles)
+    _refuse_unused_names(table, roles, () if as_matches else ("score",))
     if as_matches:
         _refuse_unread(table, table.unread(roles.columns))
     default = 1 if roles.listed else len(roles.negatives)
@@ -428,9 +433,9 @@ def _pair_roles(table: SourceTable) -> _PairRoles:
     return _PairRoles(*pair, tuple(f"negative_{number}" for number in numbers))
 
 
-def _refuse_unused_names(table: SourceTable, roles: _PairRoles) -> None:
-    """Raise UnmaskError for a column that the recipe names but that is not read."""
-    used = set(roles.columns)
+def _refuse_unused_names(table: SourceTable, roles: _PairRoles, allowed: Sequence[str]) -> None:
+    """Raise UnmaskError for a column that the recipe names but that is not read. allowed: columns that need not be read."""
+    used = {*roles.columns, *allowed}
     if not {"anchor", "positive"} <= table.source.columns.keys():
         used.add("text")  # of another stage on the same data, which reads single texts
     if unused := [role for role in table.source.columns if role not in used]:

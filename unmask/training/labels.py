@@ -1,4 +1,6 @@
-"""Texts with class labels as pairs: a text and another one of its label come together, texts of other labels are pushed apart.
+"""Data whose relations are named: texts with class labels, and pairs with a score.
+
+Texts with labels become pairs: a text and another one of its label come together, texts of other labels are pushed apart.
 
 NV-Embed trains on classification and clustering data in this way (arXiv 2405.17428). Each example knows the classes of its texts, and
 the loss leaves out every candidate of the anchor's class.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from unmask.errors import UnmaskError
@@ -18,10 +21,24 @@ from unmask.training.data import DataSet, DataSource, Example, SourceTable, colu
 def read_related(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """The pairs or triples of a source; or pairs made of its texts with labels. Raises UnmaskError with file and line.
 
-    A source has labels if the recipe names a column `label`, or if there are columns `text` and `label` and none of a pair.
+    A source has labels if the recipe names a column `label`, or if there are columns `text` and `label` and none of a pair. Its pairs have
+    scores if the recipe names a column `score`.
     """
     table = read_table(name, source, root, seed)
+    if "score" in source.columns:
+        return _graded_pairs(table)
     return _labelled_pairs(table) if _has_labels(table) else pairs_of(table)
+
+
+def _graded_pairs(table: SourceTable) -> DataSet:
+    source = table.source
+    pairs = pairs_of(replace(table, source=source.model_copy(update={"negatives": 0})), as_matches=False)
+    scores = {line: columns.number(table.file, line, row, "score") for line, row in table.rows}
+    if len(set(scores.values())) == 1:
+        raise UnmaskError(f"{table.file}: all pairs have the score {min(scores.values()):g}, so there is no order to learn.")
+    examples = [replace(example, score=scores[example.row]) for example in pairs.examples]
+    unread = tuple(column for column in pairs.unread if column != "score")
+    return replace(pairs, source=source, examples=examples, positives={}, unread=unread)
 
 
 def _has_labels(table: SourceTable) -> bool:

@@ -11,7 +11,7 @@ import math
 import random
 import statistics
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +34,7 @@ Evaluate = Callable[[], dict[str, float]]
 Rates = Mapping[float, Collection[nn.Parameter]]
 """Learning rates, each with the weights that train at it."""
 WEIGHTS = "trainable.safetensors"
+AVERAGE = "average.safetensors"
 COMPLETE = "complete"  # the seal of a checkpoint, written last, when every process has written its part
 _RETAINED = 2  # checkpoints, besides the best one: if the last is damaged, the one before it is used
 _EXPLODED = 10.0  # times the median of the last losses
@@ -45,7 +46,8 @@ class Loop(Trainer):  # type: ignore[misc]
     """One stage of training.
 
     objective: (model, inputs of a batch, items of the whole step) -> loss. evaluate_with: returns the current model's scores.
-    own_rates: for weights that train at another rate than the rest. Raises UnmaskError with the step, the rows and the last good
+    own_rates: for weights that train at another rate than the rest. average: the trained weights are their mean at this many last
+    checkpoints (1: as they are at the last or best one). Raises UnmaskError with the step, the rows and the last good
     checkpoint when the loss is not finite or explodes.
     """
 
@@ -59,6 +61,7 @@ class Loop(Trainer):  # type: ignore[misc]
         evaluate_with: Evaluate | None = None,
         callbacks: Sequence[Any] = (),
         own_rates: Rates | None = None,
+        average: int = 1,
     ) -> None:
         # Trainer writes it into the model's configuration, which is saved with a trained model
         arguments.use_cache = bool(getattr(getattr(model, "config", None), "use_cache", False))
@@ -73,6 +76,10 @@ class Loop(Trainer):  # type: ignore[misc]
         self.objective, self.evaluate_with, self.own_rates = objective, evaluate_with, own_rates or {}
         self.model_accepts_loss_kwargs = True  # the objective divides by the items of the whole step itself
         self._losses: deque[float] = deque(maxlen=_HISTORY)
+        self._losses_by_data: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_HISTORY))
+        every, steps = int(arguments.save_steps), arguments.max_steps
+        self._averaged_steps = [*range(every, steps, every)[1 - average :], steps] if average > 1 else []
+        self._average: dict[str, Tensor] = {}
         if arguments.process_index:  # every process drops in its own way; in the first one as a process alone does
             torch.manual_seed(arguments.seed + 1_000_003 * arguments.process_index)
 
@@ -111,9 +118,11 @@ class Loop(Trainer):  # type: ignore[misc]
         return loss
 
     def _check_loss(self, loss: float, rows: Sequence[str]) -> None:
-        typical = statistics.median(self._losses) if len(self._losses) >= 10 else math.inf
+        of_data = self._losses_by_data[rows[0].rpartition(":")[0]]  # CoSENT is larger than InfoNCE
+        typical = max(map(statistics.median, (self._losses, of_data))) if len(self._losses) >= 10 and of_data else math.inf
         if math.isfinite(loss) and loss <= _EXPLODED * max(typical, _AT_LEAST):
             self._losses.append(loss)
+            of_data.append(loss)
             return
         problem = "is not finite" if not math.isfinite(loss) else f"is more than {_EXPLODED:g} times the usual {typical:.3g}"
         excerpt = ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
@@ -140,9 +149,16 @@ class Loop(Trainer):  # type: ignore[misc]
         return scores
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        for name, weight in self.model.named_parameters():
-            if weight.requires_grad and not bool(weight.isfinite().all()):
+        for name, weight in trainable(self.model).items():
+            if not bool(weight.isfinite().all()):
                 raise UnmaskError(f"Step {self.state.global_step}: weights of {name} are not finite. {self._advice()}")
+        if (
+            self.state.global_step in self._averaged_steps
+        ):  # the running mean is in the checkpoint, so that a run can be resumed
+            count = 1 + self._averaged_steps.index(self.state.global_step)
+            for name, weight in trainable(self.model).items():
+                value = weight.detach().cpu()
+                self._average[name] = value.clone() if count == 1 else self._average[name].lerp(value, 1 / count)
         with name_in_errors(Path(str(self.args.output_dir))):
             super()._save_checkpoint(model, trial)
         processes.wait()
@@ -159,9 +175,20 @@ class Loop(Trainer):  # type: ignore[misc]
         folder = Path(output_dir or str(self.args.output_dir))
         folder.mkdir(parents=True, exist_ok=True)
         save_trainable(self.model, folder / WEIGHTS)
+        if self._average and processes.is_first():
+            save_tensors(folder / AVERAGE, self._average)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_trainable(self.model, Path(resume_from_checkpoint) / WEIGHTS)
+        folder = Path(resume_from_checkpoint)
+        load_trainable(self.model, folder / WEIGHTS)
+        self._average = load_tensors(folder / AVERAGE) if (folder / AVERAGE).is_file() else {}
+
+    def _finalize_training(self, *arguments: Any, **options: Any) -> Any:
+        output = super()._finalize_training(*arguments, **options)
+        with torch.no_grad():
+            for name, weight in trainable(self.model).items() if self._average else ():
+                weight.copy_(self._average[name])
+        return output
 
     def _load_best_model(self) -> None:
         # the state records a path, but the run may have been moved since
@@ -224,17 +251,21 @@ def _best_before(checkpoint: Path) -> str | None:
     return Path(best).name if best else None
 
 
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter that trains, by name."""
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
 def save_trainable(model: nn.Module, file: Path) -> None:
     """Write every parameter that trains, bit for bit; only the first process does."""
     if processes.is_first():
-        training = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        save_tensors(file, {name: weight.detach().cpu().contiguous() for name, weight in training.items()})
+        save_tensors(file, {name: weight.detach().cpu().contiguous() for name, weight in trainable(model).items()})
 
 
 def load_trainable(model: nn.Module, file: Path) -> None:
     """Read what `save_trainable` wrote. Raises UnmaskError if it belongs to another run, Damaged if it is not what was written."""
     saved = load_tensors(file)
-    training = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    training = trainable(model)
     if saved.keys() != training.keys():
         raise UnmaskError(f"{file} belongs to a run that trained other weights than this one.")
     with torch.no_grad():
@@ -252,6 +283,7 @@ def trainer_arguments(stage: StageOptions, folder: Path, seed: int, cpu: bool, e
             f"choose a multiple of {stage.accumulate * world}."
         )
     evaluating = evaluates and stage.evaluate_every > 0
+    chooses = evaluating and stage.average == 1
     every = stage.evaluate_every if evaluating else stage.save_every
     settings = TrainingArguments(
         output_dir=str(folder),
@@ -276,9 +308,9 @@ def trainer_arguments(stage: StageOptions, folder: Path, seed: int, cpu: bool, e
         save_total_limit=None,  # older ones go when the new one is sealed, not before
         eval_strategy="steps" if evaluating else "no",
         eval_steps=every,
-        load_best_model_at_end=evaluating,
-        metric_for_best_model="eval_score" if evaluating else None,
-        greater_is_better=True if evaluating else None,
+        load_best_model_at_end=chooses,
+        metric_for_best_model="eval_score" if chooses else None,
+        greater_is_better=True if chooses else None,
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_num_workers=0,

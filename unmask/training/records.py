@@ -58,15 +58,16 @@ class ModelRecord(Record):
 
 
 class TeacherRecord(ModelRecord):
-    """A teacher. design: None for a sentence-transformers model."""
+    """A teacher or guide. design: None for a sentence-transformers model."""
 
     design: str | None = None
 
 
 class BaseRecord(ModelRecord):
-    """The base model of a run, the teacher of its stage `distill` if it has one, and the precision of training."""
+    """The base model of a run, the teacher and the guide of its last stage that has one, and the precision of training."""
 
     teacher: TeacherRecord | None = None
+    guide: TeacherRecord | None = None
     precision: str
 
 

@@ -165,7 +165,7 @@ def _train_one(
             hardware=hardware(trainee.backbone.device),
             versions=versions(),
             scores=score(trainee.embedder) if score else {},
-            chosen=has_chosen_checkpoint(job.folder),
+            chosen=has_chosen_checkpoint(recipe, job.folder),
         )
         if processes.is_first():
             trainee.save(job.result)
@@ -173,18 +173,20 @@ def _train_one(
 
 
 def _base_record(session: _Session) -> BaseRecord:
-    """The base model, the teacher and the precision, which are compared with those the run began with. Raises UnmaskError."""
+    """The base model, the teachers and the precision, which are compared with those the run began with. Raises UnmaskError."""
     recipe, run = session.recipe, session.run
     weights, precision = identity_of(Source(recipe.model)).revision, training_precision(recipe)
     run.check({f"base model '{recipe.model}'": weights, "precision of training": precision})
-    record = None
+    records = {}
     for name, step in session.steps.items():
-        if (teacher := STAGES[name].teacher(recipe.stage(name))) is not None:
-            digest, design = f"teacher '{teacher.model}'", f"design of the teacher '{teacher.model}'"
+        for role, teacher in STAGES[name].teachers(recipe.stage(name)).items():
+            digest, design = f"{role} '{teacher.model}'", f"design of the {role} '{teacher.model}'"
             if not run.is_done(step) or digest not in run.inputs:  # else the teacher may have been removed
                 run.check({digest: identity_of(Source(teacher.model)).revision, design: teacher.design})
-            record = TeacherRecord(model=lasting_name(teacher.model), weights=run.inputs[digest], design=run.inputs.get(design))
-    return BaseRecord(model=lasting_name(recipe.model), weights=weights, teacher=record, precision=precision)
+            records[role] = TeacherRecord(
+                model=lasting_name(teacher.model), weights=run.inputs[digest], design=run.inputs.get(design)
+            )
+    return BaseRecord(model=lasting_name(recipe.model), weights=weights, precision=precision, **records)
 
 
 def _run_stage(session: _Session, name: str, trainee: Trainee) -> list[Coverage]:
@@ -239,6 +241,7 @@ def _run_loop(session: _Session, name: str, ready: PreparedStage, trainee: Train
         ready.objective,
         evaluate_with=(lambda: score(trainee.embedder)) if score else None,
         callbacks=[*curves, *session.listener.callbacks],
+        average=stage.average,
     )
     loop.remove_callback(PrinterCallback)
     checkpoint = find_resumable_checkpoint(folder)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -17,12 +19,14 @@ from torch import Tensor, nn
 from unmask.embedder_module import EmbedderModule
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
+from unmask.training import processes
 from unmask.training.collate import PairCollator
 from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.labels import read_related
 from unmask.training.schedule import ScheduledExample, contrastive_schedule, require_full_batch
-from unmask.training.stages.stage import Options, PreparedStage, StageOptions, TrainableModel, TrainingStage
+from unmask.training.stages.stage import Options, PreparedStage, StageOptions, TeacherName, TrainableModel, TrainingStage
+from unmask.training.teachers import Encode, Teacher, sentence_transformer_encoder
 
 if TYPE_CHECKING:
     from unmask.training.losses import ChunkedLoss
@@ -81,13 +85,14 @@ def prepare_pooling(
     *,
     loss: Callable[[nn.Module], ChunkedLoss],
     labels: Callable[[dict[str, Any]], Any],
-    teacher: Callable[[list[str]], Tensor] | None = None,
+    teachers: Mapping[str, Callable[[], Encode]] = MappingProxyType({}),
     are_views: bool = False,
 ) -> PreparedStage:
     """A stage whose batches each come from one data set.
 
-    loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teacher, are_views: of PairCollator.
-    Raises UnmaskError for data that cannot fill a batch.
+    loss: from the module to its loss. labels: what the loss needs of a batch besides the vectors. teachers: what loads each encoder whose
+    vectors a batch holds under this name; names with one loader share it. They are loaded when training begins, so a stage that is done
+    does not need them; loading may raise UnmaskError. are_views: of PairCollator. Raises UnmaskError for data that cannot fill a batch.
     """
     embedder = model.embedder
     longest = embedder.backbone.within_positions(options.max_length)
@@ -103,10 +108,24 @@ def prepare_pooling(
     collate = PairCollator(tokenizer, options.cache_tokens, are_views=are_views)
     for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
         collate([ScheduledExample(data, data.examples[0])])
-    return PreparedStage(module, rows, replace(collate, teacher=teacher), objective)
+    share = max(1, options.batch // processes.count())  # of a batch, that a process computes
+    parts = [rows[start : start + share] for start in range(0, len(rows), share)]
+    by_loader = {
+        load: Teacher(load, ([text for row in part for text in row.example.texts] for part in parts))
+        for load in dict.fromkeys(teachers.values())
+    }
+
+    @contextmanager
+    def with_teachers() -> Iterator[None]:
+        for teacher in by_loader.values():
+            teacher.load()  # before the first step, whose random numbers loading must not use up
+        yield
+
+    collate = replace(collate, teachers={name: by_loader[load] for name, load in teachers.items()})
+    return PreparedStage(module, rows, collate, objective, with_teachers)
 
 
-class ContrastiveOptions(PoolingOptions):
+class InfoNCEOptions(PoolingOptions):
     """InfoNCE on cosines, with in-batch negatives and negatives from the data (LLM2Vec, section 4)."""
 
     false_negative_margin: float | None = None
@@ -115,10 +134,35 @@ class ContrastiveOptions(PoolingOptions):
     """The loss is averaged over these leading dimensions and all dimensions."""
 
 
+class ContrastiveOptions(InfoNCEOptions):
+    """InfoNCE of pairs, CoSENT of pairs with scores. Guide and teacher are sentence-transformers models: `minilm`, a folder (of a saved
+    embedder, too) or a hub id. They read texts without the instructions of the data."""
+
+    guide: str | None = Field(default=None, min_length=1)
+    """Its cosines decide which negatives `false_negative_margin` (with a guide, 0 by default) leaves out (GISTEmbed, arXiv 2402.16829)."""
+    teacher: str | None = Field(default=None, min_length=1)
+    """Adds the loss of stage `distill` against this teacher (as in jina-embeddings-v5, arXiv 2602.15547)."""
+    teacher_weight: float = Field(default=1.0, gt=0)
+    teacher_temperature: float = Field(default=0.2, gt=0)
+
+    @model_validator(mode="after")
+    def _check_teacher(self) -> ContrastiveOptions:
+        if self.teacher is None and (unused := self.model_fields_set & {"teacher_weight", "teacher_temperature"}):
+            raise ValueError(f"{min(unused)} has no effect without a teacher")
+        return self
+
+
 def _prepare_pairs(
-    options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int, are_views: bool = False
+    options: InfoNCEOptions,
+    model: TrainableModel,
+    sets: Sequence[DataSet],
+    seed: int,
+    *,
+    teachers: Mapping[str, Callable[[], Encode]] = MappingProxyType({}),
+    are_views: bool = False,
+    **of_teacher: float,
 ) -> PreparedStage:
-    from unmask.training.losses import RankingLoss
+    from unmask.training.losses import RankingLabels, RankingLoss
 
     if max(options.matryoshka, default=0) > model.embedder.dim:
         raise UnmaskError(f"matryoshka asks for {max(options.matryoshka)} dimensions, and a vector has {model.embedder.dim}.")
@@ -128,29 +172,51 @@ def _prepare_pairs(
         sets,
         seed,
         loss=lambda module: RankingLoss(
-            module, options.temperature, options.cache_tokens, options.false_negative_margin, options.matryoshka
+            module,
+            options.temperature,
+            options.cache_tokens,
+            options.false_negative_margin,
+            options.matryoshka,
+            **of_teacher,
         ),
-        labels=lambda batch: (batch["order"], batch.get("candidate_ids"), batch.get("positive_ids")),
+        labels=lambda batch: RankingLabels(**{name: batch[name] for name in RankingLabels._fields if name in batch}),
+        teachers=teachers,
         are_views=are_views,
     )
 
 
 class Contrastive(PoolingStage[ContrastiveOptions]):
-    """Pairs, triples and texts with labels, with in-batch negatives."""
+    """Pairs, triples and texts with labels, with in-batch negatives, and pairs with scores."""
 
     name = "contrastive"
     options = ContrastiveOptions
 
+    def teachers(self, options: ContrastiveOptions) -> dict[str, TeacherName]:
+        """The guide and the teacher."""
+        names = {"guide": options.guide, "teacher": options.teacher}
+        return {role: TeacherName(name, None) for role, name in names.items() if name}
+
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
-        """Pairs, triples, or texts with labels."""
+        """Pairs, triples, texts with labels, or pairs with scores."""
         return read_related(name, source, root, seed)
 
     def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
-        """Batches that each come from one data set."""
-        return _prepare_pairs(options, model, sets, seed)
+        """Batches that each come from one data set. If guide and teacher are the same, it is loaded once."""
+        names = {role: teacher.model for role, teacher in self.teachers(options).items()}
+        loaders = {name: partial(sentence_transformer_encoder, name, model.embedder.backbone.device) for name in names.values()}
+        margin = 0.0 if options.guide and options.false_negative_margin is None else options.false_negative_margin
+        return _prepare_pairs(
+            options.model_copy(update={"false_negative_margin": margin}),
+            model,
+            sets,
+            seed,
+            teachers={role: loaders[name] for role, name in names.items()},
+            teacher_weight=options.teacher_weight,
+            teacher_temperature=options.teacher_temperature,
+        )
 
 
-class SimcseOptions(ContrastiveOptions):
+class SimcseOptions(InfoNCEOptions):
     """Unsupervised SimCSE: a sentence and itself under another dropout are the positive pair (LLM2Vec, section 3)."""
 
     dropout: float = Field(default=0.1, gt=0, lt=1)

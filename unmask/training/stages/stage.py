@@ -55,6 +55,9 @@ class StageOptions(Table):
     """Steps between evaluations; 0: only at the end."""
     save_every: int = Field(default=100, ge=1, le=MOST)
     """Steps between checkpoints; a run with `evaluate_every` writes one at each evaluation instead."""
+    average: int = Field(default=1, ge=1, le=MOST)
+    """The result is the mean of the trained weights at this many last checkpoints (or at all, if there are fewer), and scores choose no
+    checkpoint. 1: the best one, or without scores the last (model soups: arXiv 2203.05482; EmbeddingGemma: arXiv 2509.20354)."""
 
     @model_validator(mode="after")
     def _check_accumulate(self) -> StageOptions:
@@ -115,9 +118,9 @@ class TrainingStage(ABC, Generic[Options]):
     def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
         """Raise UnmaskError for data whose batches could teach nothing. Called before a model is loaded."""
 
-    def teacher(self, options: Options) -> TeacherName | None:
-        """Another model that the stage learns from; None if it needs none."""
-        return None
+    def teachers(self, options: Options) -> dict[str, TeacherName]:
+        """Other models that the stage needs, by their role."""
+        return {}
 
     @abstractmethod
     def prepare(self, options: Options, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> PreparedStage:
