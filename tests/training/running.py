@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from unmask.embedder import Embedder
+from unmask.starter import starter_folders
 from unmask.training.recipe import Recipe
 from unmask.training.records import TrainingJob
 from unmask.training.train import Listener, Score, train
@@ -31,6 +32,9 @@ STAGES: dict[str, dict[str, Any]] = {
     "contrastive": {"data": ["pairs"], "batch": 4, "max_length": 16},
     "distill": {"data": ["pairs", "text"], "batch": 4, "max_length": 16},
 }
+GRADED = next(folder for folder in starter_folders() if folder.name == "sts") / "test.jsonl"
+TEACHER = "TEACHER"
+"""Stands for the fixture in settings of a stage."""
 TEXTS = ["A man plays a guitar.", "The stock market fell.", "x"]
 ROOT = Path(__file__).parent
 
@@ -51,9 +55,15 @@ def recipe(model: Path, *stages: str, **settings: Any) -> Recipe:
             "text": {"path": "starter:reference"},
             "pairs": {"path": "starter:pairs"},
             "labels": {"path": "starter:labels"},
+            "graded": {"path": str(GRADED), "columns": {"score": "score"}},
         },
     }
     return Recipe.model_validate(given | tables | settings)
+
+
+def with_teacher(settings: dict[str, Any], teacher: Path) -> dict[str, Any]:
+    """Settings with this path in place of TEACHER."""
+    return {key: str(teacher) if value == TEACHER else value for key, value in settings.items()}
 
 
 def run(made: Recipe, folder: Path, score: Score | None = None, *callbacks: Any) -> TrainingJob:

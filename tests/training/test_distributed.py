@@ -12,7 +12,7 @@ import torch
 from tests.abuse.forking import command
 from tests.abuse.forking import run as start_copy
 from tests.messages import heard
-from tests.training.running import At, die, losses, recipe, run, same, together, weights
+from tests.training.running import TEACHER, At, die, losses, recipe, run, same, together, weights, with_teacher
 from unmask.errors import UnmaskError
 from unmask.training import processes
 from unmask.training.loop import last_checkpoint, trainer_arguments
@@ -27,8 +27,8 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 SHARED: list[tuple[str, dict[str, Any]]] = [
     ("mntp", {"accumulate": 2}),
-    ("contrastive", {"data": ["labels"], "cache_tokens": 16}),
-    ("distill", {"cache_tokens": 60}),
+    ("contrastive", {"data": ["labels", "graded"], "cache_tokens": 16, "guide": TEACHER, "teacher": TEACHER, "average": 2}),
+    ("distill", {"cache_tokens": 60, "teacher": TEACHER}),
 ]
 """Each objective in a step of several parts: a gradient that is averaged once too often shows there."""
 
@@ -38,8 +38,7 @@ SHARED: list[tuple[str, dict[str, Any]]] = [
 def test_two_processes_are_one_with_the_whole_batch(
     stage: str, settings: dict[str, Any], model: Path, teacher: Path, tmp_path: Path
 ) -> None:
-    needed = {"teacher": str(teacher)} if stage == "distill" else {}
-    made = recipe(model, stage, **{stage: LARGE | settings | needed})
+    made = recipe(model, stage, **{stage: LARGE | with_teacher(settings, teacher)})
     run(made, tmp_path / "one")
     together(lambda: run(made, tmp_path / "two"))
     assert losses(tmp_path / "two", f"1-{stage}") == pytest.approx(losses(tmp_path / "one", f"1-{stage}"), rel=1e-4)

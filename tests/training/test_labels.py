@@ -103,6 +103,23 @@ def test_labels_are_known_by_their_columns_or_named(read: Read) -> None:
         DataSource(path="x", columns={"label": "a", "anchor": "b", "negative_1": "c"})
 
 
+def test_a_named_score_grades_pairs(read: Read) -> None:
+    rows = [{"sentence1": f"a{number}", "sentence2": f"b{number}", "score": str(number / 4)} for number in range(9)]
+    rows.append({"sentence1": "A0", "sentence2": "b5", "score": "2"})
+    graded = read(rows, columns={"score": "score"})
+    assert [example.score for example in graded.examples] == [*(number / 4 for number in range(9)), 2.0]
+    assert not graded.positives and not graded.unread, "that two pairs share an anchor does not make their texts positives"
+    assert graded.revision != read(rows[::-1], columns={"score": "score"}).revision
+    assert graded.revision != read([{**row, "score": "1"} for row in rows[:9]] + rows[9:], columns={"score": "score"}).revision
+    assert read([{**row, "negative": "c"} for row in rows], columns={"score": "score"}).columns == ("anchor", "positive")
+    with pytest.raises(UnmaskError, match="all pairs have the score 1, so there is no order"):
+        read([{**row, "score": 1} for row in rows], columns={"score": "score"})
+    with pytest.raises(UnmaskError, match="line 1, column 'score': expected a number, found 'high'"):
+        read([{**row, "score": "high"} for row in rows], columns={"score": "score"})
+    with pytest.raises(ValidationError, match="pairs with a score have no negatives: leave out negative"):
+        DataSource(path="x", columns={"score": "a", "negative": "b"})
+
+
 def test_labels_of_a_pair_are_no_classes(read: Read) -> None:
     """The first column of a pair, named as the text, must not turn entailment into a class."""
     inference = [{"premise": row["text"], "hypothesis": "b", "label": row["label"]} for row in ROWS]

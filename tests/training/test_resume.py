@@ -12,17 +12,18 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.messages import heard
-from tests.training.running import At, die, killed, losses, recipe, run, same, weights
+from tests.training.running import TEACHER, At, die, killed, losses, recipe, run, same, weights, with_teacher
 from unmask.errors import UnmaskError
 from unmask.training import loop
 
 CUT: list[tuple[str, dict[str, Any]]] = [
     ("mntp", {"accumulate": 2}),
     ("simcse", {"where": "attention", "cache_tokens": 16}),
-    ("contrastive", {"data": ["labels"]}),
-    ("distill", {"cache_tokens": 16}),
+    ("contrastive", {"data": ["labels", "graded"], "guide": TEACHER, "teacher": TEACHER, "average": 3}),
+    ("distill", {"cache_tokens": 16, "teacher": TEACHER}),
 ]
-"""Each stage where the most has to be restored: parts of a step, dropout that is repeated for each part, pairs sampled from labels."""
+"""Each stage where the most has to be restored: parts of a step, dropout that is repeated for each part, pairs sampled from labels, an
+average of checkpoints before and after the kill."""
 
 
 @pytest.mark.sample(2)
@@ -30,8 +31,7 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 def test_a_killed_run_goes_on_as_if_it_had_not_been(
     stage: str, settings: dict[str, Any], model: Path, teacher: Path, tmp_path: Path
 ) -> None:
-    needed = {"teacher": str(teacher)} if stage == "distill" else {}
-    made = recipe(model, stage, lora={"r": 4, "dropout": 0.1}, **{stage: settings | needed})
+    made = recipe(model, stage, lora={"r": 4, "dropout": 0.1}, **{stage: with_teacher(settings, teacher)})
     run(made, tmp_path / "whole")
     killed(lambda: run(made, tmp_path / "cut", None, At(f"1-{stage}", 4, die)))
     with heard() as said:

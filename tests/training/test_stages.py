@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from sentence_transformers import SentenceTransformer
 
 from tests.families import FAMILIES
@@ -158,6 +159,22 @@ def test_a_batch_that_teaches_nothing_is_refused_before_a_model_is_loaded(
         run(recipe(tmp_path / "nowhere", stage, **{stage: options}), tmp_path / "run")
     larger = options | {"batch": options["batch"] + 1} | ({"teacher": str(teacher)} if stage == "distill" else {})
     loss_of(recipe(model, stage, **{stage: larger}), stage)  # not refused
+
+
+def test_a_guide_leaves_negatives_out_and_a_teacher_adds_its_divergence(model: Path, teacher: Path) -> None:
+    def loss(**options: Any) -> float:
+        return loss_of(recipe(model, "contrastive", contrastive=options), "contrastive")
+
+    plain, named = loss(), str(teacher)
+    assert loss(guide=named, false_negative_margin=-3.0) == 0.0, "no cosine is lower than the positive's by 3"
+    assert loss(guide=named, false_negative_margin=3.0) == pytest.approx(plain)
+    assert loss(guide=named) == loss(guide=named, false_negative_margin=0.0)
+    once, twice = (loss(teacher=named, teacher_weight=weight) - plain for weight in (1.0, 2.0))
+    assert once > 1e-3 and twice == pytest.approx(2 * once, rel=1e-4)
+    alone = loss_of(recipe(model, "distill", distill={"teacher": named, "data": ["pairs"]}), "distill")
+    assert once == pytest.approx(alone, rel=1e-3), "of the same batch"
+    with pytest.raises(ValidationError, match="teacher_temperature has no effect without a teacher"):
+        loss(teacher_temperature=0.1)
 
 
 def test_similar_texts_share_a_batch_if_asked(model: Path) -> None:

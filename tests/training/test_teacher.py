@@ -10,13 +10,14 @@ import torch
 
 from tests.conftest import TEXTS
 from tests.training.running import recipe
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
+from unmask.training import teachers
 from unmask.training.data import DataSet, DataSource, read_texts_or_pairs
 from unmask.training.stages import STAGES
-from unmask.training.stages import distill as distillation
-from unmask.training.stages.distill import DistillOptions, Teacher, decoder_teacher
+from unmask.training.teachers import Encode, Teacher, decoder_encoder
 
 AVERAGE = "causal/echo+eol/mean+last"
 CPU = torch.device("cpu")
@@ -27,9 +28,8 @@ def texts_of(tmp_path: Path, texts: list[str]) -> DataSource:
     return DataSource(path=str(tmp_path / "texts.txt"))
 
 
-def taught_by(model: Path, design: str, data: DataSet, seed: int = 0) -> Teacher:
-    options = DistillOptions(data=("text",), steps=1, lr=1.0, teacher=str(model), teacher_design=design)
-    return decoder_teacher(options, [data], seed, dtype="float32", device=CPU)
+def taught_by(model: Path, design: str, data: DataSet, seed: int = 0) -> Encode:
+    return decoder_encoder(str(model), Design.parse(design), [data], seed, max_length=128, dtype="float32", device=CPU)
 
 
 def test_a_decoder_teaches_what_an_embedder_of_its_design_says(model: Path, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_design_is_fitted_on_texts_of_the_training_data(model: Path, tmp_path:
     embedder = Embedder.from_pretrained(model, f"{AVERAGE}/zscore", dtype="float32", device="cpu").fit(own)
     vectors = taught_by(model, f"{AVERAGE}/zscore", data)(TEXTS)
     assert np.abs(vectors.numpy() - embedder.encode(TEXTS)).max() < 1e-3 * np.abs(embedder.encode(TEXTS)).max()
-    monkeypatch.setattr(distillation, "FIT_TEXTS", 9)
+    monkeypatch.setattr(teachers, "FIT_TEXTS", 9)
     few, again, others = (taught_by(model, f"{AVERAGE}/zscore", data, seed)(TEXTS) for seed in (0, 0, 1))
     assert torch.equal(few, again) and not torch.equal(few, others) and not torch.equal(few, vectors)
 
@@ -55,7 +55,7 @@ def test_a_model_that_teaches_itself_needs_another_design(model: Path) -> None:
     with pytest.raises(ValueError, match="needs a teacher_design"):
         recipe(model, "distill", distill={"teacher": "self"})
     made = recipe(model, "distill", distill={"teacher": "self", "teacher_design": AVERAGE})
-    assert STAGES["distill"].teacher(made.stage("distill")) == (str(model), AVERAGE)
+    assert STAGES["distill"].teachers(made.stage("distill")) == {"teacher": (str(model), AVERAGE)}
     with pytest.raises(ValueError, match="the model already says what it would learn: 'prompteol' is its design"):
         recipe(model, "distill", distill={"teacher": "self", "teacher_design": "causal/eol/last"}, designs=["prompteol"])
     assert recipe(model, "simcse", "distill", distill={"teacher": "self", "teacher_design": "prompteol"}, designs=["prompteol"])
@@ -65,3 +65,19 @@ def test_a_sentence_transformers_model_is_not_read_under_a_design(teacher: Path,
     data = read_texts_or_pairs("text", texts_of(tmp_path, TEXTS), tmp_path, 0)
     with pytest.raises(UnmaskError, match=r'If it is a sentence-transformers model, set teacher_design = ""\. The reason: '):
         taught_by(teacher, AVERAGE, data)
+
+
+def test_a_text_is_encoded_once_and_always_with_the_same_texts() -> None:
+    """Wherever training begins: an encoder rounds a vector by its batch."""
+    calls: list[list[str]] = []
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        calls.append(texts)
+        return torch.tensor([[float(len(texts)), float(ord(text))] for text in texts])
+
+    batches = [["a", "b"], ["c", "b"], ["a", "d", "c"], ["b", "e"]]
+    unbroken, resumed = Teacher(lambda: encode, batches), Teacher(lambda: encode, batches)
+    vectors = [unbroken(texts) for texts in batches]
+    assert calls == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert torch.equal(resumed(batches[2]), vectors[2]) and torch.equal(resumed(batches[3]), vectors[3])
+    assert calls[4:] == [["a", "b"], ["d"], ["c"], ["e"]], "what recurs is still known"

@@ -104,6 +104,25 @@ def test_the_best_checkpoint_is_the_result(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(encode(tmp_path / "run"), seen[3])
 
 
+def test_the_average_of_the_last_checkpoints_is_the_result(model: Path, tmp_path: Path) -> None:
+    """Scores choose nothing then. The last checkpoint is at the last step, whatever the interval."""
+    at_step: dict[int, dict[str, Tensor]] = {}
+
+    class Look(At):
+        def on_step_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+            kept = options["model"].named_parameters()
+            at_step[state.global_step] = {name: weight.detach().clone() for name, weight in kept if weight.requires_grad}
+
+    made = recipe(model, "contrastive", contrastive={"evaluate_every": 2, "steps": 7, "average": 3})
+    scores = iter([0.9, 0.1, 0.1, 0.1, 0.5])
+    run(made, tmp_path / "run", lambda _: {"score": next(scores)}, Look("1-contrastive", 0, lambda: None))
+    found = load_file(tmp_path / "run" / "stages" / "1-contrastive" / "done.safetensors")
+    for name, weight in found.items():
+        assert torch.allclose(weight, (at_step[4][name] + at_step[6][name] + at_step[7][name]) / 3, atol=1e-7)
+    assert any(not torch.allclose(weight, at_step[7][name], atol=1e-5) for name, weight in found.items())
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["result"]["chosen"] is False
+
+
 def test_evaluating_changes_nothing(model: Path, tmp_path: Path) -> None:
     def careless(embedder: Embedder) -> dict[str, float]:
         import random
@@ -182,7 +201,7 @@ def trained_vectors(made: Any, folder: Path) -> Any:
     ("design", "settings"),
     [
         ("bidirectional/plain/mean", {}),
-        ("causal/eol/last", {"merge": False}),
+        ("causal/eol/last+0.5mean", {"merge": False}),
         ("causal/plain/mean", {"train": ["up_proj", "v_proj"]}),
         ("bidirectional/plain/cross-attention", {"head": SMALL_HEAD}),
         ("causal/plain/layer-attention", {"head": SMALL_HEAD, "merge": False}),

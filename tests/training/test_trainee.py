@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.moe.mixture.models import saved_experts
-from tests.training.running import recipe, run
+from tests.training.running import ROOT, recipe, run
 from tests.training.test_stages import mixture, next_token
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
@@ -18,7 +18,8 @@ from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_base_language_model
 from unmask.moe.mixture.gating import Routing
 from unmask.moe.mixture.model import Mixture
-from unmask.training.recipe import Recipe
+from unmask.training.recipe import Recipe, read_sets
+from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee
 
 HEADED = "bidirectional/plain/cross-attention"
@@ -152,6 +153,19 @@ def test_layers_above_the_one_that_is_read_do_not_train(model: Path) -> None:
     (covered,) = (one for one in trainee.start_stage("contrastive", 0) if one.trainable)
     assert (covered.kind, covered.present, covered.adapted) == ("q_proj", 1, 1)
     assert all("layers.0." in name for name in training(trainee))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last+mean"])
+def test_layers_above_the_one_that_is_read_are_not_computed(pooling: str, model: Path, tmp_path: Path) -> None:
+    trainee = loaded(recipe(model, "contrastive", designs=[f"causal/plain/{pooling}@1"]))
+    trainee.backbone.layers[1].register_forward_pre_hook(lambda *_: pytest.fail("layer 2 was computed"))
+    options = trainee.recipe.stage("contrastive")
+    sets = read_sets(trainee.recipe, "contrastive", ROOT, 0)
+    trainee.start_stage("contrastive", 0)
+    ready = STAGES["contrastive"].prepare(options, trainee, sets, 0)
+    batch = ready.collate(ready.rows[: options.batch])
+    ready.objective(ready.module, batch, None).backward()
+    assert all(weight.grad is not None for weight in training(trainee).values())
 
 
 def test_what_cannot_train_is_refused_before_anything_is_loaded(model: Path) -> None:
