@@ -37,7 +37,7 @@ from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.models.decoder import without_head
 from unmask.models.digests import digest_of_tensors
-from unmask.models.loading import Source, dtype_name, load_decoder
+from unmask.models.loading import Source, dtype_name
 from unmask.models.placement import as_device_map
 from unmask.models.source import as_adapters, short_name
 
@@ -184,7 +184,8 @@ class Embedder:
 
         Raises UnmaskError, saying what was tried, and AttentionError for a model that does not attend as the design says.
         """
-        from unmask.saving.folder import EmbedderParts, read_saved
+        from unmask.saving.folder import read_saved
+        from unmask.saving.load_model import load_encoder
 
         adapters = as_adapters(adapter)
         source = Source(
@@ -199,25 +200,16 @@ class Embedder:
             attn_implementation=attn_implementation,
             trust_remote_code=trust_remote_code,
         )
+        require_counts(max_length=max_length, batch_tokens=batch_tokens)
         saved = read_saved(source.model, revision, adapters, names_design=bool(design))
+        parsed = as_design(design or (saved.design if saved else DEFAULT_DESIGN))
+        encoder = load_encoder(source, parsed.attention, max_length=max_length, batch_tokens=batch_tokens)
         if saved is None:
-            parsed = as_design(design or DEFAULT_DESIGN)
-            loaded = EmbedderParts(*load_decoder(source), parsed, source, None, None)
-        else:
-            loaded = saved.load(source, design)
-            if instructions is None and takes_instruction(loaded.design.prompts):
-                instructions = saved.instructions
-        return cls.from_model(
-            loaded.decoder,
-            loaded.tokenizer,
-            loaded.design,
-            source=loaded.source,
-            max_length=(saved.max_length if saved else MAX_LENGTH) if max_length is None else max_length,
-            batch_tokens=batch_tokens,
-            instructions=instructions,
-            fit=loaded.fit,
-            head=loaded.head,
-        )
+            return cls(encoder, parsed, instructions=instructions)
+        if instructions is None and takes_instruction(parsed.prompts):
+            instructions = saved.instructions
+        fit = saved.fit_for(parsed, encoder.source)
+        return cls(replace(encoder, source=saved.origin(encoder.source)), parsed, instructions=instructions, fit=fit)
 
     @classmethod
     def from_model(

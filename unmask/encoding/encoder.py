@@ -20,7 +20,6 @@ from unmask.encoding.batching import collate, default_batch_tokens, padded_token
 from unmask.encoding.dedup import UniqueTexts
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, joined
 from unmask.encoding.forward_pass import ForwardPass, Vectors, after_prefixes, group_by_pass, require_finite
-from unmask.encoding.heads import Head
 from unmask.encoding.replicas import in_parallel, threads_for
 from unmask.encoding.shared_prefix import (
     Progress,
@@ -133,10 +132,6 @@ class Encoder:
         if backbone is None or backbone.attention != attention:  # training switches the attention of a backbone
             backbone = self._backbones[attention] = self.backbone.under(attention)
         return replace(self, backbone=backbone)
-
-    def with_head(self, head: Head) -> Encoder:
-        """The same model with a trained head."""
-        return replace(self, backbone=self.backbone.with_head(head), _backbones={})
 
     @property
     def token_limit(self) -> int:
