@@ -317,7 +317,7 @@ class Embedder:
         texts_before, cuts_before = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
             vectors = self.encoder.encode(
-                texts, {self.design: self.fitted}, instruction=instruction, tally=tally, progress=advance, share_text=False
+                texts, {self.design: self.fitted}, instruction=instruction, tally=tally, progress=advance
             )
         return vectors[self.design], [index - texts_before for index in tally.cut[cuts_before:]]
 

@@ -182,18 +182,18 @@ class Encoder:
         instruction: str | None = None,
         tally: Tally | None = None,
         progress: Progress | None = None,
-        share_text: bool = True,
+        share_text: bool = False,
     ) -> dict[Design, Vectors]:
         """Vectors of every design, each float32 of shape (text, dim), in the order of the texts.
 
         Designs that share attention and prompt share the forward passes. Causal designs of the last token also share the reading of a text
-        if their prompts start the same way (with `share_text`, which changes vectors by rounding only, and counts no tally).
+        if their prompts start the same way, with `share_text`: vectors then differ by rounding.
 
         Args:
             texts: any strings; equal texts are computed once.
             designs: each with its fit (`fit`, or `Fit()` for a design that needs none).
             instruction: for prompts with `{instruction}`.
-            tally: counts texts and tokens of each forward pass.
+            tally: counts texts and tokens of each forward pass; not with share_text.
             progress: called after every batch, with the texts done since the last call; each forward pass counts all texts.
 
         Raises UnmaskError for a design that the model cannot serve, before any text is computed, and for a vector that is not finite.
