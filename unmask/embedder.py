@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -32,7 +35,8 @@ from unmask.encoding.quantization import (
 from unmask.encoding.sentence_transformers_aliases import INSTEAD, refuse_unknown
 from unmask.encoding.tokenization import MAX_LENGTH, DesignTokenizer, PromptTokenizer, digest_of_tokens
 from unmask.errors import UnmaskError, require_counts, unknown
-from unmask.io.paths import expanded
+from unmask.io.paths import cache_folder, expanded
+from unmask.io.seals import Damaged
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.models.decoder import without_head
@@ -262,14 +266,41 @@ class Embedder:
 
     @property
     def fitted(self) -> Fit:
-        """The fit of the design; on first use, a design that needs one is fitted on the reference texts of this package."""
-        if self.design.needs_fit and self._fit == Fit():
-            from unmask.starter import reference_texts
+        """The fit of the design; on first use, a design that needs one is fitted on the reference texts of this package.
 
+        That fit of a model on disk is cached: reading the reference texts takes longer than embedding a few texts.
+        """
+        if self.design.needs_fit and self._fit == Fit():
             with lock_of(self):
                 if self._fit == Fit():  # another thread may have been faster
-                    self.fit(reference_texts())
+                    self._fit = self._reference_fit()
         return self._fit
+
+    def _reference_fit(self) -> Fit:
+        from unmask.models.identity import IN_MEMORY, identity_of_loaded
+        from unmask.starter import reference_texts
+
+        texts, model, head = reference_texts(), self.backbone.model, self.backbone.head
+        identity = identity_of_loaded(model).revision
+        if identity.startswith(IN_MEMORY):
+            return self.encoder.fit([self.design], texts)[self.design]
+        conditions = [
+            identity,
+            self.design.name,
+            digest_of_tokens(self.prompts),
+            dtype_name(model),
+            str(self.device.type),
+            *texts,
+        ]
+        conditions.append(digest_of_tensors(head.state_dict()) if head is not None else "")
+        file = cache_folder() / "fits" / f"{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]}.safetensors"
+        with suppress(FileNotFoundError, Damaged):
+            return Fit.load(file)
+        fit = self.encoder.fit([self.design], texts)[self.design]
+        with suppress(OSError):  # a cache that cannot be written costs time only
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fit.save(file)
+        return fit
 
     def encode(
         self,
