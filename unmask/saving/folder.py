@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unmask.designs.design import Design, as_design, plain_attention
+from unmask.designs.design import Design, plain_attention
 from unmask.designs.prompts import Prompts
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, build_head
@@ -34,7 +34,7 @@ from unmask.models.decoder import depth_of, rotary_border
 from unmask.models.devices import is_native
 from unmask.models.hub import hub_folder
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
-from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick_device
+from unmask.models.loading import DTYPES, Source, dtype_name, pick_device
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
@@ -66,18 +66,6 @@ _OWN_NAMES = (
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {ours: theirs for theirs, ours in POOLINGS.items()}
 _PROBES = ("a", "", " ", " two words\n", "ü 🎉")
-
-
-@dataclass(frozen=True)
-class EmbedderParts:
-    """The parts of a saved embedder in memory."""
-
-    decoder: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    design: Design
-    source: Source
-    fit: Fit | None
-    head: Head | None
 
 
 class Saveable(Protocol):
@@ -166,20 +154,13 @@ class EmbedderSettings(BaseModel):
         attention, quantize = source.attn_implementation or attention, source.quantize or self.quantize
         return replace(source, dtype=dtype, attn_implementation=attention, quantize=quantize)
 
-    def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
-        """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
-        saved = Design.parse(self.design)
-        parsed = as_design(design) if design else saved
-        source = self.completed(source)
-        decoder, tokenizer = load_decoder(source)
-        return EmbedderParts(
-            decoder,
-            tokenizer,
-            parsed,
-            replace(source, model=self.source, revision=self.revision, adapters=source.adapters or self.adapters),
-            self.fit if parsed == saved and self.has_same_weights(source) else None,  # a fit belongs to design and weights
-            self.trained_head(decoder),
-        )
+    def fit_for(self, design: Design, source: Source) -> Fit | None:
+        """The fit, if a source loads the weights that it was made for, and the design is the saved one."""
+        return self.fit if design.name == self.design and self.has_same_weights(source) else None
+
+    def origin(self, source: Source) -> Source:
+        """A source with the model that this embedder was made from in place of its folder."""
+        return replace(source, model=self.source, revision=self.revision, adapters=source.adapters or self.adapters)
 
     def has_same_weights(self, source: Source) -> bool:
         """Whether a source loads the weights of this embedder: no other adapter over them, and no other base below its own."""
