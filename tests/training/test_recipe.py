@@ -51,6 +51,8 @@ WATCHED = [
     'evaluation.tasks=["starter:sts"]',
 ]
 
+TAUGHT = ['stages=["contrastive"]', 'contrastive={data=["text"], steps=4, lr=1e-3}']
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -93,6 +95,13 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
         ([*WATCHED, 'designs=["bidirectional/plain/mean"]'], []),
         (['train=["q_proj"]', "lora.r=4"], ['[lora] has no effect, because train = ["q_proj"] trains no adapter']),
         (["lora.r=4"], []),
+        (["data.text.weight=3"], []),
+        (
+            ['stages=["mntp"]', WATCHED[1].replace(", evaluate_every=2", ""), "data.text.weight=3"],
+            ["data.text.weight has no effect, because stages on tokens draw from all texts alike"],
+        ),
+        ([*TAUGHT, "contrastive.teacher_weight=3"], ["contrastive.teacher_weight has no effect, because there is no teacher"]),
+        ([*TAUGHT, "contrastive.teacher_weight=3", "contrastive.teacher=minilm"], []),
         (["head.latents=4"], ["[head] has no effect, because no design has a head"]),
     ],
 )

@@ -21,21 +21,22 @@ from unmask.training.schedule import Neighbours, ScheduledExample, contrastive_s
 BATCH = 8
 
 
-def data_set(name: str, texts: Sequence[tuple[str, ...]]) -> DataSet:
+def data_set(name: str, texts: Sequence[tuple[str, ...]], weight: float | None = None) -> DataSet:
     examples = [Example(line, text) for line, text in enumerate(texts, start=1)]
-    return DataSet(name, ("anchor", "positive"), examples, DataSource(path=name), {})
+    return DataSet(name, ("anchor", "positive"), examples, DataSource(path=name, weight=weight), {})
 
 
-def distinct(name: str, size: int) -> DataSet:
-    return data_set(name, [(f"{name} question {n}", f"{name} answer {n}") for n in range(size)])
+def distinct(name: str, size: int, weight: float | None = None) -> DataSet:
+    return data_set(name, [(f"{name} question {n}", f"{name} answer {n}") for n in range(size)], weight)
 
 
 def batches(rows: list[ScheduledExample], batch: int = BATCH) -> list[list[ScheduledExample]]:
     return [rows[at : at + batch] for at in range(0, len(rows), batch)]
 
 
-def test_sets_are_drawn_in_proportion_to_their_sizes() -> None:
-    rows = contrastive_schedule([distinct("small", 20), distinct("large", 60)], 400, BATCH, 0)
+@pytest.mark.parametrize(("size", "weight"), [(60, None), (20, 60), (80, 60)])
+def test_sets_are_drawn_in_proportion_to_their_sizes_or_weights(size: int, weight: float | None) -> None:
+    rows = contrastive_schedule([distinct("small", 20), distinct("large", size, weight)], 400, BATCH, 0)
     assert all(len({row.data.name for row in batch}) == 1 for batch in batches(rows)), "every batch is of one data set"
     share = sum(batch[0].data.name == "large" for batch in batches(rows)) / 400
     assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 400) ** 0.5

@@ -155,6 +155,19 @@ def test_layers_above_the_one_that_is_read_do_not_train(model: Path) -> None:
     assert all("layers.0." in name for name in training(trainee))
 
 
+@pytest.mark.parametrize("design", ["causal/eol/last+0.5mean", "causal/plain/mean@1+2"])
+def test_what_is_added_in_training_is_what_the_embedder_adds(design: str, model: Path) -> None:
+    trainee = loaded(recipe(model, "contrastive", designs=[design], contrastive={"max_length": 512}))
+    trainee.start_stage("contrastive", 0)
+    sets = read_sets(trainee.recipe, "contrastive", ROOT, 0)
+    ready = STAGES["contrastive"].prepare(trainee.recipe.stage("contrastive"), trainee, sets, 0)
+    batch = ready.collate(ready.rows[:4])
+    vectors = torch.cat([ready.module.train()(chunk)["sentence_embedding"] for chunk in batch["chunks"]])
+    assert vectors.requires_grad
+    anchors = trainee.embedder.encode([row.example.texts[0] for row in ready.rows[:4]])
+    torch.testing.assert_close(vectors[batch["order"]][0].detach(), torch.from_numpy(anchors), atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last+mean"])
 def test_layers_above_the_one_that_is_read_are_not_computed(pooling: str, model: Path, tmp_path: Path) -> None:
     trainee = loaded(recipe(model, "contrastive", designs=[f"causal/plain/{pooling}@1"]))

@@ -73,6 +73,8 @@ class DataSource(BaseModel):
     instruction: str | None = None
     document_instruction: str | None = None
     limit: int | None = Field(default=None, ge=1)
+    weight: float | None = Field(default=None, gt=0)
+    """Batches from the set, relative to the weights of the stage's other sets. By default its number of examples."""
     where: dict[str, Condition] = {}
     """Use only rows in which these columns have a value, one of several values, or at least a number."""
     negatives: int | None = Field(default=None, ge=0)

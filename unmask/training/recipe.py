@@ -129,6 +129,15 @@ def ineffective_settings(recipe: Recipe) -> list[str]:
             reasons[key] = "evaluation.tasks names no task"
         elif recipe.stage(name).evaluate_every and mismatched:
             reasons[f"{key} for {', '.join(mismatched)}"] = f"the stage trains with {attention} attention"
+    if "contrastive" in recipe.stages and recipe.contrastive and recipe.contrastive.teacher is None:
+        defaults = ContrastiveOptions.model_fields
+        for key in ("teacher_weight", "teacher_temperature"):
+            if getattr(recipe.contrastive, key) != defaults[key].default:
+                reasons[f"contrastive.{key}"] = "there is no teacher"
+    weighted = {data for name in recipe.stages if STAGES[name].pools for data in recipe.stage(name).data}
+    for data in {data for name in recipe.stages for data in recipe.stage(name).data} - weighted:
+        if recipe.data[data].weight:
+            reasons[f"data.{data}.weight"] = "stages on tokens draw from all texts alike"
     if recipe.train != "lora" and recipe.lora != LoraOptions():
         reasons["[lora]"] = f"train = {_format_train(recipe.train)} trains no adapter"
     if recipe.head is not None and not any(Design.parse(design).needs_head for design in recipe.designs):

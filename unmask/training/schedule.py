@@ -37,7 +37,8 @@ class ScheduledExample:
 def contrastive_schedule(
     sets: Sequence[DataSet], steps: int, batch: int, seed: int, similar: int = 1
 ) -> list[ScheduledExample]:
-    """Batches that each come from one data set, sampled in proportion to their sizes. No example comes twice in a pass.
+    """Batches that each come from one data set, sampled in proportion to their weights, by default their sizes. A set is passed through as
+    often as it takes, shuffled in each pass. No example comes twice in a pass.
 
     No text occurs twice in a batch, because it would be a negative of itself: an example that repeats a text (by its `text_key`) waits
     for the next batch of its set. A longer schedule begins with the shorter one. similar: examples come in groups of this size, one at
@@ -45,10 +46,10 @@ def contrastive_schedule(
     """
     generator = random.Random(f"{seed}:schedule")
     streams = [_Stream(data, batch, random.Random(f"{seed}:{data.name}"), similar) for data in sets]
-    sizes = [len(data.examples) for data in sets]
+    weights = [data.source.weight or len(data.examples) for data in sets]
     rows: list[ScheduledExample] = []
     for _ in range(steps):
-        stream = generator.choices(streams, sizes)[0]
+        stream = generator.choices(streams, weights)[0]
         rows += [ScheduledExample(stream.data, example) for example in stream.take()]
     return rows
 

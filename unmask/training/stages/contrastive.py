@@ -145,12 +145,6 @@ class ContrastiveOptions(InfoNCEOptions):
     teacher_weight: float = Field(default=1.0, gt=0)
     teacher_temperature: float = Field(default=0.2, gt=0)
 
-    @model_validator(mode="after")
-    def _check_teacher(self) -> ContrastiveOptions:
-        if self.teacher is None and (unused := self.model_fields_set & {"teacher_weight", "teacher_temperature"}):
-            raise ValueError(f"{min(unused)} has no effect without a teacher")
-        return self
-
 
 def _prepare_pairs(
     options: InfoNCEOptions,
