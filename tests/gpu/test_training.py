@@ -36,8 +36,8 @@ def likelihoods(model: Path, device: str, dtype: str = "float32") -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_a_stage_trains_is_read_alike_on_a_cpu(stage: str, dtype: str, model: Path, teacher: Path, tmp_path: Path) -> None:
-    more = {"distill": {"teacher": str(teacher)}} if stage == "distill" else {}
-    made = recipe(model, stage, dtype=dtype, **more)
+    others = {"distill": {"teacher": str(teacher)}, "contrastive": {"guide": str(teacher), "teacher": str(teacher)}}
+    made = recipe(model, stage, dtype=dtype, **{stage: others.get(stage, {})})
     run(made, tmp_path / "one")
     on_gpu, on_cpu = (
         Embedder.from_pretrained(tmp_path / "one" / "model", dtype="float32", device=device) for device in ("cuda", "cpu")
