@@ -78,6 +78,16 @@ def test_a_loss_that_explodes_stops_the_run(model: Path, tmp_path: Path, monkeyp
         run(recipe(model, "contrastive", contrastive={"steps": 12, "save_every": 50}), tmp_path / "run")
 
 
+def test_a_data_set_with_larger_losses_does_not_explode(tmp_path: Path) -> None:
+    stage = StageOptions(data=("a",), steps=1, lr=0.1)
+    loop = Loop(torch.nn.Linear(2, 2), trainer_arguments(stage, tmp_path, 0, True, False), [], list, lambda *_: None)  # type: ignore
+    for loss, row in [*[(0.5, "pairs:1")] * 12, (15.0, "graded:1"), (20.0, "graded:2")]:
+        loop._check_loss(loss, [row])
+    for loss, row in ((15.0, "pairs:2"), (200.0, "graded:3")):
+        with pytest.raises(UnmaskError, match="is more than 10 times the usual"):
+            loop._check_loss(loss, [row])
+
+
 def test_weights_that_are_no_numbers_are_never_a_checkpoint(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
