@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.designs.design import Design, as_design, plain_attention
 from unmask.designs.prompts import Prompts
 from unmask.encoding.features import Fit
-from unmask.encoding.heads import Head, HeadOptions, build_head
+from unmask.encoding.heads import Head, HeadOptions, load_head
 from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
@@ -37,8 +37,9 @@ from unmask.models.identity import attention_implementation, base_of_loaded, ide
 from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick_device
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
+from unmask.saving.nv_embed import read_nv_embed
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
-from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, read_sentence_encoder
+from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, SentenceEncoder, read_sentence_encoder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,25 +130,25 @@ class EmbedderSettings(BaseModel):
     quantize: str | None = None
     versions: dict[str, str] = {}
     _folder: Path = Path()
-    _dense: Fit | None = None
+    _published: SentenceEncoder | None = None
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> Fit | None:
         """What was fitted and saved, or the linear layers of a model that sentence-transformers saved."""
-        if self._dense is not None:
-            return self._dense
+        if self._published is not None:
+            return self._published.fit
         file = self._folder / FIT
         return replace(Fit.load(file) if file.is_file() else Fit(), alpha=self.alpha)
 
     def trained_head(self, decoder: PreTrainedModel) -> Head | None:
         """The head that was trained and saved with this embedder, if its design has one."""
+        config: Any = decoder.config.get_text_config(decoder=True)
+        if self._published is not None and self._published.head is not None:
+            return self._published.head(depth_of(config))
         if self.head is None:
             return None
-        config: Any = decoder.config.get_text_config(decoder=True)
         kind = Design.parse(self.design).one_pooling
-        head = build_head(kind, config.hidden_size, depth_of(config), self.head)
-        head.load_state_dict(load_tensors(self._folder / HEAD))
-        return head
+        return load_head(kind, config.hidden_size, depth_of(config), self.head, load_tensors(self._folder / HEAD))
 
     def completed(self, source: Source) -> Source:
         """The source with this embedder's saved settings filled in where `source` leaves them open.
@@ -208,13 +209,18 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
     return settings
 
 
-def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings | None:
-    """The settings of a model that sentence-transformers saved; None for any other. Raises UnmaskError if no design expresses it."""
-    folder = _saved_folder(model, revision, MODULES)
-    if folder is None or not (folder / MODULES).is_file():
+def _read_published(model: str, revision: str | None) -> EmbedderSettings | None:
+    """The settings of a model of NV-Embed, or that sentence-transformers saved; None for any other.
+
+    Raises UnmaskError if no design expresses it.
+    """
+    encoder = read_nv_embed(model, revision)
+    folder = _saved_folder(model, revision, MODULES) if encoder is None else Path()
+    if folder is None or (encoder is None and not (folder / MODULES).is_file()):
         return None
-    check_seal(folder)  # of a saved embedder that has lost its settings
-    encoder = read_sentence_encoder(folder)
+    if encoder is None:
+        check_seal(folder)  # of a saved embedder that has lost its settings
+        encoder = read_sentence_encoder(folder)
     settings = EmbedderSettings(
         design=encoder.design.name,
         max_length=encoder.max_length,
@@ -224,7 +230,7 @@ def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings
         revision=revision,
         attention=encoder.design.attention,
     )
-    settings._folder, settings._dense = folder, encoder.fit
+    settings._folder, settings._published = folder, encoder
     return settings
 
 
@@ -241,7 +247,7 @@ def read_saved(
     if saved is not None:
         return saved
     try:
-        if (encoder := next(filter(None, (_read_sentence_encoder(*location) for location in locations)), None)) is not None:
+        if (encoder := next(filter(None, (_read_published(*location) for location in locations)), None)) is not None:
             return encoder
     except UnmaskError:
         if not names_design:
