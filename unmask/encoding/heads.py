@@ -89,6 +89,8 @@ class Head(nn.Module):
                 f"mlp={options.mlp} is not a valid width for {self.hidden} dimensions. "
                 f"Use 0 for no MLP, or at least {1 / self.hidden:.4f}."
             )
+        if options.mlp_bias and not options.mlp:
+            raise UnmaskError("mlp_bias=True changes nothing without an MLP.")
         over_layers = isinstance(self, LayerAttention)
         if not options.layer_matrix and not over_layers:
             raise UnmaskError(f"layer_matrix=False changes nothing for {self.kind}: only layer-attention has a layer matrix.")
