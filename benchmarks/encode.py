@@ -98,7 +98,7 @@ def many_designs(embedder: Embedder, some: Sequence[str], repeats: int) -> float
     designs = [Design("causal", "plain", pooling, layer) for pooling in POOLINGS if pooling not in HEADS for layer in layers]
 
     def encode(chosen: list[Design]) -> None:
-        embedder.encoder.encode(some, {design: Fit() for design in chosen})
+        embedder.encoder.encode(some, {design: Fit() for design in chosen}, share_text=True)
 
     times = best_times({"one": lambda: encode(designs[:1]), "all": lambda: encode(designs)}, repeats)
     return times["all"] / times["one"]

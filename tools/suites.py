@@ -35,6 +35,7 @@ FINAL = {
 }
 """The tasks that are reported, and their `task.toml`."""
 SEED = 17
+PAIR = ("sentence1", "sentence2")
 
 
 def read(file: Path) -> list[Row]:
@@ -49,8 +50,15 @@ def drawn(rows: list[Row], count: int) -> list[Row]:
 
 
 def sts(data: Path) -> dict[str, list[Row]]:
-    """Half of STSB's development set."""
-    return {"test.jsonl": drawn(read(data / "stsb" / "dev.jsonl"), 750)}
+    """Pairs of STSB's development set that share no sentence with the tasks that are reported, as STS12 and STS13 do."""
+    reported = {
+        row[key].lower()
+        for name in ("stsb", "sts12", "sts13", "sickr", "mrpc")
+        for row in read(data / name / "test.jsonl")
+        for key in PAIR
+    }
+    fresh = [row for row in read(data / "stsb" / "dev.jsonl") if not {row[key].lower() for key in PAIR} & reported]
+    return {"test.jsonl": drawn(fresh, min(len(fresh), 750))}
 
 
 def duplicates(data: Path) -> dict[str, list[Row]]:

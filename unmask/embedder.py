@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -32,12 +35,13 @@ from unmask.encoding.quantization import (
 from unmask.encoding.sentence_transformers_aliases import INSTEAD, refuse_unknown
 from unmask.encoding.tokenization import MAX_LENGTH, DesignTokenizer, PromptTokenizer, digest_of_tokens
 from unmask.errors import UnmaskError, require_counts, unknown
-from unmask.io.paths import expanded
+from unmask.io.paths import cache_folder, expanded
+from unmask.io.seals import Damaged
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.models.decoder import without_head
 from unmask.models.digests import digest_of_tensors
-from unmask.models.loading import Source, dtype_name, load_decoder
+from unmask.models.loading import Source, dtype_name
 from unmask.models.placement import as_device_map
 from unmask.models.source import as_adapters, short_name
 
@@ -184,7 +188,8 @@ class Embedder:
 
         Raises UnmaskError, saying what was tried, and AttentionError for a model that does not attend as the design says.
         """
-        from unmask.saving.folder import EmbedderParts, read_saved
+        from unmask.saving.folder import read_saved
+        from unmask.saving.load_model import load_encoder
 
         adapters = as_adapters(adapter)
         source = Source(
@@ -199,25 +204,16 @@ class Embedder:
             attn_implementation=attn_implementation,
             trust_remote_code=trust_remote_code,
         )
+        require_counts(max_length=max_length, batch_tokens=batch_tokens)
         saved = read_saved(source.model, revision, adapters, names_design=bool(design))
+        parsed = as_design(design or (saved.design if saved else DEFAULT_DESIGN))
+        encoder = load_encoder(source, parsed.attention, max_length=max_length, batch_tokens=batch_tokens)
         if saved is None:
-            parsed = as_design(design or DEFAULT_DESIGN)
-            loaded = EmbedderParts(*load_decoder(source), parsed, source, None, None)
-        else:
-            loaded = saved.load(source, design)
-            if instructions is None and takes_instruction(loaded.design.prompts):
-                instructions = saved.instructions
-        return cls.from_model(
-            loaded.decoder,
-            loaded.tokenizer,
-            loaded.design,
-            source=loaded.source,
-            max_length=(saved.max_length if saved else MAX_LENGTH) if max_length is None else max_length,
-            batch_tokens=batch_tokens,
-            instructions=instructions,
-            fit=loaded.fit,
-            head=loaded.head,
-        )
+            return cls(encoder, parsed, instructions=instructions)
+        if instructions is None and takes_instruction(parsed.prompts):
+            instructions = saved.instructions
+        fit = saved.fit_for(parsed, encoder.source)
+        return cls(replace(encoder, source=saved.origin(encoder.source)), parsed, instructions=instructions, fit=fit)
 
     @classmethod
     def from_model(
@@ -270,14 +266,41 @@ class Embedder:
 
     @property
     def fitted(self) -> Fit:
-        """The fit of the design; on first use, a design that needs one is fitted on the reference texts of this package."""
-        if self.design.needs_fit and self._fit == Fit():
-            from unmask.starter import reference_texts
+        """The fit of the design; on first use, a design that needs one is fitted on the reference texts of this package.
 
+        That fit of a model on disk is cached: reading the reference texts takes longer than embedding a few texts.
+        """
+        if self.design.needs_fit and self._fit == Fit():
             with lock_of(self):
                 if self._fit == Fit():  # another thread may have been faster
-                    self.fit(reference_texts())
+                    self._fit = self._reference_fit()
         return self._fit
+
+    def _reference_fit(self) -> Fit:
+        from unmask.models.identity import IN_MEMORY, identity_of_loaded
+        from unmask.starter import reference_texts
+
+        texts, model, head = reference_texts(), self.backbone.model, self.backbone.head
+        identity = identity_of_loaded(model).revision
+        if identity.startswith(IN_MEMORY):
+            return self.encoder.fit([self.design], texts)[self.design]
+        conditions = [
+            identity,
+            self.design.name,
+            digest_of_tokens(self.prompts),
+            dtype_name(model),
+            str(self.device.type),
+            *texts,
+        ]
+        conditions.append(digest_of_tensors(head.state_dict()) if head is not None else "")
+        file = cache_folder() / "fits" / f"{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]}.safetensors"
+        with suppress(FileNotFoundError, Damaged):
+            return Fit.load(file)
+        fit = self.encoder.fit([self.design], texts)[self.design]
+        with suppress(OSError):  # a cache that cannot be written costs time only
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fit.save(file)
+        return fit
 
     def encode(
         self,
@@ -325,7 +348,7 @@ class Embedder:
         texts_before, cuts_before = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
             vectors = self.encoder.encode(
-                texts, {self.design: self.fitted}, instruction=instruction, tally=tally, progress=advance, share_text=False
+                texts, {self.design: self.fitted}, instruction=instruction, tally=tally, progress=advance
             )
         return vectors[self.design], [index - texts_before for index in tally.cut[cuts_before:]]
 
@@ -459,8 +482,9 @@ class Embedder:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """The model's name and everything that its vectors depend on, as mteb's result cache requires."""
+        """What mteb asks of a model: its name, everything that its vectors depend on, its size, and the data it was trained on."""
         from unmask.models.identity import identity_of_loaded, loaded_from
+        from unmask.saving.folder import training_sets
         from unmask.tasks.mteb.protocol import model_meta
 
         weights = {**self.fitted.tensors, **(self.backbone.head.state_dict() if self.backbone.head else {})}
@@ -472,8 +496,18 @@ class Embedder:
             "alpha": self.fitted.alpha,
             "fitted": digest_of_tensors(weights) if weights else None,
         }
-        name = short_name(loaded_from(self.backbone.model, self.source).model)
-        return model_meta(name, identity_of_loaded(self.backbone.model).revision, settings)
+        name, model = short_name(loaded_from(self.backbone.model, self.source).model), self.backbone.model
+        declared = {
+            "n_parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "n_embedding_parameters": model.get_input_embeddings().weight.numel(),
+            "max_tokens": self.max_length,
+            "embed_dim": None if self.design.is_sparse else self.dim,
+            "framework": ["PyTorch"],
+            "model_type": ["sparse" if self.design.is_sparse else "dense"],
+            "use_instructions": self.prompts.takes_instruction,
+            "training_datasets": training_sets(self.source),
+        }
+        return model_meta(name, identity_of_loaded(model).revision, settings, declared)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""

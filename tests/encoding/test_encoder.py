@@ -98,7 +98,7 @@ def encode(encoders: dict[str, Encoder]) -> Encode:
             if (family, design) not in fitted:
                 fitted[family, design] = replace(encoder, batch_tokens=512).fit([design], reference_texts()[:12])[design]
         fits = {design: fitted[family, design] for design in designs}
-        return encoder.encode(texts, fits, share_text=False, **options)
+        return encoder.encode(texts, fits, **options)
 
     return run
 
@@ -282,7 +282,7 @@ def test_designs_of_any_attention_and_prompt_have_the_vectors_of_an_embedder(enc
     designs, encoder, done = list(parse_designs(MIXED).values()), encoders["olmoe"], list[int]()
     assert [len(group) for group in group_by_pass(designs).values()] == [3, 1, 1]
     fits = encoder.fit(designs, reference_texts()[:12])
-    vectors = encoder.encode(TEXTS, fits, progress=done.append)
+    vectors = encoder.encode(TEXTS, fits, progress=done.append, share_text=True)
     assert sum(done) == 3 * len(TEXTS) and encoder.backbone.attention == "causal"
     for design in designs:
         np.testing.assert_allclose(vectors[design], Embedder(encoder, design, fit=fits[design]).encode(TEXTS), atol=2e-5)

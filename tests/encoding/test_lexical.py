@@ -132,7 +132,7 @@ def test_vectors_do_not_depend_on_the_batch(lexical: Make, family: str) -> None:
     assert np.allclose(np.concatenate([rows(embedder, [text]) for text in TEXTS]), together, atol=2e-5)
     assert np.allclose(rows(small, TEXTS[::-1]), together[::-1], atol=2e-5)
     dense = Design.parse("prompteol")
-    both = embedder.encoder.encode(TEXTS, {embedder.design: Fit(), dense: Fit()}, share_text=False)
+    both = embedder.encoder.encode(TEXTS, {embedder.design: Fit(), dense: Fit()})
     assert np.allclose(both[dense], embedder.with_design(dense).encode(TEXTS), atol=1e-5), "in one pass with dense designs"
     assert np.allclose(unpacked(both[embedder.design], 512).toarray(), together, atol=2e-5)
 

@@ -67,7 +67,7 @@ def merged(result: SharedResult) -> dict[Design, Vectors]:
 
 def alone(embedder: Embedder, design: Design, texts: Sequence[str] = TEXTS) -> Vectors:
     encoder = replace(embedder.encoder, max_length=256, batch_tokens=512)
-    return np.concatenate([encoder.encode([text], {design: Fit()}, share_text=False)[design] for text in texts])
+    return np.concatenate([encoder.encode([text], {design: Fit()})[design] for text in texts])
 
 
 def was_shared(result: SharedResult) -> bool:

@@ -21,6 +21,7 @@ from unmask.evaluation.scoring import ScoringPlan, score_designs
 from unmask.models.loading import Source
 from unmask.probing.layers import (
     cosine_between_layers,
+    intrinsic_dimension,
     layer_designs,
     next_layers,
     probe_layers,
@@ -37,6 +38,12 @@ def test_cosines_by_hand() -> None:
     stack = np.array([[[3.0, 4.0], [1.0, 0.0]], [[6.0, 8.0], [3.0, 4.0]]])
     np.testing.assert_allclose(cosine_between_layers(stack), [[1, 0.8], [0.8, 1]])
     assert [one.value for one in next_layers(stack)] == pytest.approx([0.8])
+
+
+def test_the_intrinsic_dimension_is_that_of_the_space_in_which_vectors_lie() -> None:
+    generator = np.random.default_rng(0)
+    plane = generator.normal(size=(2000, 4)) @ generator.normal(size=(4, 50))
+    assert intrinsic_dimension(plane) == pytest.approx(4, rel=0.1)
 
 
 def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callable[..., Embedder]) -> None:

@@ -227,6 +227,7 @@ def test_mteb_keeps_results_of_different_vectors_apart(tiny: Any, pico: Any) -> 
     refitted = pico("causal/plain/mean/zscore").fit(["one text", "another text", "a third"]).mteb_model_meta
     assert len({str(meta.experiment_kwargs) for meta in (fitted, plain, refitted)}) == 3
     assert fitted.revision == plain.revision != pico(family="qwen2").mteb_model_meta.revision
+    assert (plain.embed_dim, plain.max_tokens, plain.training_datasets) == (64, 512, set()) and plain.n_parameters > 0
     with pytest.raises(UnmaskError, match="no option 'convert_to_tensor'"):
         by_mteb(pico(), tiny("sts"), encode_kwargs={"convert_to_tensor": True})
 

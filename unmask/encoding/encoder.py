@@ -20,7 +20,6 @@ from unmask.encoding.batching import collate, default_batch_tokens, padded_token
 from unmask.encoding.dedup import UniqueTexts
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, joined
 from unmask.encoding.forward_pass import ForwardPass, Vectors, after_prefixes, group_by_pass, require_finite
-from unmask.encoding.heads import Head
 from unmask.encoding.replicas import in_parallel, threads_for
 from unmask.encoding.shared_prefix import (
     Progress,
@@ -134,10 +133,6 @@ class Encoder:
             backbone = self._backbones[attention] = self.backbone.under(attention)
         return replace(self, backbone=backbone)
 
-    def with_head(self, head: Head) -> Encoder:
-        """The same model with a trained head."""
-        return replace(self, backbone=self.backbone.with_head(head), _backbones={})
-
     @property
     def token_limit(self) -> int:
         """Most tokens of one text with its prompt: max_length, or what the model has positions for."""
@@ -187,18 +182,18 @@ class Encoder:
         instruction: str | None = None,
         tally: Tally | None = None,
         progress: Progress | None = None,
-        share_text: bool = True,
+        share_text: bool = False,
     ) -> dict[Design, Vectors]:
         """Vectors of every design, each float32 of shape (text, dim), in the order of the texts.
 
         Designs that share attention and prompt share the forward passes. Causal designs of the last token also share the reading of a text
-        if their prompts start the same way (with `share_text`, which changes vectors by rounding only, and counts no tally).
+        if their prompts start the same way, with `share_text`: vectors then differ by rounding.
 
         Args:
             texts: any strings; equal texts are computed once.
             designs: each with its fit (`fit`, or `Fit()` for a design that needs none).
             instruction: for prompts with `{instruction}`.
-            tally: counts texts and tokens of each forward pass.
+            tally: counts texts and tokens of each forward pass; not with share_text.
             progress: called after every batch, with the texts done since the last call; each forward pass counts all texts.
 
         Raises UnmaskError for a design that the model cannot serve, before any text is computed, and for a vector that is not finite.

@@ -98,7 +98,7 @@ def design_vectors(encoder: Encoder, designs: Sequence[Design], texts: Sequence[
         design.require_dense("This command")
     encoder.check(designs)
     with progress_bar("reading texts", len(group_by_pass(designs)) * len(texts)) as advance:
-        return encoder.encode(texts, encoder.fit(designs, reference_texts()), progress=advance)
+        return encoder.encode(texts, encoder.fit(designs, reference_texts()), progress=advance, share_text=True)
 
 
 def row_cosines(first: NDArray[np.floating], second: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -294,14 +294,14 @@ def layers_table(result: Any, design: str) -> ProbeTable:
             with_interval(task.scores[index], task.intervals[index] if task.intervals else None, mark=mark)
             for task, mark in zip(result.scores, marks, strict=True)
         ]
-        rows.append((str(index + 1), *cosines, *scores))
+        rows.append((str(index + 1), *cosines, f"{result.intrinsic[index]:.1f}", *scores))
     notes = [
         f"Cosine of each layer with the next, raw and centred by the layer's mean, over {result.texts} texts; {design}. "
-        "Below each number: its 95 % interval.",
+        "Below each number: its 95 % interval. TwoNN: the intrinsic dimension of the vectors.",
         *(["Scores x 100; * the best layer, = not significantly worse (paired bootstrap)."] if result.scores else []),
         proof_note(result),
     ]
-    return ProbeTable("Layers", rows, notes, ("layer", "cosine", "centred", *(task.task for task in result.scores)))
+    return ProbeTable("Layers", rows, notes, ("layer", "cosine", "centred", "TwoNN", *(task.task for task in result.scores)))
 
 
 def states_table(result: Any) -> ProbeTable:

@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unmask.designs.design import Design, as_design, plain_attention
+from unmask.designs.design import Design, plain_attention
 from unmask.designs.prompts import Prompts
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, load_head
@@ -28,13 +28,13 @@ from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.paths import expanded
-from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
+from unmask.io.seals import SEAL, check_seal, load_tensors, open_line, read_record, save_tensors, seal
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import depth_of, rotary_border
 from unmask.models.devices import is_native
 from unmask.models.hub import hub_folder
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
-from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick_device
+from unmask.models.loading import DTYPES, Source, dtype_name, pick_device
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
 from unmask.saving.nv_embed import read_nv_embed
@@ -67,18 +67,6 @@ _OWN_NAMES = (
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {ours: theirs for theirs, ours in POOLINGS.items()}
 _PROBES = ("a", "", " ", " two words\n", "ü 🎉")
-
-
-@dataclass(frozen=True)
-class EmbedderParts:
-    """The parts of a saved embedder in memory."""
-
-    decoder: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    design: Design
-    source: Source
-    fit: Fit | None
-    head: Head | None
 
 
 class Saveable(Protocol):
@@ -167,20 +155,13 @@ class EmbedderSettings(BaseModel):
         attention, quantize = source.attn_implementation or attention, source.quantize or self.quantize
         return replace(source, dtype=dtype, attn_implementation=attention, quantize=quantize)
 
-    def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
-        """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
-        saved = Design.parse(self.design)
-        parsed = as_design(design) if design else saved
-        source = self.completed(source)
-        decoder, tokenizer = load_decoder(source)
-        return EmbedderParts(
-            decoder,
-            tokenizer,
-            parsed,
-            replace(source, model=self.source, revision=self.revision, adapters=source.adapters or self.adapters),
-            self.fit if parsed == saved and self.has_same_weights(source) else None,  # a fit belongs to design and weights
-            self.trained_head(decoder),
-        )
+    def fit_for(self, design: Design, source: Source) -> Fit | None:
+        """The fit, if a source loads the weights that it was made for, and the design is the saved one."""
+        return self.fit if design.name == self.design and self.has_same_weights(source) else None
+
+    def origin(self, source: Source) -> Source:
+        """A source with the model that this embedder was made from in place of its folder."""
+        return replace(source, model=self.source, revision=self.revision, adapters=source.adapters or self.adapters)
 
     def has_same_weights(self, source: Source) -> bool:
         """Whether a source loads the weights of this embedder: no other adapter over them, and no other base below its own."""
@@ -253,6 +234,21 @@ def read_saved(
         if not names_design:
             raise
     return None
+
+
+def training_sets(source: Source) -> set[str] | None:
+    """The names of the data sets that an embedder was trained on, as `run.json` of `unmask train` lists them beside its model.
+
+    Empty for a model that nothing says was trained for embeddings; None if it was, and the data are not known.
+    """
+    names = [*source.adapters, source.model]
+    folders = [folder for name in names if (folder := _saved_folder(str(name), source.revision)) is not None]
+    for folder in folders:
+        if folder.name == "model" and (record := folder.parent / "run.json").is_file():
+            stages = open_line(record.read_bytes())["result"]["data"]
+            return {name for sets in stages.values() for name in sets}
+    trained = source.adapters or any((folder / name).is_file() for folder in folders for name in (HEAD, MODULES))
+    return None if trained else set()
 
 
 def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Path | None:

@@ -24,7 +24,7 @@ def load_encoder(
     batch_tokens: int | None = None,
     predicts: bool = False,
 ) -> Encoder:
-    """Load a model under an attention. None takes the attention, or the limit of tokens, of a saved embedder.
+    """Load a model under an attention, with the trained head of a saved embedder. None takes its attention, or its limit of tokens.
 
     predicts: also load the output layer that predicts tokens (`Encoder.language_model`). Raises UnmaskError if a plain model is given
     without an attention, and AttentionError if the model does not attend as requested.
@@ -46,4 +46,5 @@ def load_encoder(
     else:
         decoder, tokenizer = load_decoder(source)
     limit = max_length or (saved.max_length if saved else MAX_LENGTH)
-    return Encoder(Backbone(decoder, attention), tokenizer, source, limit, batch_tokens or 0, language_model)
+    backbone, head = Backbone(decoder, attention), saved.trained_head(decoder) if saved else None
+    return Encoder(backbone.with_head(head) if head else backbone, tokenizer, source, limit, batch_tokens or 0, language_model)

@@ -108,5 +108,5 @@ def document_vectors(
 ) -> NDArray[np.float32]:
     """Vectors of documents, of unit length. Truncated texts are counted, without a warning."""
     fits, instruction = {embedder.design: embedder.fitted}, embedder.instructions.get("document")
-    vectors = embedder.encoder.encode(texts, fits, instruction=instruction, tally=tally, progress=progress, share_text=False)
+    vectors = embedder.encoder.encode(texts, fits, instruction=instruction, tally=tally, progress=progress)
     return np.asarray(finish(vectors[embedder.design], None, True, "float32"), np.float32)

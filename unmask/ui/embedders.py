@@ -70,7 +70,7 @@ class Embedders:
             first, tally = embedders[group[0]], Tally()
             fits = {design: embedders[design].fitted for design in group}
             progress(0)
-            computed = first.encoder.encode(texts, fits, tally=tally, progress=progress, share_text=False)
+            computed = first.encoder.encode(texts, fits, tally=tally, progress=progress)
             results |= {design: (normalized(vectors), tuple(tally.cut)) for design, vectors in computed.items()}
         return [EmbeddedTexts(name, self.design(name), *results[self.design(name)]) for name in names]
 

@@ -293,7 +293,7 @@ def find_anchor(model: Any, tokenizer: Any, domains: Lessons, max_length: int) -
     texts = [lesson.prompt + lesson.output for lessons in domains.values() for lesson in lessons]
     labels = np.repeat(np.arange(len(domains)), [len(lessons) for lessons in domains.values()])
     indices = np.concatenate([np.arange(len(lessons)) for lessons in domains.values()])
-    vectors = encoder.encode(texts, {design: Fit() for design in designs})
+    vectors = encoder.encode(texts, {design: Fit() for design in designs}, share_text=True)
     accuracies = [prototype_accuracy(vectors[design], labels, indices % 2 == 0) for design in designs]
     best, tested = max(accuracies), int((indices % 2 == 1).sum())
     error = float(np.sqrt(best * (1 - best) / tested))

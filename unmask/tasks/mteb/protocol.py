@@ -28,9 +28,21 @@ def instruction_of(metadata: Any, of_kind: str | None = None) -> str:
     return str(stated or (get_abstask_prompt(metadata.name) if of_kind is None else of_kind))
 
 
-def model_meta(name: str, revision: str = "local", settings: Mapping[str, Any] | None = None) -> Any:
-    """mteb's metadata of a model. settings: what else its vectors depend on, besides the weights; mteb separates results by them."""
-    from mteb.models.model_meta import ModelMeta
+def model_meta(
+    name: str, revision: str = "local", settings: Mapping[str, Any] | None = None, declared: Mapping[str, Any] | None = None
+) -> Any:
+    """mteb's metadata of a model.
 
-    fields = {"name": f"unmask/{name.replace('/', '-')}", "revision": revision, "modalities": ["text"]}
-    return ModelMeta.create_empty({**fields, "experiment_kwargs": dict(settings) if settings else None})
+    settings: what else its vectors depend on, besides the weights; mteb separates results by them. declared: further fields, which a
+    submission to the leaderboard states.
+    """
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
+
+    sparse = "sparse" in (declared or {}).get("model_type", ())
+    fields = {
+        "name": f"unmask/{name.replace('/', '-')}",
+        "revision": revision,
+        "modalities": ["text"],
+        "similarity_fn_name": ScoringFunction.DOT_PRODUCT if sparse else ScoringFunction.COSINE,
+    }
+    return ModelMeta.create_empty({**fields, **(declared or {}), "experiment_kwargs": dict(settings) if settings else None})

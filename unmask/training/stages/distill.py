@@ -153,7 +153,7 @@ def decoder_teacher(
     fits = {embedder.design: embedder.fitted}
 
     def vectors(texts: list[str]) -> Tensor:  # without the bars and warnings of `encode`, for each batch
-        return torch.as_tensor(embedder.encoder.encode(texts, fits, share_text=False)[embedder.design]).to(device)
+        return torch.as_tensor(embedder.encoder.encode(texts, fits)[embedder.design]).to(device)
 
     return vectors
 
