@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.designs.design import Design, plain_attention
-from unmask.designs.prompts import Prompts
+from unmask.designs.prompts import AND, Prompts, name_of
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, load_head
 from unmask.encoding.tokenization import starts_with_bos
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from unmask.encoding.tokenization import DesignTokenizer, PromptTokenizer
 
 
-SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
+SETTINGS = "unmask.json"
+# vLLM takes every *.safetensors file next to config.json for a part of the model
+FIT, HEAD = "unmask_weights/fit.safetensors", "unmask_weights/head.safetensors"
 ADDED = ("README.md",)
 """What training and sentence-transformers add to a saved embedder."""
 
@@ -294,25 +296,35 @@ def _may_be_replaced(folder: Path) -> bool:
 
 def sentence_transformers_modules(embedder: Saveable) -> str:
     """ "plain" if sentence-transformers' own modules express the design, "unmask" if it needs this package to load it."""
+    return "plain" if beyond_plain_modules(embedder) is None else "unmask"
+
+
+def beyond_plain_modules(embedder: Saveable) -> str | None:
+    """What sentence-transformers' own modules cannot express of an embedder; None if they can. vLLM and TEI read them, too."""
     design = embedder.design
-    plain = (
-        not adapted(embedder)
-        and mixture_of(embedder) is None
-        and design.pooling in _PLAIN_POOLINGS
-        and embedder.prompts.max_length <= rotary_border(embedder.backbone.model)  # its batches mix long and short texts
-        and (
-            _reads_all(embedder)
-            or (
-                _is_plain(design, "plain")
-                and design.pooling != "first"
-                and (
-                    next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last"
-                )  # its poolings include a BOS token
-                and _renders_equal(embedder)
-            )
-        )
-    )
-    return "plain" if plain else "unmask"
+    if mixture_of(embedder) is not None:
+        return "its mixture of LoRA experts"
+    if adapted(embedder):
+        return "its adapter, which is not merged into the weights"
+    if len(design.prompts) > 1:
+        return "the average over its prompts"
+    if design.attention != plain_attention(design.attention):
+        return f"its rerouting, {design.attention}"
+    if design.uses_routing:
+        return "its routing weights"
+    if design.pooling not in _PLAIN_POOLINGS:
+        return f"its pooling, {AND.join(design.poolings)}"
+    if not _is_plain(design, design.prompt):
+        return "its layers and features"
+    if embedder.prompts.max_length > rotary_border(embedder.backbone.model):  # their batches mix long and short texts
+        return "the rotary positions of long texts in the batch of short ones"
+    if _reads_all(embedder):
+        return None
+    if design.prompt != "plain":
+        return f"its prompt, {name_of(design.prompt)}"
+    if design.pooling == "first" or (design.pooling != "last" and next(embedder.prompt.tokenize(["a"])).start > 0):
+        return "a pooling without the BOS token of its tokenizer"
+    return None if _renders_equal(embedder) else "a text without the tokens that its tokenizer puts after it"
 
 
 def _reads_all(embedder: Saveable) -> bool:
@@ -365,6 +377,8 @@ def write(embedder: Saveable, folder: Path) -> None:
             embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
     head = embedder.backbone.head if embedder.design.needs_head else None  # another design of a headed model has none
+    if head is not None or embedder.fitted.tensors:
+        (folder / HEAD).parent.mkdir()
     if head is not None:
         save_tensors(folder / HEAD, head.state_dict())
     if embedder.fitted.tensors:
