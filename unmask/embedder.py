@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design, as_design
+from unmask.designs.presets import DEFAULT_DESIGN
 from unmask.designs.prompts import takes_instruction
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.chunking import UNITS, Chunking, Chunks, Unit, Units, encode_chunks
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-DEFAULT_DESIGN = "prompteol"
 _COSINES = 2**24  # that top_k holds at once
 
 
@@ -169,7 +169,7 @@ class Embedder:
         """Load an embedder from a hub id, a folder (a model, a PEFT adapter or a saved embedder) or a bundled name.
 
         Args:
-            design: a preset, a readable name or a Design. Default: the design of a saved embedder (model or adapter), else `prompteol`.
+            design: a preset, a readable name or a Design. Default: that of a saved embedder (model or adapter), else `subject-mean-z`.
                 A model that sentence-transformers saved has a design, too, unless its modules compute what no design expresses.
             adapter: one PEFT adapter, or several that were trained on top of each other, the lowest first; several are merged into the
                 weights in this order.
