@@ -20,6 +20,7 @@ def test_every_prompt_renders_the_text_where_it_says(name: str, text: str) -> No
 def test_without_an_instruction_the_text_stands_alone() -> None:
     assert PROMPTS["instruction"].without_instruction().render("T", None)[0] == "T"
     assert PROMPTS["instruction-eos"].without_instruction().appends_eos
+    assert PROMPTS["gritlm"].without_instruction().render("T", None) == ("<|embed|>\nT", [(10, 11)])
     assert PROMPTS["eol"].without_instruction() is PROMPTS["eol"]
 
 

@@ -204,6 +204,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "heads": {"heads": 4},
     "dim": {"dim": 4},
     "mlp": {"mlp": 1.0},
+    "mlp_bias": {"mlp_bias": True},
     "layer_matrix": {"layer_matrix": False},
     "conditioned": {"conditioned": True},
 }
@@ -233,6 +234,7 @@ def test_every_option_changes_the_vectors_or_is_refused(kind: str, option: str) 
         ("cross-attention", {"heads": 5, "dim": 12}, "dim 12 is not divisible by 5 heads.*: 1, 2, 3, 4, 6, 12"),
         ("latent-attention", {"latents": 0}, "latents of at least 1"),
         ("cross-attention", {"mlp": 0.001}, "Use 0 for no MLP"),
+        ("latent-attention", {"mlp": 0.0, "mlp_bias": True}, "mlp_bias=True changes nothing"),
         ("layer-attention", {}, "for 5 layers, not 4"),
         ("cross-attention", {"conditioned": True}, "is conditioned"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_texts_on_two_sides_of_a_border_of_longrope_share_no_batch_of_a_reader()
 
 
 # ---- a check that can fail ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("design", "message"),
+    [
+        ("causal/eol/last", "no module for its prompt, eol: .*vLLM"),
+        ("causal/plain/mean@2", "no module for its layers and features"),
+        ("causal/plain/weighted-mean", "do not have the pooling weighted-mean"),
+        ("bidirectional/plain/mean/zscore", None),
+    ],
+)
+def test_it_says_what_servers_cannot_express_before_it_writes(
+    design: str, message: str | None, pico: Make, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    export(pico(design), FOLDER, tmp_path / "exported", unchecked=True)
+    said = [str(warning.message) for warning in recwarn if "vLLM" in str(warning.message)]
+    assert len(said) == (message is not None) and all(re.search(str(message), text) for text in said)
 
 
 def test_a_difference_is_refused(pico: Make) -> None:

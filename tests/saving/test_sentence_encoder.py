@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def bert() -> Any:
     return BertModel(config)
 
 
+def decoder(kind: str) -> Any:
+    """As published: Qwen3 causal, with EOS and a chat template; Mistral with a window; Gemma 3, whose config makes it bidirectional."""
+    family = {"Qwen3-Embedding": "qwen3", "E5-Mistral": "mistral-sliding", "EmbeddingGemma": "gemma3", "LLM2Vec": "llama"}[kind]
+    changes = {"use_bidirectional_attention": True} if kind == "EmbeddingGemma" else {}
+    model = replace(FAMILIES[family], changes={**FAMILIES[family].changes, **changes}).build()
+    if kind == "LLM2Vec":
+        model.config.is_causal = False
+    return model
+
+
 def with_special_tokens(template: str) -> Any:
     """A tokenizer that puts special tokens around a text itself, as those of encoders and of Qwen3-Embedding do."""
     from tokenizers.processors import TemplateProcessing
@@ -55,12 +66,10 @@ def saved(
     """A model of sentence-transformers, as published: an encoder, or a decoder whose tokenizer ends every text."""
     from sentence_transformers import SentenceTransformer, models
 
-    model = bert() if kind == "bert" else FAMILIES["qwen3"].build()
-    if kind == "bidirectional decoder":
-        model.config.is_causal = False
+    model = bert() if kind == "bert" else decoder(kind)
     parts = folder.with_name(f"{folder.name}-parts")
     model.save_pretrained(parts)
-    with_special_tokens("<s> $A </s>" if kind == "bert" else "$A </s>").save_pretrained(parts)
+    with_special_tokens("$A </s>" if kind == "Qwen3-Embedding" else "<s> $A </s>").save_pretrained(parts)
     transformer = models.Transformer(str(parts), max_seq_length=48)
     trained = SentenceTransformer(modules=[transformer, models.Pooling(64, pooling), *more], prompts=prompts, device="cpu")
     trained.save(str(folder))
@@ -81,8 +90,9 @@ def saved(
     ("kind", "pooling"),
     [
         *[("bert", pooling) for pooling in ("cls", "mean", "max")],
-        *[("decoder", pooling) for pooling in ("lasttoken", "weightedmean")],
-        ("bidirectional decoder", "mean"),
+        *[("Qwen3-Embedding", pooling) for pooling in ("lasttoken", "weightedmean")],
+        ("E5-Mistral", "lasttoken"),
+        ("LLM2Vec", "mean"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*were cut|.*was cut")
@@ -114,7 +124,7 @@ def test_linear_layers_after_the_pooling_are_part_of_the_design(tmp_path: Path) 
         models.Dense(64, 96, activation_function=identity),
         models.Dense(96, 24, bias=False, activation_function=identity),
     ]
-    trained = saved(tmp_path / "trained", "bidirectional decoder", "mean", *layers, models.Normalize(), prompts=PROMPTS)
+    trained = saved(tmp_path / "trained", "EmbeddingGemma", "mean", *layers, models.Normalize(), prompts=PROMPTS)
     embedder = Embedder.from_pretrained(tmp_path / "trained")
     assert embedder.design.name == "bidirectional/full-instruction/mean/dense" and embedder.dim == 24
     np.testing.assert_allclose(embedder.encode_query(TEXTS, normalize=True), trained.encode_query(TEXTS), atol=1e-5)

@@ -78,13 +78,13 @@ PRESETS: dict[str, Preset] = {
         needs_training=True,
     ),
     "gritlm": Preset(
-        "bidirectional/instruction/mean",
+        "bidirectional/gritlm/mean",
         "bidirectional mean over the text after an instruction",
         "GritLM (arXiv 2402.09906)",
         needs_training=True,
     ),
     "nv-embed": Preset(
-        "bidirectional/instruction/latent-attention",
+        "bidirectional/nv-embed/latent-attention",
         "after an instruction: each token attends to trained latents, then the mean",
         "NV-Embed (arXiv 2405.17428)",
         needs_training=True,

@@ -1,10 +1,10 @@
 """Prompts: a template around the text, and the rule that says which of its tokens are embedded.
 
-One rule holds for every prompt but `full` and `full-instruction`: **the embedded span starts at the last `{text}` and ends at the end of
-the prompt.** `plain` embeds the text. `instruction` embeds the text, but not the instruction before it. `echo` embeds the second copy. A
-one-word prompt ends with the token that predicts the word. The model attends to the tokens before the span (BOS, instruction, first copy),
-but pooling leaves them out. `full` embeds everything, with all special tokens that the tokenizer adds: trained sentence encoders are read
-this way.
+One rule holds for nearly every prompt: **the embedded span starts at the last `{text}` and ends at the end of the prompt.** `plain` embeds
+the text. `instruction` embeds the text, but not the instruction before it. `echo` embeds the second copy. A one-word prompt ends with the
+token that predicts the word. The model attends to the tokens before the span (BOS, instruction, first copy), but pooling leaves them out.
+Some trained models are read another way: `full` and `full-instruction` embed everything, with all special tokens that the tokenizer adds,
+and `nv-embed` embeds BOS and text if there is no instruction.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Prompt:
     source: str = ""
     pools_all: bool = False
     """Whether every token is embedded, and the special tokens after the text stay."""
+    bare: Prompt | None = None
+    """The prompt for a text without an instruction. None: the text alone."""
 
     def __post_init__(self) -> None:
         """Check the template once. Every Prompt can then be rendered."""
@@ -81,8 +83,10 @@ class Prompt:
         return self.pieces[-1][1] == "eos"
 
     def without_instruction(self) -> Prompt:
-        """The prompt for a text without an instruction: the text alone. E5 and GritLM encode documents this way."""
-        return replace(self, template="{text}{eos}" if self.appends_eos else "{text}") if self.takes_instruction else self
+        """The prompt for a text without an instruction: `bare`, else the text alone. E5 encodes documents this way."""
+        if not self.takes_instruction:
+            return self
+        return self.bare or replace(self, template="{text}{eos}" if self.appends_eos else "{text}")
 
     def render(self, text: str, instruction: str | None) -> tuple[str, list[tuple[int, int]]]:
         """The prompt with the text in it, and where each copy of the text starts and ends, in characters."""
@@ -131,13 +135,27 @@ PROMPTS: dict[str, Prompt] = {
             "instruction",
             "Instruct: {instruction}\nQuery: {text}",
             "the instruction is seen but not pooled; without an instruction, the text alone",
-            "E5-Mistral (arXiv 2401.00368), GritLM (arXiv 2402.09906)",
+            "E5-Mistral (arXiv 2401.00368)",
         ),
         Prompt(
             "instruction-eos",
             "Instruct: {instruction}\nQuery: {text}{eos}",
             "as `instruction`, with an end-of-sequence token at the end",
             "E5-Mistral (arXiv 2401.00368)",
+        ),
+        Prompt(
+            "gritlm",
+            "<|user|>\n{instruction}\n<|embed|>\n{text}",
+            "the instruction is seen but not pooled, and a mark before the text stays without it",
+            "GritLM (arXiv 2402.09906), its code",
+            bare=Prompt("gritlm", "<|embed|>\n{text}"),
+        ),
+        Prompt(
+            "nv-embed",
+            "Instruct: {instruction}\nQuery: {text}{eos}",
+            "as `instruction-eos`; without an instruction, every token is embedded, BOS too",
+            "NV-Embed (arXiv 2405.17428), its code",
+            bare=Prompt("nv-embed", "{text}{eos}", pools_all=True),
         ),
         Prompt(
             "full",

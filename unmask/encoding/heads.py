@@ -5,9 +5,9 @@ They may hold anything, even NaN, and may be on either side. tests/encoding/test
 without unmasked positions gives NaN, never a plausible vector.
 
 A new head is close to mean pooling of layer-normalised states (latent attention: of the states themselves). For this, the value projection
-starts with orthogonal rows, and the output projection as its transpose. Latents and the MLP's output start small, and no linear layer has a
-bias. Large latents or biases would add the same constant to every vector. All cosines would then be near 1, and a short training would
-spend most of its steps on removing that constant.
+starts with orthogonal rows, and the output projection as its transpose. Latents and the MLP's output start small, and by default no linear
+layer has a bias. Large latents or biases would add the same constant to every vector. All cosines would then be near 1, and a short
+training would spend most of its steps on removing that constant.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class HeadOptions(BaseModel):
 
     latents: number r of trainable queries (cross-attention and layer-attention; None is 8), or of trainable keys (latent-attention;
     None is 512, as in NV-Embed). heads: attention heads. dim: inner width of the attention; None is the hidden size. mlp: width of
-    the GEGLU as a multiple of the hidden size; 0 disables it. layer_matrix: add a trainable vector to each layer (layer-attention
-    only). centred: training starts the layer matrix at minus the mean of each layer over the reference texts. conditioned: queries depend
-    on the instruction and other tokens before the text (not in latent-attention: its queries are the tokens).
+    the GEGLU as a multiple of the hidden size; 0 disables it. mlp_bias: biases in the GEGLU, as in the weights of NV-Embed. layer_matrix:
+    add a trainable vector to each layer (layer-attention only). centred: training starts the layer matrix at minus the mean of each layer
+    over the reference texts. conditioned: queries depend on the instruction and other tokens before the text (not in latent-attention: its
+    queries are the tokens).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,6 +41,7 @@ class HeadOptions(BaseModel):
     heads: int = 8
     dim: int | None = None
     mlp: float = 1.0
+    mlp_bias: bool = False
     layer_matrix: bool = True
     centred: bool = False
     conditioned: bool = False
@@ -70,7 +72,7 @@ class Head(nn.Module):
         self.latent_norm = nn.LayerNorm(hidden, dtype=torch.float32)
         self.state_norm = nn.LayerNorm(hidden, dtype=torch.float32)
         self.attend = Attend(hidden, dim, options.heads)
-        self.mlp = GEGLU(hidden, round(options.mlp * hidden)) if options.mlp else None
+        self.mlp = GEGLU(hidden, round(options.mlp * hidden), options.mlp_bias) if options.mlp else None
 
     def _check_options(self, latents: int, dim: int) -> None:
         options = self.options
@@ -87,6 +89,8 @@ class Head(nn.Module):
                 f"mlp={options.mlp} is not a valid width for {self.hidden} dimensions. "
                 f"Use 0 for no MLP, or at least {1 / self.hidden:.4f}."
             )
+        if options.mlp_bias and not options.mlp:
+            raise UnmaskError("mlp_bias=True changes nothing without an MLP.")
         over_layers = isinstance(self, LayerAttention)
         if not options.layer_matrix and not over_layers:
             raise UnmaskError(f"layer_matrix=False changes nothing for {self.kind}: only layer-attention has a layer matrix.")
@@ -292,12 +296,12 @@ class Attend(nn.Module):
 class GEGLU(nn.Module):
     """Pre-norm gated MLP (arXiv 2002.05202): down(gelu(gate(LN x)) * up(LN x)). The caller adds the residual."""
 
-    def __init__(self, hidden: int, width: int) -> None:
+    def __init__(self, hidden: int, width: int, bias: bool) -> None:
         """The output starts small, so the random MLP does not dominate a new head."""
         super().__init__()
         self.norm = nn.LayerNorm(hidden, dtype=torch.float32)
-        self.gate, self.up = (nn.Linear(hidden, width, bias=False, dtype=torch.float32) for _ in range(2))
-        self.down = nn.Linear(width, hidden, bias=False, dtype=torch.float32)
+        self.gate, self.up = (nn.Linear(hidden, width, bias=bias, dtype=torch.float32) for _ in range(2))
+        self.down = nn.Linear(width, hidden, bias=bias, dtype=torch.float32)
         nn.init.xavier_normal_(self.down.weight, gain=0.1)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -314,6 +318,14 @@ def build_head(kind: str, hidden: int, depth: int, options: HeadOptions = DEFAUL
     if kind not in HEADS:
         raise unknown("head", kind, HEADS)
     return HEADS[kind](hidden, depth, options)
+
+
+def load_head(kind: str, hidden: int, depth: int, options: HeadOptions, weights: dict[str, Tensor]) -> Head:
+    """A head with these fp32 weights. Raises as build_head, and RuntimeError if the weights do not fit."""
+    with torch.device("meta"):  # orthogonal rows of NV-Embed's size would take minutes
+        head = build_head(kind, hidden, depth, options)
+    head.load_state_dict(weights, assign=True)
+    return head
 
 
 def count_parameters(head: Head) -> dict[str, int]:

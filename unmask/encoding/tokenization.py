@@ -202,9 +202,11 @@ class PromptTokenizer:
         The prompt is a list of (literal, field that follows it), with and without an instruction. appended: tokens that the tokenizer
         puts after a text and that are dropped. end: ids that follow the text. empty: the id that replaces an empty text, if there is one.
         split_special_tokens: whether the name of a special token in a text is read as letters. tokenizer.json does not say that. pools_all:
-        present if every token is pooled, with special_after, the number of special tokens that stay after the text.
+        whether every token is pooled, without an instruction and with one; absent if never. special_after: the number of special tokens
+        that stay after the text then.
         """
-        full = {"pools_all": True, "special_after": self._special_after} if self.prompt.pools_all else {}
+        pools_all = [prompt.pools_all for prompt in (self._without, self._with)]
+        full = {"pools_all": pools_all, "special_after": self._special_after} if any(pools_all) else {}
         return full | {
             "prompt": [list(piece) for piece in self._without.pieces],
             "prompt_with_instruction": [list(piece) for piece in self._with.pieces] if self.prompt.takes_instruction else None,
@@ -224,8 +226,9 @@ class PromptTokenizer:
         become U+FFFD. Raises UnmaskError for anything but a string, for an instruction that the prompt does not take, and for a limit
         that leaves no room for the text.
         """
+        pools_all = self._prompt(instruction).pools_all
         for index, (ids, offsets, copies, rendered) in enumerate(self._rendered(texts, instruction)):
-            text = self._span(ids, offsets, copies, rendered)
+            text = self._span(ids, offsets, copies, rendered, pools_all)
             self._require_embeddings(text.ids, f"Text {index}")
             yield text
 
@@ -252,8 +255,12 @@ class PromptTokenizer:
 
     def ends_with_text(self, instruction: str | None = None) -> bool:
         """Whether the prompt has the text once, and nothing after it."""
-        pieces = (self._with if instruction else self._without).pieces
-        return not self.prompt.pools_all and [field for _, field in pieces].count("text") == 1 and pieces[-1][1] == "text"
+        prompt = self._prompt(instruction)
+        pieces = prompt.pieces
+        return not prompt.pools_all and [field for _, field in pieces].count("text") == 1 and pieces[-1][1] == "text"
+
+    def _prompt(self, instruction: str | None) -> Prompt:
+        return self._with if instruction else self._without
 
     def untruncated(self, text: str, instruction: str | None = None) -> tuple[TokenizedText, Offsets]:
         """All tokens of a text in a prompt that ends with it, and the characters of the text that each token holds.
@@ -276,7 +283,7 @@ class PromptTokenizer:
                 raise UnmaskError(
                     f"The prompt '{self.prompt.name}' has no {{instruction}}, so an instruction would change nothing."
                 )
-        prompt = self._with if instruction else self._without
+        prompt = self._prompt(instruction)
         for begin in range(0, len(texts), _TOKENIZE_AT_ONCE):
             chunk = texts[begin : begin + _TOKENIZE_AT_ONCE]
             rendered = [prompt.render(_clean(text, f"Text {begin + k}"), instruction) for k, text in enumerate(chunk)]
@@ -299,10 +306,10 @@ class PromptTokenizer:
                 size = len(ids) - self._appended
                 yield ids[:size], offsets[:size], copies, full_prompt
 
-    def _span(self, ids: list[int], offsets: Offsets, copies: Offsets, rendered: str) -> TokenizedText:
+    def _span(self, ids: list[int], offsets: Offsets, copies: Offsets, rendered: str, pools_all: bool) -> TokenizedText:
         before_special = offsets[: len(offsets) - self._special_after]
         spans = [token_range(before_special, *copy) for copy in copies]
-        start, (begin, end) = 0 if self.prompt.pools_all else spans[-1][0], copies[-1]
+        start, (begin, end) = 0 if pools_all else spans[-1][0], copies[-1]
         if self.prompt.appends_eos:
             ids = [*ids, int(self.tokenizer.eos_token_id)]
         elif start == len(ids):
@@ -312,6 +319,8 @@ class PromptTokenizer:
         spans = [inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)]
         tokens_per_copy = (self.max_length - len(ids) + sum(stop - start for start, stop in spans)) // len(spans)
         truncated = self._truncate(ids, spans, tokens_per_copy)
+        if pools_all:
+            truncated = replace(truncated, start=0)
         last = min(spans[-1][1], spans[-1][0] + tokens_per_copy) - 1
         return replace(truncated, text=rendered[begin : min(end, offsets[last][1])])
 
@@ -334,7 +343,7 @@ class PromptTokenizer:
             first = len(result) + start - position
             result += ids[position : min(stop, start + tokens_per_copy)]
             position = stop
-        return TokenizedText((*result, *ids[position:]), 0 if self.prompt.pools_all else first, True)
+        return TokenizedText((*result, *ids[position:]), first, True)
 
     def _empty_token(self) -> int | None:
         tokens = (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id)

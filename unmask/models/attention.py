@@ -75,7 +75,8 @@ class AttentionProof:
 def set_attention(model: nn.Module, attention: Attention) -> None:
     """Set the attention on the config object(s) that the loaded model's layers read."""
     for config in attention_configs(model):
-        config.is_causal = attention == "causal"
+        # EmbeddingGemma is bidirectional by a switch of its own; is_causal = False would widen its windows by a token
+        config.is_causal = attention == "causal" or getattr(config, "use_bidirectional_attention", None) is True
 
 
 def attention_configs(model: nn.Module) -> list[Any]:

@@ -48,6 +48,7 @@ def convert_gguf(file: Path, scratch: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    fields = _fields_of(file)
     options: dict[str, Any] = {"gguf_file": file.name}
     dtype = torch.float32 if file.stat().st_size <= _EXACT else torch.bfloat16
     try:
@@ -56,7 +57,7 @@ def convert_gguf(file: Path, scratch: Path) -> None:
         decoder = AutoModelForCausalLM.from_pretrained(file.parent, dtype=dtype, quantization_config=config, **options)
         decoder.save_pretrained(scratch / "converted")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
-        _add_special_tokens(tokenizer, file)
+        _add_special_tokens(tokenizer, fields)
         tokenizer.init_kwargs["local_files_only"] = False  # is saved, and would make the identity depend on HF_HUB_OFFLINE
         tokenizer.save_pretrained(scratch / "converted")
     except (torch.OutOfMemoryError, MemoryError, OSError):
@@ -65,11 +66,23 @@ def convert_gguf(file: Path, scratch: Path) -> None:
         raise UnmaskError(f"'{file}' could not be read as a GGUF file: {cause_of(error)}") from error
 
 
-def _add_special_tokens(tokenizer: Any, file: Path) -> None:
-    """Set the special tokens that the file names and transformers left out, as it does for byte-level vocabularies of Llama."""
+def _fields_of(file: Path) -> dict[str, Any]:
+    """What a GGUF file says about itself. Raises UnmaskError for a file that ends early or is none; transformers would name no file."""
     from gguf import GGUFReader
 
-    fields = GGUFReader(file).fields
+    try:
+        fields: dict[str, Any] = GGUFReader(file).fields  # it maps every tensor, so it notices that one is cut
+    except MemoryError:
+        raise
+    except Exception as error:  # of any class: numpy and struct read what the bytes say
+        raise UnmaskError(
+            f"'{file}' is damaged, incomplete or not a GGUF file ({cause_of(error).rstrip('.')}). Download or copy it again."
+        ) from error
+    return fields
+
+
+def _add_special_tokens(tokenizer: Any, fields: dict[str, Any]) -> None:
+    """Set the special tokens that the file names and transformers left out, as it does for byte-level vocabularies of Llama."""
     for name in ("bos", "eos", "unk", "pad"):
         field = fields.get(f"tokenizer.ggml.{'unknown' if name == 'unk' else 'padding' if name == 'pad' else name}_token_id")
         if field is not None and getattr(tokenizer, f"{name}_token") is None:

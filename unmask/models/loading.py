@@ -27,6 +27,7 @@ from unmask.models.decoder import body_of, depth_of, without_head
 from unmask.models.devices import is_native, warn_if_emulated
 from unmask.models.hub import hub_failure, no_long_wait
 from unmask.models.identity import note_base_values, note_source, require_same_base
+from unmask.models.nv_embed import decoder_options, nv_embed_config
 from unmask.models.placement import QUANTIZATIONS, is_placed, placement_options
 from unmask.models.progress_bars import without_loading_bars
 from unmask.models.source import Source as Source
@@ -35,6 +36,7 @@ from unmask.models.source import (
     adapter_weights,
     below,
     is_adapter,
+    is_language_model,
     is_mixture,
     lasting_name,
     missing_adapter,
@@ -332,9 +334,14 @@ def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None
         "ignore_mismatched_sizes": True,  # transformers would raise without saying which, so they are refused below
     }
     require_own_code(path, source)
+    nv_embed, stored, with_head = None, None, part != "decoder"
     if dtype is not None:  # a model, not a tokenizer
         require_safetensors(path, source)
+        if (nv_embed := nv_embed_config(path, source.revision)) is not None:
+            model_options |= decoder_options(nv_embed, part)
         stored = stored_quantization(path, source.revision)
+        # transformers finds weights of torchao only by their full names, which include those of a language model around the decoder
+        with_head |= stored == "torchao" and is_language_model(path, source.revision)
         model_options |= placement_options(source, stored, pick_device(source.device), dtype)
     try:
         with nullcontext() if Path(path).is_dir() else no_long_wait():
@@ -342,19 +349,23 @@ def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None
                 loaded, report = AutoTokenizer.from_pretrained(path, **common), {}
             else:
                 # an adapter uses the module names of the causal language model; its head is dropped later
-                auto = AutoModel if part == "decoder" else AutoModelForCausalLM
+                auto = AutoModelForCausalLM if with_head else AutoModel
                 loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of any class, since files of users go through code of several libraries
         raise UnmaskError(_why(source.model, path, part, error)) from error
-    _note_own_code(loaded, path, source, part)
+    if nv_embed is None:
+        _note_own_code(loaded, path, source, part)
+    if nv_embed is not None or stored is not None:
+        # saving would undo what loading did to these files, or fail to: it is what the model holds now that is saved
+        vars(loaded).pop("_weight_conversions", None)
     if part == "tokenizer" and not loaded.is_fast:
         raise UnmaskError(
             f"The tokenizer of '{source.model}' is not a fast one, so it has no character offsets. unmask needs them."
         )
     if part != "tokenizer":
-        body = loaded if part == "decoder" else body_of(loaded)
+        body = body_of(loaded) if with_head else loaded
         weights = _weights_within(loaded, body)  # a missing head does not matter to a decoder: it is dropped
         _refuse_other_shapes(source.model, _weights_within(loaded, loaded) if part == "language model" else weights, report)
         if part == "language model":
@@ -364,6 +375,9 @@ def _load(path: str, source: Source, part: str, dtype: torch.dtype | None = None
                 f"'{source.model}' is not complete: it has no weights for {lacking[0]} ({len(lacking)} are missing in all)."
             )
         _refuse_surplus(source.model, body, report["unexpected_keys"])
+        if with_head and part == "decoder":
+            body.hf_quantizer = loaded.hf_quantizer  # saving needs it
+            return body
     return loaded
 
 

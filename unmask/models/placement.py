@@ -85,6 +85,8 @@ def placement_options(source: Source, stored: str | None, device: torch.device, 
         options = {"device_map": table, "offload_folder": str(cache_folder() / "offload")}
     elif source.quantize is not None or stored is not None:
         options = {"device_map": {"": device}}  # straight to the device, since quantised weights may not be moved
+    if stored is not None:
+        require_readable(stored, source.model)
     if source.quantize is None:
         return options
     if source.quantize not in QUANTIZATIONS:
@@ -95,6 +97,18 @@ def placement_options(source: Source, stored: str | None, device: torch.device, 
     if find_spec(package) is None:
         raise UnmaskError(f"--quantize {source.quantize} needs the package {package}: pip install {package}.")
     return {**options, "quantization_config": config(dtype)}
+
+
+def require_readable(stored: str, model: str) -> None:
+    """Raise UnmaskError for weights that are stored in a way that transformers does not know: it would take them as they are."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    known = {name.removesuffix("_4bit").removesuffix("_8bit") for name in AUTO_QUANTIZATION_CONFIG_MAPPING}
+    if stored not in known | {"unknown"}:  # older versions of bitsandbytes name no method
+        raise UnmaskError(
+            f"The weights of '{model}' are quantised by a method that transformers cannot read ({stored}). Give the model in full "
+            "precision, with --quantize if it is too large."
+        )
 
 
 def is_placed(model: nn.Module) -> bool:

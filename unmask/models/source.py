@@ -119,10 +119,10 @@ def below(folder: Path, source: Source) -> Source | None:
     comes with code that the user did not allow.
     """
     if is_mixture(folder):
-        settings = _read(folder / _MIXTURE)
+        settings = read_json(folder / _MIXTURE)
         name, revision = settings.get("base"), settings.get("revision")
     elif is_adapter(folder):
-        settings = _read(folder / _ADAPTER)
+        settings = read_json(folder / _ADAPTER)
         name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
     else:
         return None
@@ -155,7 +155,7 @@ def missing_adapter(name: str, folder: Path) -> str | None:
     stacked = re.fullmatch(r"(.+-mntp)-[\w.-]+", name.rstrip("/"))
     if stacked is None:
         return None
-    base = _read(folder / _ADAPTER).get("base_model_name_or_path") or "BASE"
+    base = read_json(folder / _ADAPTER).get("base_model_name_or_path") or "BASE"
     return (
         f"By its name, '{name}' is an adapter of LLM2Vec that was trained on top of the MNTP adapter, but its adapter_config.json names "
         f"'{base}' alone. Without the MNTP adapter its vectors are wrong. Give both, in this order: --model {base} --adapter {stacked[1]} "
@@ -228,12 +228,12 @@ def require_safetensors(path: str, source: Source) -> None:
 
     transformers reads what is named there, and other files than *.safetensors with pickle.
     """
-    config = _file_of(path, "config.json", source.revision)
-    weight_files: set[str] = set(_weights_in(_read(config))) if config else set()
+    config = file_of(path, "config.json", source.revision)
+    weight_files: set[str] = set(_weights_in(read_json(config))) if config else set()
     _require_plain(weight_files, (".safetensors", _INDEX), source)
     for index in sorted({f"model{_INDEX}", *(name for name in weight_files if name.endswith(_INDEX))}):
-        if (file := _file_of(path, index, source.revision)) is not None:
-            _require_plain(set(_leaves(_read(file).get("weight_map"))), (".safetensors",), source)
+        if (file := file_of(path, index, source.revision)) is not None:
+            _require_plain(set(_leaves(read_json(file).get("weight_map"))), (".safetensors",), source)
 
 
 def _require_plain(names: set[str], endings: tuple[str, ...], source: Source) -> None:
@@ -263,8 +263,8 @@ def own_classes(path: str, revision: str | None) -> dict[str, list[str]]:
     """The custom classes in `auto_map` of a model: "AutoModel", "AutoTokenizer", ... -> file.Class."""
     classes: dict[str, list[str]] = {}
     for name in ("config.json", "tokenizer_config.json"):
-        if (file := _file_of(path, name, revision)) is not None:
-            mapped = _read(file).get("auto_map") or {}
+        if (file := file_of(path, name, revision)) is not None:
+            mapped = read_json(file).get("auto_map") or {}
             mapped = mapped if isinstance(mapped, dict) else {"AutoTokenizer": mapped}  # older tokenizers have a list
             for auto, value in mapped.items():
                 classes.setdefault(auto, []).extend(_leaves(value))
@@ -273,12 +273,18 @@ def own_classes(path: str, revision: str | None) -> dict[str, list[str]]:
 
 def stored_quantization(path: str, revision: str | None) -> str | None:
     """The method by which the weights of a model are stored quantised (gptq, awq, bitsandbytes, mxfp4, ...); None for full weights."""
-    file = _file_of(path, "config.json", revision)
-    config = (_read(file).get("quantization_config") if file else None) or {}
+    file = file_of(path, "config.json", revision)
+    config = (read_json(file).get("quantization_config") if file else None) or {}
     return str(config.get("quant_method", "unknown")) if config else None
 
 
-def _file_of(path: str, name: str, revision: str | None) -> Path | None:
+def is_language_model(path: str, revision: str | None) -> bool:
+    """Whether the config of a model names the class of a causal language model, not that of its decoder."""
+    file = file_of(path, "config.json", revision)
+    return "ForCausalLM" in str((read_json(file).get("architectures") if file else None) or "")
+
+
+def file_of(path: str, name: str, revision: str | None) -> Path | None:
     """A file of a model in a folder or on the hub, if it has it."""
     try:
         file = Path(path) / name if Path(path).is_dir() else hub_file(path, name, revision)
@@ -301,7 +307,8 @@ def is_trusted(model: str) -> bool:
     return model in trusted or lasting_name(model) in {lasting_name(name) for name in trusted}
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises UnmaskError."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

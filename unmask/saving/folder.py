@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.designs.design import Design, plain_attention
-from unmask.designs.prompts import Prompts
+from unmask.designs.prompts import AND, Prompts, name_of
 from unmask.encoding.features import Fit
-from unmask.encoding.heads import Head, HeadOptions, build_head
+from unmask.encoding.heads import Head, HeadOptions, load_head
 from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
@@ -37,8 +37,9 @@ from unmask.models.identity import attention_implementation, base_of_loaded, ide
 from unmask.models.loading import DTYPES, Source, dtype_name, pick_device
 from unmask.models.provenance import versions
 from unmask.models.source import as_adapters, lasting_name
+from unmask.saving.nv_embed import read_nv_embed
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
-from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, read_sentence_encoder
+from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, SentenceEncoder, read_sentence_encoder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
     from unmask.encoding.tokenization import DesignTokenizer, PromptTokenizer
 
 
-SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
+SETTINGS = "unmask.json"
+# vLLM takes every *.safetensors file next to config.json for a part of the model
+FIT, HEAD = "unmask_weights/fit.safetensors", "unmask_weights/head.safetensors"
 ADDED = ("README.md",)
 """What training and sentence-transformers add to a saved embedder."""
 
@@ -117,25 +120,25 @@ class EmbedderSettings(BaseModel):
     quantize: str | None = None
     versions: dict[str, str] = {}
     _folder: Path = Path()
-    _dense: Fit | None = None
+    _published: SentenceEncoder | None = None
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> Fit | None:
         """What was fitted and saved, or the linear layers of a model that sentence-transformers saved."""
-        if self._dense is not None:
-            return self._dense
+        if self._published is not None:
+            return self._published.fit
         file = self._folder / FIT
         return replace(Fit.load(file) if file.is_file() else Fit(), alpha=self.alpha)
 
     def trained_head(self, decoder: PreTrainedModel) -> Head | None:
         """The head that was trained and saved with this embedder, if its design has one."""
+        config: Any = decoder.config.get_text_config(decoder=True)
+        if self._published is not None and self._published.head is not None:
+            return self._published.head(depth_of(config))
         if self.head is None:
             return None
-        config: Any = decoder.config.get_text_config(decoder=True)
         kind = Design.parse(self.design).one_pooling
-        head = build_head(kind, config.hidden_size, depth_of(config), self.head)
-        head.load_state_dict(load_tensors(self._folder / HEAD))
-        return head
+        return load_head(kind, config.hidden_size, depth_of(config), self.head, load_tensors(self._folder / HEAD))
 
     def completed(self, source: Source) -> Source:
         """The source with this embedder's saved settings filled in where `source` leaves them open.
@@ -189,13 +192,18 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
     return settings
 
 
-def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings | None:
-    """The settings of a model that sentence-transformers saved; None for any other. Raises UnmaskError if no design expresses it."""
-    folder = _saved_folder(model, revision, MODULES)
-    if folder is None or not (folder / MODULES).is_file():
+def _read_published(model: str, revision: str | None) -> EmbedderSettings | None:
+    """The settings of a model of NV-Embed, or that sentence-transformers saved; None for any other.
+
+    Raises UnmaskError if no design expresses it.
+    """
+    encoder = read_nv_embed(model, revision)
+    folder = _saved_folder(model, revision, MODULES) if encoder is None else Path()
+    if folder is None or (encoder is None and not (folder / MODULES).is_file()):
         return None
-    check_seal(folder)  # of a saved embedder that has lost its settings
-    encoder = read_sentence_encoder(folder)
+    if encoder is None:
+        check_seal(folder)  # of a saved embedder that has lost its settings
+        encoder = read_sentence_encoder(folder)
     settings = EmbedderSettings(
         design=encoder.design.name,
         max_length=encoder.max_length,
@@ -205,7 +213,7 @@ def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings
         revision=revision,
         attention=encoder.design.attention,
     )
-    settings._folder, settings._dense = folder, encoder.fit
+    settings._folder, settings._published = folder, encoder
     return settings
 
 
@@ -222,7 +230,7 @@ def read_saved(
     if saved is not None:
         return saved
     try:
-        if (encoder := next(filter(None, (_read_sentence_encoder(*location) for location in locations)), None)) is not None:
+        if (encoder := next(filter(None, (_read_published(*location) for location in locations)), None)) is not None:
             return encoder
     except UnmaskError:
         if not names_design:
@@ -288,25 +296,35 @@ def _may_be_replaced(folder: Path) -> bool:
 
 def sentence_transformers_modules(embedder: Saveable) -> str:
     """ "plain" if sentence-transformers' own modules express the design, "unmask" if it needs this package to load it."""
+    return "plain" if beyond_plain_modules(embedder) is None else "unmask"
+
+
+def beyond_plain_modules(embedder: Saveable) -> str | None:
+    """What sentence-transformers' own modules cannot express of an embedder; None if they can. vLLM and TEI read them, too."""
     design = embedder.design
-    plain = (
-        not adapted(embedder)
-        and mixture_of(embedder) is None
-        and design.pooling in _PLAIN_POOLINGS
-        and embedder.prompts.max_length <= rotary_border(embedder.backbone.model)  # its batches mix long and short texts
-        and (
-            _reads_all(embedder)
-            or (
-                _is_plain(design, "plain")
-                and design.pooling != "first"
-                and (
-                    next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last"
-                )  # its poolings include a BOS token
-                and _renders_equal(embedder)
-            )
-        )
-    )
-    return "plain" if plain else "unmask"
+    if mixture_of(embedder) is not None:
+        return "its mixture of LoRA experts"
+    if adapted(embedder):
+        return "its adapter, which is not merged into the weights"
+    if len(design.prompts) > 1:
+        return "the average over its prompts"
+    if design.attention != plain_attention(design.attention):
+        return f"its rerouting, {design.attention}"
+    if design.uses_routing:
+        return "its routing weights"
+    if design.pooling not in _PLAIN_POOLINGS:
+        return f"its pooling, {AND.join(design.poolings)}"
+    if not _is_plain(design, design.prompt):
+        return "its layers and features"
+    if embedder.prompts.max_length > rotary_border(embedder.backbone.model):  # their batches mix long and short texts
+        return "the rotary positions of long texts in the batch of short ones"
+    if _reads_all(embedder):
+        return None
+    if design.prompt != "plain":
+        return f"its prompt, {name_of(design.prompt)}"
+    if design.pooling == "first" or (design.pooling != "last" and next(embedder.prompt.tokenize(["a"])).start > 0):
+        return "a pooling without the BOS token of its tokenizer"
+    return None if _renders_equal(embedder) else "a text without the tokens that its tokenizer puts after it"
 
 
 def _reads_all(embedder: Saveable) -> bool:
@@ -359,6 +377,8 @@ def write(embedder: Saveable, folder: Path) -> None:
             embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
     head = embedder.backbone.head if embedder.design.needs_head else None  # another design of a headed model has none
+    if head is not None or embedder.fitted.tensors:
+        (folder / HEAD).parent.mkdir()
     if head is not None:
         save_tensors(folder / HEAD, head.state_dict())
     if embedder.fitted.tensors:

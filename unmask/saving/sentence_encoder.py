@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from unmask.designs.design import Attention, Design, Pooling
 from unmask.encoding.features import Fit
+from unmask.encoding.heads import Head
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError
 from unmask.io.seals import load_tensors
@@ -29,12 +30,16 @@ POOLINGS: dict[str, Pooling] = {
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """How sentence-transformers reads a model: design, limit of tokens, prompts by name, and the product of its linear layers."""
+    """How a published model is read: design, limit of tokens, prompts by name, and the product of its linear layers.
+
+    head: reads the trained pooling from its files, for a decoder of this many layers.
+    """
 
     design: Design
     max_length: int
     prompts: dict[str, str]
     fit: Fit | None = None
+    head: Callable[[int], Head] | None = None
 
 
 def read_sentence_encoder(folder: Path) -> SentenceEncoder:

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from unmask.models.loading import dtype_name
 from unmask.saving.exports.target import Checked, Exportable, Target, check_vectors
-from unmask.saving.folder import sentence_transformers_modules, write
+from unmask.saving.folder import beyond_plain_modules, sentence_transformers_modules, write
 
 # of a number at unit length; in low precision the texts of a batch move each other's vectors
 _TOLERANCE = {"float32": 1e-4}
 _LOW_PRECISION_TOLERANCE = 5e-2
+_SERVED = ("first", "last", "mean")
+"""Poolings of vLLM and of Text Embeddings Inference."""
+
+
+def _write(embedder: Exportable, folder: Path) -> None:
+    reason = beyond_plain_modules(embedder)
+    if reason is not None:
+        warnings.warn(
+            f"sentence-transformers has no module for {reason}: SentenceTransformer loads this export by a module of unmask, and vLLM and "
+            "Text Embeddings Inference would leave it out (docs/export.md, Serve elsewhere).",
+            stacklevel=2,
+        )
+    elif embedder.design.pooling not in _SERVED:
+        warnings.warn(
+            f"vLLM and Text Embeddings Inference do not have the pooling {embedder.design.pooling}, and vLLM silently takes another one.",
+            stacklevel=2,
+        )
+    write(embedder, folder)
 
 
 def _check(embedder: Exportable, folder: Path) -> Checked:
@@ -41,7 +60,7 @@ SENTENCE_TRANSFORMERS = Target(
     writes=(),
     checks=("sentence_transformers",),
     refusal=lambda _: None,
-    write=write,
+    write=_write,
     check=_check,
     usage=_usage,
 )

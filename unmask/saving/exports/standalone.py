@@ -60,7 +60,7 @@ class Embedder:
         ids, offsets = encoded.ids[:end], _untrimmed(encoded.offsets[:end], encoded.special_tokens_mask[:end])
         before_special = offsets[: len(offsets) - self.layout.get("special_after", 0)]
         spans = [_token_range(before_special, *copy) for copy in copies]
-        pools_all = self.layout.get("pools_all", False)
+        pools_all = self.layout.get("pools_all", [False, False])[bool(instruction)]
         start = 0 if pools_all else spans[-1][0]
         ids += self.layout["end"] or ([self.layout["empty"]] if start == len(ids) else [])
         excess = len(ids) - self.layout["max_length"]
