@@ -50,7 +50,7 @@ def test_the_tests_decide() -> None:
     assert verdict(claim(), 0.0) == "undecided"
     assert verdict(claim()) == "not measured"
     untestable = Claim(id="x", where="table 2", says="it grows", untestable="No such model is small enough.")
-    assert verdict(untestable) == "not testable here"
+    assert verdict(untestable) == "not wired"
 
 
 def test_the_best_of_several_is_better_than_each() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from string import ascii_lowercase
 from typing import Final
 
 from unmask.io.terminal import counted
 from unmask.reporting.page import p_value
-from unmask.studies.claims.claim import VERDICTS, ClaimTest, Finding, Verdict
+from unmask.studies.claims.carry import what_decides
+from unmask.studies.claims.claim import VERDICTS, ClaimTest, Finding, Verdict, turns_on_one_task
 from unmask.studies.sheet import Sheet
 
 TABLE_NOTES: Final = (
@@ -18,7 +21,10 @@ TABLE_NOTES: Final = (
     "p: p-values and intervals are corrected for all measured tests of the study (Holm). A difference is significant if p is below 0.05.",
     "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval, which must lie entirely within the "
     "margin.",
-    "Detectable: the true difference that 80 % of studies like this one would find. Smaller differences may be missed.",
+    "Without one task: the difference without the task (or domain) that supports it most. A verdict turns on that task if the interval, "
+    "moved with the difference, no longer shows it.",
+    "Decided by: what 80 % of studies would need to decide the claim, if the observed difference is the true one: a total number of tasks, "
+    "items or seeds. The cheapest comes first, measured by the work of this study; nothing beyond 100 times that work is listed.",
 )
 """How to read the table of claims."""
 TABLE_NOTE: Final = " ".join(TABLE_NOTES)
@@ -37,7 +43,7 @@ VERDICT_MEANINGS: Final[dict[Verdict, str]] = {
     ),
     "confirmed": "The tests show the claim for every rival that it names.",
     "not measured": "The run left out models or tasks that the claim needs.",
-    "not testable here": "No run of the study can test the claim. Its row says why.",
+    "not wired": "The study does not test the claim, but a command measures it: see its row.",
 }
 """What each verdict means. What does not hold comes first."""
 _TESTS: Final = {
@@ -45,6 +51,7 @@ _TESTS: Final = {
     "paired bootstrap": "bootstrap",
     "exact sign-flip": "sign-flip",
     "t over": "t",
+    "bound on": "bound",
     "interval over": "interval",
 }
 """How the name of a test begins, and a word for it."""
@@ -74,28 +81,65 @@ def verdict_counts(findings: Sequence[Finding]) -> dict[Verdict, int]:
     return {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
 
 
-def claims_sheet(findings: Sequence[Finding]) -> Sheet:
-    """A line for each claim, those that do not hold first. Text common to every test is printed once, below the table."""
+def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
+    """A line for each claim, those that do not hold first, and of the undecided ones those first that cost least to decide.
+
+    Sentences that many claims share are printed once, below the table. A column without content is left out.
+    """
     of_all = common_method_note(findings)
-    some_here = any(finding.here for finding in findings)
-    lines = tuple(
+    common = _repeated_sentences(findings, of_all)
+    units = {finding.deciding.measured_in for finding in findings if finding.deciding}
+    unit = f" ({min(units)})" if len(units) == 1 else ""
+    order = list(VERDICT_MEANINGS)
+    ranked = sorted(
+        findings,
+        key=lambda finding: (order.index(finding.verdict), decision.cost if (decision := what_decides(finding)) else 0),
+    )
+    lines = [
         (
             finding.claim.says,
-            finding.verdict,
+            verdict_text(finding),
             finding.claim.where,
-            comparison_text(finding).removesuffix(of_all).rstrip(),
-            _effect(finding),
+            _with_marks(comparison_text(finding).removesuffix(of_all).rstrip(), common),
+            _effect(finding, with_unit=not unit),
             _p(finding.deciding),
             f"{name_of_test(finding.deciding)}, {sample_size(finding.deciding)}" if finding.deciding else "",
-            f"{finding.deciding.detectable:.3g}" if finding.deciding and finding.verdict == "undecided" else "",
-            *([measured_tasks_cell(finding)] if some_here else []),
+            without_text(finding.deciding),
+            decision.text if (decision := what_decides(finding)) else "",
+            measured_tasks_cell(finding),
         )
-        for finding in sorted(findings, key=lambda finding: list(VERDICT_MEANINGS).index(finding.verdict))
+        for finding in ranked
+    ]
+    columns = (
+        "claim", "verdict", "where", "compared here", f"difference{unit}", "p", "test, n", "without one task", "decided by",
+        "on the measured tasks",
+    )  # fmt: skip
+    filled = [index for index, _ in enumerate(columns) if not lines or any(line[index] for line in lines)]
+    marks = " ".join(f"({mark}) {sentence}" for sentence, mark in common.items())
+    note = f"{marks} {of_all} {TABLE_NOTE} {MEASURED_TASKS_NOTE if any(finding.here for finding in findings) else ''}".strip()
+    return Sheet(
+        title, tuple(columns[index] for index in filled), tuple(tuple(line[index] for index in filled) for line in lines), note
     )
-    item_column = ["on the measured tasks"] if some_here else []
-    columns = ("claim", "verdict", "where", "compared here", "difference", "p", "test, n", "detectable", *item_column)
-    note = f"{of_all} {TABLE_NOTE} {MEASURED_TASKS_NOTE if some_here else ''}".strip()
-    return Sheet("Claims", columns, lines, note)
+
+
+def method_notes(findings: Sequence[Finding]) -> str:
+    """The sentences that `claims_sheet` prints below its table instead of in every row."""
+    of_all = common_method_note(findings)
+    marks = [f"({mark}) {sentence}" for sentence, mark in _repeated_sentences(findings, of_all).items()]
+    return " ".join([*marks, of_all]).strip()
+
+
+def _repeated_sentences(findings: Sequence[Finding], of_all: str) -> dict[str, str]:
+    """Sentences of `how` that several claims share, each with a letter."""
+    hows = [finding.claim.how.removesuffix(of_all).strip() for finding in findings if not finding.claim.untestable]
+    counts = Counter(sentence for how in hows for sentence in _SENTENCE_END.split(how) if sentence)
+    return dict(zip((sentence for sentence, number in counts.items() if number > 1), ascii_lowercase, strict=False))
+
+
+def _with_marks(text: str, common: Mapping[str, str]) -> str:
+    for sentence, mark in common.items():
+        text = text.replace(f" {sentence}", f" ({mark})")
+    return text
 
 
 def common_method_note(findings: Sequence[Finding]) -> str:
@@ -107,6 +151,20 @@ def common_method_note(findings: Sequence[Finding]) -> str:
     ]
     same = takewhile(lambda sentences: len(set(sentences)) == 1, zip(*endings, strict=False)) if len(endings) > 1 else ()
     return " ".join(reversed([sentences[0] for sentences in same]))
+
+
+def verdict_text(finding: Finding) -> str:
+    """The verdict, and the task that it turns on, if it does."""
+    test = finding.deciding
+    if test and test.basis and finding.verdict in ("confirmed", "refuted") and turns_on_one_task(finding.claim, test):
+        return f"{finding.verdict}, turns on {test.basis.most_influential}"
+    return finding.verdict
+
+
+def without_text(test: ClaimTest | None) -> str:
+    """The difference without its most influential task, and that task. Empty for a difference on one task."""
+    basis = test.basis if test else None
+    return f"{basis.without:+.3g} without {basis.most_influential}" if basis and basis.without is not None else ""
 
 
 def short_sheet(findings: Sequence[Finding]) -> Sheet:
@@ -133,8 +191,10 @@ def _quoted(name: str) -> str:
     return f"'{name}'"  # names may hold a comma
 
 
-def _effect(finding: Finding) -> str:
-    return f"{difference_text(finding.deciding)} {finding.deciding.measured_in}" if finding.deciding else ""
+def _effect(finding: Finding, *, with_unit: bool = True) -> str:
+    if finding.deciding is None:
+        return ""
+    return difference_text(finding.deciding) + (f" {finding.deciding.measured_in}" if with_unit else "")
 
 
 def difference_text(test: ClaimTest) -> str:
@@ -149,7 +209,9 @@ def measured_tasks_cell(finding: Finding) -> str:
         return ""
     test = finding.here.test
     rival = f" (against {test.than})" if finding.deciding and test.than != finding.deciding.than else ""
-    return f"{finding.here.verdict}{rival}, {difference_text(test)}"
+    turns = finding.here.verdict in ("confirmed", "refuted") and test.basis and turns_on_one_task(finding.claim, test)
+    on = f", turns on {test.basis.most_influential}" if turns and test.basis else ""
+    return f"{finding.here.verdict}{rival}, {difference_text(test)}{on}"
 
 
 def name_of_test(test: ClaimTest) -> str:
@@ -163,5 +225,14 @@ def _p(test: ClaimTest | None) -> str:
 
 def sample_size(test: ClaimTest) -> str:
     """How much was measured: items or tasks, and seeds and prompts where there are several."""
-    several = [f"several {unit}" for unit in ("seeds", "prompts") if unit in test.test]
-    return ", ".join([f"{test.n} {test.unit}", *several])
+    basis = test.basis
+    tasks = f" of {counted(basis.tasks, 'task')}" if basis and basis.tasks > 1 and test.unit == "items" else ""
+    seeds = (
+        [counted(basis.seeds, "seed")]
+        if basis and basis.seeds
+        else ["several seeds"]
+        if not basis and "seeds" in test.test
+        else []
+    )
+    prompts = ["several prompts"] if "prompts" in test.test else []
+    return ", ".join([f"{test.n} {test.unit}{tasks}", *seeds, *prompts])
