@@ -23,9 +23,9 @@ import numpy as np
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS
 from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import SIGNIFICANT
-from unmask.studies.claims.carry import TaskScores, with_basis
+from unmask.studies.claims.carry import BOUND, TaskScores, with_basis
 from unmask.studies.claims.claim import POWER, Basis, Claim, ClaimTest, Finding, turns_on_one_task
-from unmask.studies.claims.tables import claims_sheet, counts_sentence, method_notes, verdict_text
+from unmask.studies.claims.tables import claims_sheet, common_method_note, counts_sentence, method_notes, verdict_text
 from unmask.studies.embedders.findings import task_scores
 from unmask.studies.self_moe.findings import scores_of
 from unmask.studies.sheet import Sheet
@@ -49,6 +49,7 @@ NOISY: Final = "summarization"
 """A kind whose only task has ten documents. Grids show the mean without it as well."""
 MOST_PAIRS: Final = 6
 """More pairs than these are not listed in a table: a sentence names those without a significant difference."""
+OURS: Final = "Our questions, and those of reviewers"
 _DOMAINS: Final = ("knowledge", "reasoning", "math", "coding")
 """Of Self-MoE, in the tables of its studies."""
 BLOCK: Final = re.compile(r"(<!-- (table|claims|overview): ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -286,7 +287,7 @@ class Run:
         if self.result["study"] != "routers":
             return with_basis(findings, self.scores)
         seeds = min(row["seeds"] for row in self.result["configurations"])
-        basis = {"basis": Basis(tasks=len(_DOMAINS), seeds=seeds)}
+        basis = {"basis": Basis(tasks=len(_DOMAINS), unit="domain", seeds=seeds)}
         return [
             finding.model_copy(update={"tests": tuple(test.model_copy(update=basis) for test in finding.tests)})
             for finding in findings
@@ -332,8 +333,9 @@ def bounded_tests(claims: Sequence[Claim], result: Result) -> dict[str, ClaimTes
         half, difference = error * normal.inv_cdf((1 + level) / 2), round(other - better, 3)
         p = 2 * (1 - normal.cdf(abs(difference) / error))
         tests[claim.id] = ClaimTest(
-            than=rival, difference=difference, measured_in="nats per token", interval=(difference - half, difference + half), level=level,
-            p=p, p_holm=min(1.0, p * family), n=sum(result["plan"]["held_out"] for _ in _DOMAINS), unit="items", test="bound on paired bootstrap",
+            than=rival, difference=difference, measured_in="nats per token", interval=(difference - half, difference + half),
+            level=level, p=p, p_holm=min(1.0, p * family), n=len(_DOMAINS) * result["plan"]["held_out"], unit="items",
+            test=f"{BOUND} on paired bootstrap",
             detectable=half + normal.inv_cdf(POWER) * error,
         )  # fmt: skip
     return tests
@@ -347,28 +349,29 @@ def overview(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
         for title, runs in studies.items()
     }
     every = [outcome for of_paper in outcomes.values() for outcome in of_paper.values()]
-    counts = ", ".join(f"{every.count(outcome)} {outcome}" for outcome in _OUTCOMES if outcome in every)
+    outcomes_found = [outcome for outcome in _OUTCOMES if outcome in every]
+    counts = ", ".join(f"{every.count(outcome)} {outcome}" for outcome in outcomes_found)
     ours = sum(len(runs[0].ours) for runs in studies.values())
     yield f"**{len(every)} claims of the papers: {counts}.** Every run counts.\n"
     yield f"{ours} more questions are our own, or those of reviewers; they are not counted. They stand below the claims of each paper.\n"
-    for outcome, headline in (("refuted", "Refuted on at least one model"), ("confirmed", "Confirmed on at least one model")):
-        yield f"{headline}:\n"
+    for verdict in ("refuted", "confirmed"):
+        yield f"{verdict.capitalize()} on at least one model:\n"
         for title, runs in studies.items():
-            for finding in runs[0].papers:
-                if outcomes[title][finding.claim.id] == outcome:
-                    yield f"- {links[title]}: {headline_of(finding.claim.id, runs)}"
+            if names := [name for name, outcome in outcomes[title].items() if verdict in outcome]:
+                yield f"- {links[title]}"
+                yield from (f"  - {headline_of(name, runs)}" for name in names)
         yield ""
     rows = [
         (
             links[title],
             ", ".join(run.label for run in runs),
             str(len(of_paper)),
-            *(str(list(of_paper.values()).count(o)) for o in _OUTCOMES),
+            *(str(list(of_paper.values()).count(outcome)) for outcome in outcomes_found),
         )
         for (title, runs), of_paper in zip(studies.items(), outcomes.values(), strict=True)
     ]
-    yield _markdown(("paper", "runs", "claims", *_OUTCOMES), rows)
-    yield _of_measured_tasks([finding for runs in studies.values() for finding in runs[0].papers])
+    yield _markdown(("paper", "runs", "claims", *outcomes_found), rows)
+    yield _of_measured_tasks([finding for runs in studies.values() for run in runs for finding in run.papers])
     yield from _without_small_tasks(studies)
 
 
@@ -382,27 +385,30 @@ def _outcome(name: str, runs: Sequence[Run]) -> str:
 
 
 _OUTCOMES: Final = ("confirmed", "refuted", "confirmed and refuted", "undecided", "not measured", "not wired")
+_TESTED: Final = ("confirmed", "refuted", "undecided")
 
 
 def headline_of(name: str, runs: Sequence[Run]) -> str:
     """A claim with the number of its tasks, and the verdict of each run that measured it, with the seeds behind it."""
-    findings = {run.label: finding for run in runs for finding in run.findings if finding.claim.id == name and finding.deciding}
+    findings = {
+        run.label: finding
+        for run in runs
+        for finding in run.findings
+        if finding.claim.id == name and finding.verdict in _TESTED
+    }
     tested = next(iter(findings.values()))
-    tasks = "one task" if (number := _basis(tested).tasks) == 1 else f"{number} {_parts(runs[0])}"
+    basis = _basis(tested)
+    tasks = f"one {basis.unit}" if basis.tasks == 1 else counted(basis.tasks, basis.unit)
     says, found = re.subn(r"^On ([^,]+),", rf"On \1 ({tasks}),", tested.claim.says.rstrip("."))
-    on = [
-        f"{verdict_text(finding)} on {label} ({_seeds(finding)})"
-        for label, finding in sorted(findings.items(), key=lambda item: item[1].verdict == "undecided")
-    ]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for label, finding in sorted(findings.items(), key=lambda item: item[1].verdict == "undecided"):
+        alike.setdefault((verdict_text(finding), _seeds(finding)), []).append(label)
+    on = [f"{verdict} on {enumeration(labels)} ({seeds})" for (verdict, seeds), labels in alike.items()]
     return f"{says if found else f'{says} ({tasks})'}: {'; '.join(on)}."
 
 
-def _parts(run: Run) -> str:
-    return "tasks" if "kinds" in run.result else "domains"
-
-
 def _basis(finding: Finding) -> Basis:
-    return (finding.deciding and finding.deciding.basis) or Basis(tasks=len(_DOMAINS), seeds=1)
+    return (finding.deciding and finding.deciding.basis) or Basis(tasks=len(_DOMAINS), unit="domain", seeds=1)
 
 
 def _seeds(finding: Finding) -> str:
@@ -417,7 +423,7 @@ def _of_measured_tasks(findings: Sequence[Finding]) -> str:
     verdicts = [item.verdict for _, item in decided]
     turning = sum(turns_on_one_task(claim, item.test) for claim, item in decided)
     return (
-        f"{len(here)} undecided claims of first runs were tested on tasks in general. On the measured tasks alone, "
+        f"{len(here)} undecided verdicts on claims of papers come from tests over tasks. On the measured tasks alone, "
         f'{verdicts.count("confirmed")} of them are confirmed and {verdicts.count("refuted")} refuted (column "on the measured tasks"); '
         f"{turning} of these {len(decided)} verdicts turn on one task.\n"
     )
@@ -456,33 +462,49 @@ def study(runs: Sequence[Run]) -> Iterator[str]:
     """The command of each run; the claims of the first one, and what the others found differently."""
     first, *further = runs
     yield _source(first)
-    for title, findings in (("", first.papers), ("### Our questions, and those of reviewers\n", first.ours)):
-        if findings:
-            sheet = claims_sheet(findings)
-            yield title + sheet.body() + "\n" + (f"{notes}\n" if (notes := method_notes(findings)) else "")
+    findings = counted_findings(runs)
+    papers, ours = ([finding for finding in findings if finding.claim.is_own == is_own] for is_own in (False, True))
+    yield f"{claims_sheet(papers).body()}\n{method_notes(papers)}\n"
+    yield f"### {OURS}\n\n{claims_sheet(ours).body()}\n{method_notes(ours).removesuffix(common_method_note(papers)).rstrip()}\n"
     for run in further:
         yield _source(run)
-        measured = [finding for finding in run.findings if finding.verdict not in ("not measured", "not wired")]
-        changed = [finding for finding in measured if first.verdicts.get(finding.claim.id) != finding.verdict]
-        yield (
-            f"{_common_direction(run, first)}Of the {len(measured)} claims and questions that this run measured, {len(changed)} have "
-            f"another verdict than in the first run{':' if changed else '.'}"
-        )
-        yield ""
+        changed = [
+            finding
+            for finding in run.ours
+            if finding.verdict in _TESTED and first.verdicts[finding.claim.id] != finding.verdict
+        ]
+        list_follows = "Of our questions, these have another verdict than in the first run:\n" if changed else ""
+        yield f"{_common_direction(run, first)}Verdicts on claims of the paper are in the list at the top. {list_follows}"
         for finding in changed:
-            before = first.verdicts.get(finding.claim.id)
+            before = first.verdicts[finding.claim.id]
             yield f"- {verdict_text(finding).capitalize()} (first run: {before}): {finding.claim.says}"
         yield ""
 
 
+def counted_findings(runs: Sequence[Run]) -> list[Finding]:
+    """The findings of the first run. For a claim that it did not measure, those of another run of the same model, which is named."""
+    others = {
+        finding.claim.id: _of_run(finding, run.label)
+        for run in reversed(runs[1:])
+        if run.model == runs[0].model
+        for finding in run.findings
+        if finding.verdict in _TESTED
+    }
+    return [
+        finding if finding.verdict != "not measured" else others.get(finding.claim.id, finding) for finding in runs[0].findings
+    ]
+
+
+def _of_run(finding: Finding, label: str) -> Finding:
+    how = f"In the run {label}. {finding.claim.how}".rstrip()
+    return finding.model_copy(update={"claim": finding.claim.model_copy(update={"how": how})})
+
+
 def _source(run: Run) -> str:
     result = run.result
-    versions = ", ".join(
-        f"{name} {result['versions'][name]}" for name in ("unmask", "torch", "transformers") if name in result["versions"]
-    )
     return (
-        f"```\n{result['command']}\n```\nOn {run.model}, {result['hardware']}, {versions}; [all tables]({run.name}.md); "
-        f"[{len(result['data'])} sets of data]({run.name}.json). {counts_sentence(run.papers).replace('claim', 'claim of papers', 1)}\n"
+        f"```\n{result['command']}\n```\nOn {run.model}; [all tables]({run.name}.md); [{len(result['data'])} sets of data, versions and "
+        f"hardware]({run.name}.json). {counts_sentence(run.papers).replace(':', ' of papers:', 1)}\n"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from statistics import NormalDist
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +16,8 @@ from unmask.studies.claims.claim import POWER, Basis, Claim, ClaimTest, Finding
 
 FARTHEST: Final = 100
 """Nothing that costs more than this multiple of a study is suggested."""
+BOUND: Final = "bound"
+"""How a test is named whose interval is only known to be at most so wide."""
 _AGREEMENT_KINDS: Final = {"prompts": "sts", "clusters": "clustering", "clusters under one prompt": "clustering"}
 
 
@@ -29,6 +31,7 @@ class TaskScores:
     """Of each task."""
     trained: Mapping[str, str]
     """The trained model of each row. A row without one was not trained."""
+    unit: Literal["task", "domain"] = "task"
 
     def tasks(self, a: str, b: str, kinds: Iterable[str]) -> list[str]:
         """The tasks of these kinds that both rows have; none means all but those on words."""
@@ -108,7 +111,7 @@ def basis_of(claim: Claim, test: ClaimTest, scores: TaskScores) -> Basis | None:
     less = scores.tasks(claim.better, test.than, claim.less_on) if claim.less_on else []
     seeds = scores.seeds(claim.better, test.than)
     if claim.agreement:  # of similarities and clusters, and not of scores
-        return Basis(tasks=len(tasks), seeds=seeds)
+        return Basis(tasks=len(tasks), unit=scores.unit, seeds=seeds)
     differences = scores.differences(claim.better, test.than, tasks)
     left_out = most_influential(differences, scores.differences(claim.better, test.than, less))
     weights = {task: 1 / len(tasks) for task in tasks} | {task: -1 / len(less) for task in less}
@@ -121,6 +124,7 @@ def basis_of(claim: Claim, test: ClaimTest, scores: TaskScores) -> Basis | None:
         everything = max(error**2, over_seeds)
     return Basis(
         tasks=len(tasks) + len(less),
+        unit=scores.unit,
         seeds=seeds,
         seed_share=over_seeds / everything if everything else 0.0,
         most_influential=left_out[0] if left_out else "",
@@ -167,8 +171,10 @@ def _cheapest(distance: float, test: ClaimTest, verdict: str) -> Decision:
     seeds = test.basis.seeds if test.basis else 0
     needed = (distance / test.detectable) ** 2  # the variance to reach, as a multiple of the present one
     over_prompts = "prompts" in test.test
+    if test.test.startswith(BOUND):
+        return Decision(1.0, "a paired test, whose values were not kept")
     if needed <= 0 or 1 / needed > FARTHEST:
-        return Decision(inf, "near 0: no affordable study")
+        return Decision(inf, f"over {FARTHEST} times")
     factor = max(1 / needed, 1.0)
     items = _more(test.n, factor, test.unit)
     if seeds < 2 and not over_prompts:
@@ -182,7 +188,7 @@ def _cheapest(distance: float, test: ClaimTest, verdict: str) -> Decision:
             ways.append(((1 - share) / left_items, lambda: _more(test.n, (1 - share) / left_items, test.unit)))
     cost, text = min(ways, key=lambda way: way[0])
     if cost > FARTHEST:
-        return Decision(inf, "near 0: no affordable study")
+        return Decision(inf, f"over {FARTHEST} times")
     return Decision(max(cost, 1.0), f"{verdict} at {text()}")
 
 

@@ -101,7 +101,8 @@ class Basis(_FrozenModel):
     """What a difference rests on."""
 
     tasks: int
-    """Tasks (or domains) that it is a mean over."""
+    """How many tasks or domains it is a mean over."""
+    unit: Literal["task", "domain"] = "task"
     seeds: int
     """Trainings of the side that was trained least often; 0 if neither side was trained."""
     seed_share: float | None = None
@@ -254,7 +255,7 @@ def _about_margin(claim: Claim, test: PairedTest) -> PairedTest:
 
 
 def turns_on_one_task(claim: Claim, test: ClaimTest) -> bool:
-    """Whether a test that shows something would not show it without its most influential task, if the interval moves with the difference."""
+    """Whether a test shows something only with its most influential task. Without it, the interval moves with the difference."""
     if test.basis is None or test.basis.without is None:
         return False
     low, high = test.interval

@@ -21,10 +21,11 @@ TABLE_NOTES: Final = (
     "p: p-values and intervals are corrected for all measured tests of the study (Holm). A difference is significant if p is below 0.05.",
     "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval, which must lie entirely within the "
     "margin.",
-    "Without one task: the difference without the task (or domain) that supports it most. A verdict turns on that task if the interval, "
-    "moved with the difference, no longer shows it.",
-    "Decided by: what 80 % of studies would need to decide the claim, if the observed difference is the true one: a total number of tasks, "
-    "items or seeds. The cheapest comes first, measured by the work of this study; nothing beyond 100 times that work is listed.",
+    "n: tests over tasks are Wilcoxon's (with several seeds, also t); tests over items are bootstraps (with several seeds, t).",
+    "Without one task: the difference without the task (or domain, in brackets) whose removal moves it most towards 0. A verdict turns on "
+    "that task if the interval, moved with the difference, no longer shows it.",
+    "Decided by: what 80 % of studies would need to decide the claim, if the observed difference is the true one: so many tasks, items or "
+    "seeds in all, the cheapest of these. Rows are in the order of that cost. 'Over 100 times': the work of this study.",
 )
 """How to read the table of claims."""
 TABLE_NOTE: Final = " ".join(TABLE_NOTES)
@@ -46,15 +47,6 @@ VERDICT_MEANINGS: Final[dict[Verdict, str]] = {
     "not wired": "The study does not test the claim, but a command measures it: see its row.",
 }
 """What each verdict means. What does not hold comes first."""
-_TESTS: Final = {
-    "Wilcoxon": "Wilcoxon",
-    "paired bootstrap": "bootstrap",
-    "exact sign-flip": "sign-flip",
-    "t over": "t",
-    "bound on": "bound",
-    "interval over": "interval",
-}
-"""How the name of a test begins, and a word for it."""
 _SENTENCE_END: Final = re.compile(r"(?<=\.) ")
 
 
@@ -88,8 +80,10 @@ def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
     """
     of_all = common_method_note(findings)
     common = _repeated_sentences(findings, of_all)
-    units = {finding.deciding.measured_in for finding in findings if finding.deciding}
-    unit = f" ({min(units)})" if len(units) == 1 else ""
+    only_own = all(finding.claim.is_own for finding in findings)
+    tests = [finding.deciding for finding in findings if finding.deciding]
+    [(unit, _)] = Counter(test.measured_in for test in tests).most_common(1) or [("", 0)]
+    one_seed = bool(tests) and all(test.basis and test.basis.seeds <= 1 for test in tests)
     order = list(VERDICT_MEANINGS)
     ranked = sorted(
         findings,
@@ -99,11 +93,11 @@ def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
         (
             finding.claim.says,
             verdict_text(finding),
-            finding.claim.where,
+            finding.claim.where.removeprefix("our question").removeprefix(", after ") if only_own else finding.claim.where,
             _with_marks(comparison_text(finding).removesuffix(of_all).rstrip(), common),
-            _effect(finding, with_unit=not unit),
+            _effect(finding, unit),
             _p(finding.deciding),
-            f"{name_of_test(finding.deciding)}, {sample_size(finding.deciding)}" if finding.deciding else "",
+            sample_size(finding.deciding).replace(", 1 seed", "" if one_seed else ", 1 seed") if finding.deciding else "",
             without_text(finding.deciding),
             decision.text if (decision := what_decides(finding)) else "",
             measured_tasks_cell(finding),
@@ -111,7 +105,7 @@ def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
         for finding in ranked
     ]
     columns = (
-        "claim", "verdict", "where", "compared here", f"difference{unit}", "p", "test, n", "without one task", "decided by",
+        "claim", "verdict", "where", "compared here", f"difference ({unit})" if unit else "difference", "p", "n (1 seed)" if one_seed else "n", "without one task", "decided by",
         "on the measured tasks",
     )  # fmt: skip
     filled = [index for index, _ in enumerate(columns) if not lines or any(line[index] for line in lines)]
@@ -164,7 +158,7 @@ def verdict_text(finding: Finding) -> str:
 def without_text(test: ClaimTest | None) -> str:
     """The difference without its most influential task, and that task. Empty for a difference on one task."""
     basis = test.basis if test else None
-    return f"{basis.without:+.3g} without {basis.most_influential}" if basis and basis.without is not None else ""
+    return f"{basis.without:+.3g} ({basis.most_influential})" if basis and basis.without is not None else ""
 
 
 def short_sheet(findings: Sequence[Finding]) -> Sheet:
@@ -191,16 +185,22 @@ def _quoted(name: str) -> str:
     return f"'{name}'"  # names may hold a comma
 
 
-def _effect(finding: Finding, *, with_unit: bool = True) -> str:
-    if finding.deciding is None:
+def _effect(finding: Finding, unit: str = "") -> str:
+    """The difference with its interval, and with its unit if that is another one."""
+    if (test := finding.deciding) is None:
         return ""
-    return difference_text(finding.deciding) + (f" {finding.deciding.measured_in}" if with_unit else "")
+    return difference_text(test) + ("" if test.measured_in == unit else f" {test.measured_in}")
 
 
 def difference_text(test: ClaimTest) -> str:
     """A difference with its interval."""
+    return f"{test.difference:+.3g} {interval_text(test)}"
+
+
+def interval_text(test: ClaimTest) -> str:
+    """The interval of a difference."""
     low, high = test.interval
-    return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
+    return f"[{low:+.3g}, {high:+.3g}]"
 
 
 def measured_tasks_cell(finding: Finding) -> str:
@@ -211,12 +211,9 @@ def measured_tasks_cell(finding: Finding) -> str:
     rival = f" (against {test.than})" if finding.deciding and test.than != finding.deciding.than else ""
     turns = finding.here.verdict in ("confirmed", "refuted") and test.basis and turns_on_one_task(finding.claim, test)
     on = f", turns on {test.basis.most_influential}" if turns and test.basis else ""
-    return f"{finding.here.verdict}{rival}, {difference_text(test)}{on}"
-
-
-def name_of_test(test: ClaimTest) -> str:
-    """The name of a test in a word."""
-    return next(name for start, name in _TESTS.items() if test.test.startswith(start))
+    same = finding.deciding and f"{test.difference:+.3g}" == f"{finding.deciding.difference:+.3g}"
+    shown = interval_text(test) if same else difference_text(test)
+    return f"{finding.here.verdict}{rival}, {shown}{on}"
 
 
 def _p(test: ClaimTest | None) -> str:
@@ -226,7 +223,7 @@ def _p(test: ClaimTest | None) -> str:
 def sample_size(test: ClaimTest) -> str:
     """How much was measured: items or tasks, and seeds and prompts where there are several."""
     basis = test.basis
-    tasks = f" of {counted(basis.tasks, 'task')}" if basis and basis.tasks > 1 and test.unit == "items" else ""
+    tasks = f" of {basis.tasks} tasks" if basis and basis.tasks > 1 and (test.unit, basis.unit) == ("items", "task") else ""
     seeds = (
         [counted(basis.seeds, "seed")]
         if basis and basis.seeds

@@ -196,7 +196,7 @@ def scores_of(rows: Mapping[str, Mapping[str, Any]]) -> TaskScores:
     """Rows as scores: the higher, the better. Each was measured once on every domain or test."""
     scores = {name: {domain: [-float(np.mean(losses))] for domain, losses in row.items()} for name, row in rows.items()}
     kinds = {domain: domain for row in scores.values() for domain in row}
-    return TaskScores(scores, kinds, {name: name for name in scores if not name.startswith(BASE)})
+    return TaskScores(scores, kinds, {name: name for name in scores if not name.startswith(BASE)}, "domain")
 
 
 def rows_of(findings: SelfMoEFindings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
