@@ -16,8 +16,8 @@ from unmask import Embedder
 from unmask.starter import reference_texts
 
 with tempfile.TemporaryDirectory() as scratch:
-    # or: unmask export smollm2 -d prompteol-z --to sentence-transformers -o FOLDER
-    Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2", design="prompteol-z").save_pretrained(scratch)
+    # or: unmask export smollm2 --to sentence-transformers -o FOLDER
+    Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2").save_pretrained(scratch)
     topics = BERTopic(
         embedding_model=SentenceTransformer(scratch, trust_remote_code=True),
         umap_model=PCA(n_components=10, random_state=0),

@@ -9,7 +9,7 @@ from unmask import Embedder
 
 TEXTS = ["A man plays a guitar.", "Someone makes music.", "The stock market fell."]
 
-embedder = Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2", design="prompteol-z")
+embedder = Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2")
 vectors = embedder.encode(TEXTS)
 print("vectors:", vectors.shape)
 print(embedder.similarity(vectors, vectors).round(2))

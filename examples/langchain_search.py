@@ -38,8 +38,8 @@ class ExportedEmbeddings(Embeddings):
 
 
 with tempfile.TemporaryDirectory() as scratch:
-    # or: unmask export smollm2 -d prompteol-z --to sentence-transformers -o FOLDER
-    Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2", design="prompteol-z").save_pretrained(scratch)
+    # or: unmask export smollm2 --to sentence-transformers -o FOLDER
+    Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2").save_pretrained(scratch)
     store = InMemoryVectorStore(ExportedEmbeddings(Path(scratch)))
     store.add_texts(NOTES)
     for document, score in store.similarity_search_with_score("How do I make pancakes?", k=4):

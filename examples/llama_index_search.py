@@ -19,8 +19,8 @@ NOTES = [
 ]
 
 with tempfile.TemporaryDirectory() as scratch:
-    # or: unmask export smollm2 -d prompteol-z --to sentence-transformers -o FOLDER
-    Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2", design="prompteol-z").save_pretrained(scratch)
+    # or: unmask export smollm2 --to sentence-transformers -o FOLDER
+    Embedder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else "smollm2").save_pretrained(scratch)
     embeddings = HuggingFaceEmbedding(model_name=scratch, max_length=512, trust_remote_code=True)
     index = VectorStoreIndex.from_documents([Document(text=note) for note in NOTES], embed_model=embeddings)
     for found in index.as_retriever(similarity_top_k=4).retrieve("How do I make pancakes?"):

@@ -16,7 +16,7 @@ model = sys.argv[1] if len(sys.argv) > 1 else "smollm2"
 notes = Path(sys.argv[2]).read_text(encoding="utf-8").splitlines() if len(sys.argv) > 2 else NOTES
 question = sys.argv[3] if len(sys.argv) > 3 else "How do I make pancakes?"
 
-embedder = Embedder.from_pretrained(model, design="prompteol-z")
+embedder = Embedder.from_pretrained(model)
 scores = embedder.similarity(embedder.encode([question]), embedder.encode(notes))[0]
 print(f'Closest to "{question}":')
 for place in scores.argsort()[::-1][:3]:

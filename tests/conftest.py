@@ -242,6 +242,15 @@ def sketched() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _fits_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fits of the models of tests do not stay in the user's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unmask.embedder.cache_folder", lambda: folder)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The data sets of docs/data.md, from UNMASK_DATA or ../shared/data. Without that folder the test is skipped."""

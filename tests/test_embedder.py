@@ -129,6 +129,36 @@ def test_a_design_is_fitted_on_first_use_or_on_a_corpus_of_the_users_own(pico: C
     assert np.array_equal(restored.encode(TEXTS), own)
 
 
+@pytest.mark.filterwarnings("ignore:.*were cut")
+def test_a_model_on_disk_is_fitted_on_the_reference_texts_once(
+    pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.embedder.cache_folder", lambda: tmp_path)
+    fitted, fit = list[str](), Encoder.fit
+
+    def counting(self: Encoder, designs: Any, texts: Any) -> Any:
+        fitted.extend(design.name for design in designs)
+        return fit(self, designs, texts)
+
+    monkeypatch.setattr(Encoder, "fit", counting)
+
+    def encode(family: str = "llama", design: str = "causal/plain/mean/zscore", **options: Any) -> Any:
+        return Embedder.from_pretrained(pico_folder(family), design, device="cpu", dtype="float32", **options).encode(TEXTS)
+
+    first = encode()
+    assert np.array_equal(encode(), first) and len(fitted) == 1
+    encode("qwen2")
+    encode(design="causal/plain/last/zscore")
+    encode(max_length=9)
+    assert len(fitted) == 4
+    [file, *_] = (tmp_path / "fits").iterdir()
+    file.write_bytes(file.read_bytes()[:-20])
+    for family, design in (("llama", "mean"), ("qwen2", "mean"), ("llama", "last")):
+        encode(family, f"causal/plain/{design}/zscore")
+    encode(max_length=9)
+    assert len(fitted) == 5, "a damaged file is made again"
+
+
 def test_mteb_names_a_saved_embedder_and_not_the_model_that_it_was_made_of(
     pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from unmask import Embedder
 
-embedder = Embedder.from_pretrained("smollm2", design="prompteol")
+embedder = Embedder.from_pretrained("smollm2")
 vectors = embedder.encode(["A man plays a guitar.", "Someone makes music."])
 """
 

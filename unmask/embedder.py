@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -11,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design, as_design
+from unmask.designs.presets import DEFAULT_DESIGN
 from unmask.designs.prompts import takes_instruction
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.chunking import UNITS, Chunking, Chunks, Unit, Units, encode_chunks
@@ -32,7 +36,8 @@ from unmask.encoding.quantization import (
 from unmask.encoding.sentence_transformers_aliases import INSTEAD, refuse_unknown
 from unmask.encoding.tokenization import MAX_LENGTH, DesignTokenizer, PromptTokenizer, digest_of_tokens
 from unmask.errors import UnmaskError, require_counts, unknown
-from unmask.io.paths import expanded
+from unmask.io.paths import cache_folder, expanded
+from unmask.io.seals import Damaged
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.models.decoder import without_head
@@ -46,7 +51,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-DEFAULT_DESIGN = "prompteol"
 _COSINES = 2**24  # that top_k holds at once
 
 
@@ -165,7 +169,7 @@ class Embedder:
         """Load an embedder from a hub id, a folder (a model, a PEFT adapter or a saved embedder) or a bundled name.
 
         Args:
-            design: a preset, a readable name or a Design. Default: the design of a saved embedder (model or adapter), else `prompteol`.
+            design: a preset, a readable name or a Design. Default: that of a saved embedder (model or adapter), else `subject-mean-z`.
                 A model that sentence-transformers saved has a design, too, unless its modules compute what no design expresses.
             adapter: one PEFT adapter, or several that were trained on top of each other, the lowest first; several are merged into the
                 weights in this order.
@@ -262,14 +266,41 @@ class Embedder:
 
     @property
     def fitted(self) -> Fit:
-        """The fit of the design; on first use, a design that needs one is fitted on the reference texts of this package."""
-        if self.design.needs_fit and self._fit == Fit():
-            from unmask.starter import reference_texts
+        """The fit of the design; on first use, a design that needs one is fitted on the reference texts of this package.
 
+        That fit of a model on disk is cached: reading the reference texts takes longer than embedding a few texts.
+        """
+        if self.design.needs_fit and self._fit == Fit():
             with lock_of(self):
                 if self._fit == Fit():  # another thread may have been faster
-                    self.fit(reference_texts())
+                    self._fit = self._reference_fit()
         return self._fit
+
+    def _reference_fit(self) -> Fit:
+        from unmask.models.identity import IN_MEMORY, identity_of_loaded
+        from unmask.starter import reference_texts
+
+        texts, model, head = reference_texts(), self.backbone.model, self.backbone.head
+        identity = identity_of_loaded(model).revision
+        if identity.startswith(IN_MEMORY):
+            return self.encoder.fit([self.design], texts)[self.design]
+        conditions = [
+            identity,
+            self.design.name,
+            digest_of_tokens(self.prompts),
+            dtype_name(model),
+            str(self.device.type),
+            *texts,
+        ]
+        conditions.append(digest_of_tensors(head.state_dict()) if head is not None else "")
+        file = cache_folder() / "fits" / f"{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]}.safetensors"
+        with suppress(FileNotFoundError, Damaged):
+            return Fit.load(file)
+        fit = self.encoder.fit([self.design], texts)[self.design]
+        with suppress(OSError):  # a cache that cannot be written costs time only
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fit.save(file)
+        return fit
 
     def encode(
         self,

@@ -7,6 +7,9 @@ from functools import cache
 
 from unmask.designs.prompt_files import LIBRARY, members
 
+DEFAULT_DESIGN = "subject-mean-z"
+"""The design of a model that was not trained as an embedder, where none is named."""
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -38,6 +41,11 @@ PRESETS: dict[str, Preset] = {
         "causal/eol/last/zscore",
         "PromptEOL with every dimension standardised by reference texts",
         "PromptEOL (arXiv 2307.16645); the fair baseline to MoEE's z-scored vectors",
+    ),
+    "subject-mean-z": Preset(
+        "causal/subject/last+0.3mean/zscore",
+        "asks for the subject in one word; the last token and the mean of all tokens, each standardised, added",
+        "this package: the default, chosen on development tasks",
     ),
     "echo": Preset("causal/echo/mean", "the text twice; average over the second copy", "Echo (arXiv 2402.15449)"),
     "bidirectional-mean": Preset(

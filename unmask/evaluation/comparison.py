@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.designs.design import parse_designs
+from unmask.designs.presets import DEFAULT_DESIGN
 from unmask.errors import UnmaskError, unknown
 from unmask.evaluation.recommend import Recommendation, recommend
 from unmask.evaluation.reference_models import reference_failures, require_runnable, score_reference_model
@@ -25,10 +26,10 @@ from unmask.starter import reference_texts
 from unmask.tasks.find import resolve_tasks
 from unmask.tasks.kinds import is_of_words
 
-DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidirectional-mean"
+DEFAULT_DESIGNS = f"last,mean,weighted-mean,max,prompteol,prompteol-z,{DEFAULT_DESIGN},echo,bidirectional-mean"
 
 RECOMMENDED_FROM = (
-    "last,mean,weighted-mean,max,causal/plain/mean/zscore,prompteol,prompteol-z,echo,causal/echo/weighted-mean,"
+    f"last,mean,weighted-mean,max,causal/plain/mean/zscore,prompteol,prompteol-z,{DEFAULT_DESIGN},echo,causal/echo/weighted-mean,"
     "bidirectional-mean,bidirectional/plain/mean/zscore"
 )
 

@@ -49,6 +49,9 @@ CHANGE_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 _SAMPLED = 8
 """Numbers of each weight that show whether a loaded model has changed."""
 
+IN_MEMORY = "memory-"
+"""What the revision of a model starts with whose weights are not those of its files."""
+
 
 @dataclass(frozen=True)
 class ModelIdentity:
@@ -158,7 +161,7 @@ def identity_of_loaded(model: nn.Module) -> ModelIdentity:
         noted = getattr(model, "unmask_files", None)
         if noted is None or noted == _state_of_files(source):
             return identity_of(source)
-    return ModelIdentity(f"memory-{_in_memory(model)}")
+    return ModelIdentity(f"{IN_MEMORY}{_in_memory(model)}")
 
 
 def _sample(model: nn.Module) -> tuple[str, list[tuple[str, int, list[float]]]]:

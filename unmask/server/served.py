@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design, parse_designs
-from unmask.embedder import DEFAULT_DESIGN, Embedder
+from unmask.designs.presets import DEFAULT_DESIGN
+from unmask.embedder import Embedder
 from unmask.encoding.batching import steps_of
 from unmask.encoding.dedup import UniqueTexts
 from unmask.encoding.features import Fit

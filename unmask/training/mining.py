@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float32
 from pydantic import ValidationError
 
+from unmask.designs.presets import DEFAULT_DESIGN
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError, first_problem
@@ -30,7 +31,6 @@ from unmask.training.recipe import parse_setting
 from unmask.training.sources import title_and_text
 from unmask.training.text_keys import positives_of, text_key
 
-DEFAULT_DESIGN: Final = "prompteol-z"  # a ratio of cosines means little if all vectors point in one direction
 _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
 
 
@@ -153,7 +153,7 @@ def mine(
         # raw vectors of decoders lie in a narrow cone: of 113 passages, 0.95 of a positive's cosine was the cosine of the tenth
         warnings.warn(
             f"Any text has a cosine of {mined.any_cosine:.2f} with an anchor, and its positive {mined.positive_cosine:.2f}, so a ratio of "
-            f"{ratio} leaves out the hardest negatives: use a standardised design (prompteol-z) or a ratio nearer to 1.",
+            f"{ratio} leaves out the hardest negatives: use a standardised design ({DEFAULT_DESIGN}) or a ratio nearer to 1.",
             stacklevel=2,
         )
     return mined

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from unmask.designs.design import Design, parse_designs
+from unmask.designs.presets import DEFAULT_DESIGN
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.saving.folder import read_saved
@@ -23,7 +24,7 @@ from unmask.ui.app import Page
 from unmask.ui.corpus_map import Corpus, CorpusMap, read_corpus
 from unmask.ui.embedders import Embedders
 
-DEFAULT_DESIGNS = "prompteol,mean"
+DEFAULT_DESIGNS = f"{DEFAULT_DESIGN},mean"
 
 
 @dataclass(frozen=True)
