@@ -193,4 +193,4 @@ def _cheapest(distance: float, test: ClaimTest, verdict: str) -> Decision:
 
 
 def _more(number: int, factor: float, unit: str) -> str:
-    return f"{max(ceil(number * factor), number + 1)} {unit}"
+    return f"{max(ceil(number * factor - 1e-6), number + 1)} {unit}"

@@ -105,8 +105,8 @@ def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
         for finding in ranked
     ]
     columns = (
-        "claim", "verdict", "where", "compared here", f"difference ({unit})" if unit else "difference", "p", "n (1 seed)" if one_seed else "n", "without one task", "decided by",
-        "on the measured tasks",
+        "claim", "verdict", "where", "compared here", f"difference ({unit})" if unit else "difference", "p",
+        "n (1 seed)" if one_seed else "n", "without one task", "decided by", "on the measured tasks",
     )  # fmt: skip
     filled = [index for index, _ in enumerate(columns) if not lines or any(line[index] for line in lines)]
     marks = " ".join(f"({mark}) {sentence}" for sentence, mark in common.items())
