@@ -23,7 +23,7 @@ import numpy as np
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS
 from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import SIGNIFICANT
-from unmask.studies.claims.carry import BOUND, TaskScores, with_basis
+from unmask.studies.claims.carry import BOUND, TaskScores, with_basis, with_seeds
 from unmask.studies.claims.claim import POWER, Basis, Claim, ClaimTest, Finding, turns_on_one_task
 from unmask.studies.claims.tables import claims_sheet, common_method_note, counts_sentence, method_notes, verdict_text
 from unmask.studies.embedders.findings import task_scores
@@ -286,12 +286,7 @@ class Run:
     def _with_basis(self, findings: list[Finding]) -> list[Finding]:
         if self.result["study"] != "routers":
             return with_basis(findings, self.scores)
-        seeds = min(row["seeds"] for row in self.result["configurations"])
-        basis = {"basis": Basis(tasks=len(_DOMAINS), unit="domain", seeds=seeds)}
-        return [
-            finding.model_copy(update={"tests": tuple(test.model_copy(update=basis) for test in finding.tests)})
-            for finding in findings
-        ]
+        return with_seeds(findings, {row["name"]: row["seeds"] for row in self.result["configurations"]}, len(_DOMAINS))
 
 
 def _reworded(finding: Finding, claim: Claim) -> Finding:

@@ -87,9 +87,21 @@ def most_influential(
 
 def with_basis(findings: Sequence[Finding], scores: TaskScores) -> list[Finding]:
     """The findings, each test with what it rests on."""
+    return _with_basis(findings, lambda claim, test: basis_of(claim, test, scores))
 
+
+def with_seeds(findings: Sequence[Finding], seeds: Mapping[str, int], domains: int) -> list[Finding]:
+    """The same for a study whose tests pool the texts of several domains. seeds: of each configuration."""
+
+    def basis(claim: Claim, test: ClaimTest) -> Basis:
+        return Basis(tasks=domains, unit="domain", seeds=min(seeds[claim.better], seeds[test.than]))
+
+    return _with_basis(findings, basis)
+
+
+def _with_basis(findings: Sequence[Finding], basis: Callable[[Claim, ClaimTest], Basis | None]) -> list[Finding]:
     def based(claim: Claim, test: ClaimTest) -> ClaimTest:
-        return test.model_copy(update={"basis": basis_of(claim, test, scores)})
+        return test.model_copy(update={"basis": basis(claim, test)})
 
     return [
         finding.model_copy(
