@@ -369,5 +369,5 @@ def verdicts(claims: Sequence[Claim], cells: Cells, bases: Bases) -> list[Findin
     }
     measured = {names: test for names, test in tests.items() if test is not None}
     found = findings(claims, measured, lambda claim: UNITS[claim.kinds[0]])  # type: ignore[index]
-    domains = len(bases[CONFIGURATIONS[STANDARD].domains].likelihood)
+    domains = max((len(base.likelihood) for base in bases.values()), default=0)
     return with_seeds(found, {name: len(seeds) for name, seeds in cells.items()}, domains)
