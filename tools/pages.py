@@ -23,11 +23,12 @@ import numpy as np
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS
 from unmask.io.terminal import counted, enumeration
 from unmask.statistics.paired import SIGNIFICANT
-from unmask.studies.claims.carry import BOUND, TaskScores, with_basis, with_seeds
+from unmask.studies.claims.carry import BOUND, TaskScores, what_decides, with_basis, with_seeds
 from unmask.studies.claims.claim import POWER, Basis, Claim, ClaimTest, Finding, turns_on_one_task
 from unmask.studies.claims.tables import claims_sheet, common_method_note, counts_sentence, method_notes, verdict_text
 from unmask.studies.embedders.findings import task_scores
 from unmask.studies.self_moe.findings import scores_of
+from unmask.studies.self_moe.plan import WITH_HUMAN
 from unmask.studies.sheet import Sheet
 from unmask.studies.study import load_plan
 from unmask.tasks.kinds import KINDS
@@ -49,6 +50,7 @@ NOISY: Final = "summarization"
 """A kind whose only task has ten documents. Grids show the mean without it as well."""
 MOST_PAIRS: Final = 6
 """More pairs than these are not listed in a table: a sentence names those without a significant difference."""
+SMALL_TASKS: Final = ("cranfield#5", "scifact#5")
 OURS: Final = "Our questions, and those of reviewers"
 _DOMAINS: Final = ("knowledge", "reasoning", "math", "coding")
 """Of Self-MoE, in the tables of its studies."""
@@ -348,7 +350,7 @@ def overview(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     counts = ", ".join(f"{every.count(outcome)} {outcome}" for outcome in outcomes_found)
     ours = sum(len(runs[0].ours) for runs in studies.values())
     yield f"**{len(every)} claims of the papers: {counts}.** Every run counts.\n"
-    yield f"{ours} more questions are our own, or those of reviewers; they are not counted. They stand below the claims of each paper.\n"
+    yield f"{ours} more questions, of our own or of reviewers, are not counted.\n"
     for verdict in ("refuted", "confirmed"):
         yield f"{verdict.capitalize()} on at least one model:\n"
         for title, runs in studies.items():
@@ -368,6 +370,19 @@ def overview(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     yield _markdown(("paper", "runs", "claims", *outcomes_found), rows)
     yield _of_measured_tasks([finding for runs in studies.values() for run in runs for finding in run.papers])
     yield from _without_small_tasks(studies)
+    yield _cheapest([(run, finding) for runs in studies.values() for run in runs for finding in run.papers])
+
+
+def _cheapest(findings: Sequence[tuple[Run, Finding]]) -> str:
+    """A sentence: the claims of papers that cost least to decide, by the work of their study."""
+    open_claims = [
+        (decision, f"`{finding.claim.better}` against `{test.than}` on {run.label}")
+        for run, finding in findings
+        if (decision := what_decides(finding)) and (test := finding.deciding) and not test.test.startswith(BOUND)
+    ]
+    first = sorted(open_claims, key=lambda entry: entry[0].cost)[:3]
+    what = "; ".join(f"{sides}, {decision.text} ({decision.cost:.1f} times its study)" for decision, sides in first)
+    return f"Cheapest to decide: {what}.\n"
 
 
 def _outcome(name: str, runs: Sequence[Run]) -> str:
@@ -436,7 +451,7 @@ def _without_small_tasks(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
                 if not decided or test is None or finding.claim.agreement or finding.claim.less_on:
                     continue
                 tasks = run.scores.tasks(finding.claim.better, test.than, finding.claim.kinds)
-                rest = [task for task in tasks if not _is_small(task)]
+                rest = [task for task in tasks if task not in SMALL_TASKS]
                 left = (
                     list(run.scores.differences(finding.claim.better, test.than, rest).values()) if rest else [test.difference]
                 )
@@ -449,10 +464,6 @@ def _without_small_tasks(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     )
 
 
-def _is_small(task: str) -> bool:
-    return task in ("cranfield#5", "scifact#5")
-
-
 def study(runs: Sequence[Run]) -> Iterator[str]:
     """The command of each run; the claims of the first one, and what the others found differently."""
     first, *further = runs
@@ -460,7 +471,10 @@ def study(runs: Sequence[Run]) -> Iterator[str]:
     findings = counted_findings(runs)
     papers, ours = ([finding for finding in findings if finding.claim.is_own == is_own] for is_own in (False, True))
     yield f"{claims_sheet(papers).body()}\n{method_notes(papers)}\n"
-    yield f"### {OURS}\n\n{claims_sheet(ours).body()}\n{method_notes(ours).removesuffix(common_method_note(papers)).rstrip()}\n"
+    stripped = [_without_prefix(finding) for finding in ours]
+    condition = ", with human lessons unless they say otherwise" if stripped != ours else ""
+    ours = stripped
+    yield f"### {OURS}{condition}\n\n{claims_sheet(ours).body()}\n{method_notes(ours).removesuffix(common_method_note(papers)).rstrip()}\n"
     for run in further:
         yield _source(run)
         changed = [
@@ -474,6 +488,11 @@ def study(runs: Sequence[Run]) -> Iterator[str]:
             before = first.verdicts[finding.claim.id]
             yield f"- {verdict_text(finding).capitalize()} (first run: {before}): {finding.claim.says}"
         yield ""
+
+
+def _without_prefix(finding: Finding) -> Finding:
+    says = finding.claim.says.removeprefix(WITH_HUMAN)
+    return finding.model_copy(update={"claim": finding.claim.model_copy(update={"says": says})})
 
 
 def counted_findings(runs: Sequence[Run]) -> list[Finding]:

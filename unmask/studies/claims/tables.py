@@ -93,7 +93,7 @@ def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
         (
             finding.claim.says,
             verdict_text(finding),
-            finding.claim.where.removeprefix("our question").removeprefix(", after ") if only_own else finding.claim.where,
+            _source_of_own(finding.claim.where) if only_own else finding.claim.where,
             _with_marks(comparison_text(finding).removesuffix(of_all).rstrip(), common),
             _effect(finding, unit),
             _p(finding.deciding),
@@ -114,6 +114,10 @@ def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
     return Sheet(
         title, tuple(columns[index] for index in filled), tuple(tuple(line[index] for index in filled) for line in lines), note
     )
+
+
+def _source_of_own(where: str) -> str:
+    return where.removeprefix("our question").removeprefix(", after ").removeprefix("question of ")
 
 
 def method_notes(findings: Sequence[Finding]) -> str:

@@ -20,6 +20,7 @@ from unmask.studies.plan import digest_of, read_plan
 
 PAPER: Final = "Self-MoE (arXiv 2406.12034)"
 HUMAN, SELF = "human lessons", "self-written"
+WITH_HUMAN: Final = f"With {HUMAN}: "
 COMPARED_LESSONS: Final = (f", {HUMAN}", f", {SELF}")
 """How rows end that compare lessons."""
 
@@ -154,7 +155,7 @@ def _claims_about(plan: SelfMoEPlan) -> Iterator[Claim]:
         compares_both = any(row.endswith(COMPARED_LESSONS) for row in (claim.better, *claim.than))
         if plan.lessons == "seeds" and not compares_both:
             where = claim.where if claim.is_own else f"our question, after {claim.where}"
-            yield claim.model_copy(update={"says": f"With human lessons: {claim.says}", "where": where})
+            yield claim.model_copy(update={"says": f"{WITH_HUMAN}{claim.says}", "where": where})
         elif plan.lessons == "seeds" or not compares_both:
             yield claim
 
