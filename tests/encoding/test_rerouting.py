@@ -16,7 +16,7 @@ from unmask.encoding.pooling import POOLINGS
 from unmask.errors import UnmaskError
 from unmask.models.rerouting import _with_first_column
 
-EVERY = ("causal+kv@2-3", "causal+kv@1-2:1.5", "causal+prepend@2-3")
+EVERY = ("causal+kv@2-3", "causal+kv@1-2:1.5", "causal+prepend@2-3", "causal+prepend@1-3:4")
 OWN_ATTENTION = {"gemma2", "bloom", "gpt-oss", "falcon", "qwen3-next", "mamba"}
 """They attend by functions of their own, or not in every layer."""
 FIRST = POOLINGS["first"]
@@ -72,6 +72,33 @@ def test_keys_and_values_of_the_last_token_stand_before_the_others() -> None:
         assert torch.allclose(found[:, :, token], (weights.unsqueeze(-1) * values).sum(dim=2), atol=1e-5)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_each_block_has_a_placeholder_before_the_text_that_points_to_its_last_token(side: str) -> None:
+    batch = padded(texts([9, 3]), side, longest=10)
+    batch.pooling_mask[:, : 1 + batch.attention_mask[0].int().argmax()] = (
+        False  # the first token of the first text is its prompt
+    )
+    found = batch.with_placeholders(4)
+    assert found.placeholders is not None and found.pooling_mask.sum() == batch.pooling_mask.sum()
+    found_at = found.placeholders
+    places = zip(
+        *(part.tolist() for part in (found_at.texts, found_at.positions, found_at.sources)),
+        strict=True,
+    )
+    by_text: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    for text, position, source in places:
+        begin = int(found.attention_mask[text].int().argmax())
+        by_text[text].append((position - begin, source - begin))
+        assert found.attention_mask[text, position] and not found.pooling_mask[text, position]
+    assert by_text[0] == [(1, 6), (2, 10)], "blocks of 4 and 4 tokens after one of the prompt and two placeholders"
+    assert by_text[1] in ([(0, 3)], [(1, 3)]), "one block"
+    for row in range(2):
+        real = found.ids[row][found.attention_mask[row]].tolist()
+        inserted = [position for position, _ in by_text[row]]
+        kept = [token for index, token in enumerate(real) if index not in inserted]
+        assert kept == batch.ids[row][batch.attention_mask[row]].tolist()
+
+
 def test_without_weight_the_last_token_changes_nothing() -> None:
     tokens = texts()
     plain, none = (read("llama", attention, padded(tokens)) for attention in ("causal", "causal+kv@1-3:-10000"))
@@ -84,7 +111,7 @@ def test_without_weight_the_last_token_changes_nothing() -> None:
         ("causal+kv@2-4", "names layer 4, but this model has 3 layers"),
         ("causal+kw@2-3", "Did you mean 'kv'"),
         ("causal+kv", "has the form kv@13-17"),
-        ("causal+prepend@2-3:1", "only 'kv' has a bias"),
+        ("causal+prepend@2-3:1.5", "the length of a block in tokens"),
         ("causal+kv@3-2", "the first is not above the last"),
     ],
 )

@@ -42,7 +42,7 @@ from unmask.models.decoder import (
 from unmask.models.identity import attention_implementation
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.placement import main_device
-from unmask.models.rerouting import Rerouting, reroute
+from unmask.models.rerouting import Placeholders, Rerouting, reroute
 from unmask.models.routers import ROUTINGS, Router, verify_routers, why_no_routers
 
 if TYPE_CHECKING:
@@ -102,20 +102,38 @@ class TokenBatch:
     """Ranges that are pooled in place of `pooling_mask`, each to a vector."""
     word_ids: Sequence[Sequence[int]] | None = None
     """The tokens of each text's words, for lexical designs."""
-    placeholder: Int[Tensor, " text"] | None = None
-    """The position of a token before the embedded span whose state a rerouting sets."""
+    placeholders: Placeholders | None = None
+    """Tokens before the embedded spans whose states a rerouting sets."""
 
-    def with_placeholder(self) -> TokenBatch:
-        """The batch with one more token before each embedded span. It is attended to, and not pooled. Raises UnmaskError for spans."""
+    def with_placeholders(self, block: int | None) -> TokenBatch:
+        """The batch with more tokens before each embedded span: one, or one for each block of this many tokens.
+
+        They are attended to, and not pooled. Raises UnmaskError for spans.
+        """
         if self.spans is not None:
             raise UnmaskError("Parts of a text have no vectors of their own where a placeholder stands before the whole text.")
         texts, tokens = self.ids.shape
-        start = self.pooling_mask.int().argmax(dim=1)
-        positions = torch.arange(tokens + 1, device=self.ids.device).expand(texts, -1)
-        before = (positions - (positions > start[:, None]).long()).clamp(max=tokens - 1)
-        here = positions == start[:, None]
-        ids, attention, pooling = (part.gather(1, before) for part in (self.ids, self.attention_mask, self.pooling_mask))
-        return replace(self, ids=ids, attention_mask=attention | here, pooling_mask=pooling & ~here, placeholder=start)
+        positions = torch.arange(tokens, device=self.ids.device)
+        start = self.pooling_mask.int().argmax(dim=1, keepdim=True)
+        end = torch.where(self.attention_mask, positions, -1).amax(dim=1, keepdim=True) + 1
+        count = (end - start + block - 1) // block if block else torch.ones_like(start)
+        place = torch.arange(tokens + int(count.max()), device=self.ids.device).expand(texts, -1)
+        is_placeholder = (place >= start) & (place < start + count)
+        source = torch.where(place < start, place, place - count)
+        exists = (source < tokens) & ~is_placeholder
+        ids, attention, pooling = (
+            part.gather(1, source.clamp(0, tokens - 1)) for part in (self.ids, self.attention_mask, self.pooling_mask)
+        )
+        rows, columns = is_placeholder.nonzero(as_tuple=True)
+        number = columns - start[rows, 0]
+        last = torch.minimum(start[rows, 0] + (number + 1) * (block or tokens), end[rows, 0]) - 1
+        return replace(
+            self,
+            ids=ids,
+            attention_mask=(attention & exists) | is_placeholder,
+            pooling_mask=pooling & exists,
+            placeholders=Placeholders(rows, columns, last + count[rows, 0]),
+        )
 
     def to(self, device: torch.device) -> TokenBatch:
         """The same batch on a device."""
@@ -426,7 +444,7 @@ class Backbone:
         self._require_embeddings(batch)
         batch = batch.to(self.device)
         if self.rerouting is not None and self.rerouting.kind == "prepend":
-            batch = batch.with_placeholder()
+            batch = batch.with_placeholders(self.rerouting.block)
         stop = None if routing else max(by_layer)
 
         def pool_states(layer: int, _: nn.Module, __: Any, output: Any) -> None:
@@ -507,7 +525,7 @@ class Backbone:
             return nullcontext(set())
         positions = torch.arange(batch.ids.shape[1], device=batch.ids.device)
         last = torch.where(batch.attention_mask, positions, -1).argmax(dim=1)
-        return reroute(self.model, self.layers, self.rerouting, last, batch.placeholder)
+        return reroute(self.model, self.layers, self.rerouting, last, batch.placeholders)
 
     def _positions(self, attention_mask: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
         """Mask and position ids of tokens that follow `before` cached ones; nothing for texts without cache and padding.

@@ -4,6 +4,8 @@
                            arXiv 2601.01046); causal+kv@13-17:1.5 adds 1.5 to the logits of that attention
     causal+prepend@2-7     a placeholder stands before the text; before each of layers 2 to 7 its state becomes that of the last token
                            (Token Prepending, arXiv 2412.11556)
+    causal+prepend@2-7:64  the same with a placeholder for each block of 64 tokens, which becomes the state of the block's last token
+                           (after Hierarchical Token Prepending, arXiv 2511.14868)
 
 Layers count from 1. The copied key keeps its position. The state of a placeholder is zero until the first of its layers, since an arbitrary
 token would have a meaning.
@@ -25,17 +27,21 @@ from unmask.errors import UnmaskError, unknown
 from unmask.models.attention import attention_function, replaced_attention
 
 KINDS = ("kv", "prepend")
-_FORM = re.compile(r"(?P<kind>[a-z]+)@(?P<first>\d+)-(?P<last>\d+)(:(?P<bias>-?\d+(\.\d+)?))?")
+_FORM = re.compile(r"(?P<kind>[a-z]+)@(?P<first>\d+)-(?P<last>\d+)(:(?P<number>-?\d+(\.\d+)?))?")
 
 
 @dataclass(frozen=True)
 class Rerouting:
-    """What is shown to early tokens, and in which layers. bias: added to the attention logits of the copied key."""
+    """What is shown to early tokens, and in which layers.
+
+    bias: added to the attention logits of the copied key. block: tokens of a block that has a placeholder of its own; None is one for all.
+    """
 
     kind: str
     first: int
     last: int
     bias: float = 0.0
+    block: int | None = None
 
     @classmethod
     def parse(cls, name: str) -> Rerouting:
@@ -45,14 +51,17 @@ class Rerouting:
             raise UnmaskError(
                 f"'{name}' is not a rerouting: it has the form kv@13-17 or prepend@2-7, with the first and the last layer."
             )
-        rerouting = cls(match["kind"], int(match["first"]), int(match["last"]), float(match["bias"] or 0))
-        if rerouting.kind not in KINDS:
-            raise unknown("rerouting", rerouting.kind, KINDS)
-        if not 1 <= rerouting.first <= rerouting.last or (match["bias"] and rerouting.kind != "kv"):
-            raise UnmaskError(
-                f"'{name}' does not work: layers count from 1, the first is not above the last, and only 'kv' has a bias."
-            )
-        return rerouting
+        kind, number = match["kind"], match["number"]
+        if kind not in KINDS:
+            raise unknown("rerouting", kind, KINDS)
+        first, last = int(match["first"]), int(match["last"])
+        if not 1 <= first <= last:
+            raise UnmaskError(f"'{name}' does not work: layers count from 1, and the first is not above the last.")
+        if kind == "kv":
+            return cls(kind, first, last, bias=float(number or 0))
+        if number is not None and not (number.isdecimal() and int(number) > 0):
+            raise UnmaskError(f"'{name}' does not work: the number behind 'prepend' is the length of a block in tokens.")
+        return cls(kind, first, last, block=int(number) if number else None)
 
     def require_layers(self, depth: int) -> None:
         """Raise UnmaskError if a model with this number of layers lacks one of them."""
@@ -62,17 +71,26 @@ class Rerouting:
             )
 
 
+@dataclass(frozen=True)
+class Placeholders:
+    """Tokens of a batch whose states become those of later ones: the text of each, its position, and that of the later token."""
+
+    texts: Int[Tensor, " placeholder"]
+    positions: Int[Tensor, " placeholder"]
+    sources: Int[Tensor, " placeholder"]
+
+
 @contextmanager
 def reroute(
     model: Any,
     layers: Sequence[nn.Module],
     rerouting: Rerouting,
     last: Int[Tensor, " text"],
-    placeholder: Int[Tensor, " text"] | None = None,
+    placeholders: Placeholders | None = None,
 ) -> Iterator[set[int]]:
     """Run the model with a rerouting. Yields the layers that it has reached so far.
 
-    last, placeholder: the positions of the last token of each text, and of its placeholder.
+    last: the position of the last token of each text.
     """
     reached: set[int] = set()
     if rerouting.kind == "kv":
@@ -96,16 +114,16 @@ def reroute(
         with replaced_attention(model, f"unmask_rerouting_{id(model)}", attend):
             yield reached
         return
-    assert placeholder is not None
-    rows = torch.arange(len(last), device=last.device)
+    assert placeholders is not None
+    rows, here, there = placeholders.texts, placeholders.positions, placeholders.sources
 
     def summarise(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         states = (args[0] if args else kwargs["hidden_states"]).clone()
         if number == 1:
-            states[rows, placeholder] = 0.0
+            states[rows, here] = 0.0
         if rerouting.first <= number <= rerouting.last:
             reached.add(number)
-            states[rows, placeholder] = states[rows, last]
+            states[rows, here] = states[rows, there]
         return ((states, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": states})
 
     with ExitStack() as hooks:
