@@ -376,13 +376,17 @@ def overview(studies: Mapping[str, Sequence[Run]]) -> Iterator[str]:
 def _cheapest(findings: Sequence[tuple[Run, Finding]]) -> str:
     """A sentence: the claims of papers that cost least to decide, by the work of their study."""
     open_claims = [
-        (decision, f"`{finding.claim.better}` against `{test.than}` on {run.label}")
+        (decision, f"`{finding.claim.better}` against `{test.than}`{_on_kinds(finding)} ({run.label})")
         for run, finding in findings
         if (decision := what_decides(finding)) and (test := finding.deciding) and not test.test.startswith(BOUND)
     ]
     first = sorted(open_claims, key=lambda entry: entry[0].cost)[:3]
     what = "; ".join(f"{sides}, {decision.text} ({decision.cost:.1f} times its study)" for decision, sides in first)
     return f"Cheapest to decide: {what}.\n"
+
+
+def _on_kinds(finding: Finding) -> str:
+    return f" on {enumeration(finding.claim.kinds)}" if finding.claim.kinds else ""
 
 
 def _outcome(name: str, runs: Sequence[Run]) -> str:

@@ -155,7 +155,7 @@ def verdict_text(finding: Finding) -> str:
     """The verdict, and the task that it turns on, if it does."""
     test = finding.deciding
     if test and test.basis and finding.verdict in ("confirmed", "refuted") and turns_on_one_task(finding.claim, test):
-        return f"{finding.verdict}, turns on {test.basis.most_influential}"
+        return f"{finding.verdict} (turns on {test.basis.most_influential})"
     return finding.verdict
 
 
