@@ -392,6 +392,7 @@ def test_written_lessons_are_compared_with_as_many_human_ones(standing: Path, mo
     rivals = ("instance", "own-expert", "ties", "dare", "linear")
     for name in (
         "self-written",
+        "human-beats-self-written",
         *(f"self-written-beats-{rival}" for rival in rivals),
         *(f"self-written-{name}" for name in DOMAINS),
     ):
