@@ -55,7 +55,7 @@ setup: .venv/.ready ## make .venv with pinned versions, all extras and the bundl
 	@$(COMPILE)
 	@touch $@
 
-demo: .venv/.usable ## compare smollm2 in eight ways on the starter tasks
+demo: .venv/.usable ## compare smollm2 in nine ways on the starter tasks
 	@$(BIN)/unmask compare -m smollm2 -t starter -r minilm -o demo-report
 
 test: setup ## lint, types and tests, side by side (12 minutes on two cores)

@@ -39,6 +39,7 @@ MEANINGS: Final = {
     "minilm": "all-MiniLM-L6-v2, the reference",
     "echo": "the text twice",
     "prompteol-z": "asks for the text in one word; standardised",
+    "subject-mean-z": "asks for the subject in one word; last token and mean, standardised: the default",
     "prompteol": "in one word, not standardised",
     "weighted-mean": "later tokens weigh more",
     "mean": "the average over tokens",
