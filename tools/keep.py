@@ -41,6 +41,7 @@ OF_STUDY: Final = (
     "base_weights",
     "dtype",
     "scores",
+    "kinds",
     "configurations",
     "correlations",
     "replication",

@@ -26,7 +26,7 @@ VERDICTS = {
     "alike": "confirmed",
     "cheap": "confirmed",
     "left out": "not measured",
-    "grows": "not testable here",
+    "grows": "not wired",
 }
 """What becomes of them, in the order of the page."""
 

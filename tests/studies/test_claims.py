@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import norm
 
 from unmask.statistics.paired import PairedTest, t_test, wilcoxon
-from unmask.studies.claims.claim import Claim, Finding, add_item_verdicts
+from unmask.studies.claims.carry import TaskScores, most_influential, what_decides, with_basis
+from unmask.studies.claims.claim import Basis, Claim, ClaimTest, Finding, add_item_verdicts, turns_on_one_task
 from unmask.studies.claims.claim import findings as findings_in
 from unmask.studies.claims.tables import MEASURED_TASKS_NOTE, claims_sheet, short_sheet, summary
 from unmask.studies.plan import plan_tables
@@ -50,7 +51,7 @@ def test_the_tests_decide() -> None:
     assert verdict(claim(), 0.0) == "undecided"
     assert verdict(claim()) == "not measured"
     untestable = Claim(id="x", where="table 2", says="it grows", untestable="No such model is small enough.")
-    assert verdict(untestable) == "not testable here"
+    assert verdict(untestable) == "not wired"
 
 
 def test_the_best_of_several_is_better_than_each() -> None:
@@ -165,6 +166,114 @@ def test_what_holds_on_these_tasks_alone_stands_beside_the_verdict() -> None:
     assert said.startswith("refuted (against c), -1 ["), "the rival that decided here is another one"
     without = claims_sheet([one.model_copy(update={"here": None}) for one in found])
     assert "on the measured tasks" not in without.columns and MEASURED_TASKS_NOTE not in without.note
+
+
+def test_the_most_influential_task_moves_the_difference_towards_zero_the_most() -> None:
+    assert most_influential({"a": 9.0, "b": 0.0, "c": -3.0}) == ("a", -1.5), "9 of 6: without it, the others say the opposite"
+    assert most_influential({"a": -9.0, "b": 0.0, "c": 3.0}) == ("a", 1.5)
+    assert most_influential({"a": 9.0}) is None, "nothing is left"
+    more_on_ab_than_on_c = most_influential({"a": 6.0, "b": 2.0}, {"c": 3.0})
+    assert more_on_ab_than_on_c == ("a", -1.0), "the only task of its kind stays"
+
+
+def one_test(difference: float, interval: tuple[float, float], **more: Any) -> ClaimTest:
+    values: dict[str, Any] = {
+        "than": "b",
+        "measured_in": "points",
+        "level": 0.95,
+        "p": 0.5,
+        "p_holm": 0.5,
+        "test": "t",
+        "unit": "items",
+    }
+    return ClaimTest(difference=difference, interval=interval, **{"n": 100, "detectable": 1.0, **values, **more})
+
+
+def test_a_verdict_turns_on_a_task_if_the_moved_interval_shows_it_no_more() -> None:
+    def turns(without: float, one: Claim, interval: tuple[float, float] = (1.0, 5.0)) -> bool:
+        basis = Basis(tasks=3, seeds=1, most_influential="x", without=without)
+        return turns_on_one_task(one, one_test(3.0, interval, basis=basis))
+
+    assert turns(1.5, claim()) and not turns(2.5, claim())
+    assert not turns(1.5, claim(), (-1.0, 7.0)), "nothing was shown"
+    assert turns(1.5, claim(within=0.9)) and not turns(2.95, claim(within=0.9)), (
+        "refuted: the interval is outside of the margin"
+    )
+
+
+def decision(
+    difference: float, one: Claim | None = None, share: float | None = None, seeds: int = 5, **more: Any
+) -> tuple[float, str]:
+    basis = Basis(tasks=4, seeds=seeds, seed_share=share)
+    finding = Finding(claim=one or claim(), tests=(one_test(difference, (-2, 2), basis=basis, **more),), verdict="undecided")
+    found = what_decides(finding)
+    assert found is not None
+    return found.cost, found.text
+
+
+def test_what_would_decide_a_claim_is_the_cheapest_way_to_make_its_difference_detectable() -> None:
+    """The variance has to fall to (difference / detectable)^2 of what it is. Seeds and items shrink their parts of it."""
+    assert decision(0.5, seeds=1) == (4.0, "confirmed at 400 items")
+    assert decision(-0.5, seeds=0) == (4.0, "refuted at 400 items")
+    half = 0.5**0.5  # half of the variance
+    assert decision(half, share=0.9) == (pytest.approx(0.9 / 0.4), "confirmed at 12 seeds")
+    assert decision(half, share=0.1) == (pytest.approx(0.9 / 0.4), "confirmed at 225 items")
+    assert decision(half, share=0.5) == (pytest.approx(4.0), "confirmed at 200 items and 10 seeds"), "neither can do it alone"
+    assert decision(half)[1] == "confirmed at 200 items and 10 seeds", "the shares are not known"
+    assert decision(0.5, claim(within=1.0), seeds=1)[1] == "confirmed at 400 items", "0.5 from the margin"
+    assert decision(-0.5, claim(costs=1.0), seeds=1)[1] == "confirmed at 400 items"
+    assert decision(1.5, claim(within=1.0), seeds=1)[1] == "refuted at 400 items"
+    assert decision(0.01, seeds=1)[0] == np.inf
+    blocked = Finding(claim=claim(), tests=(one_test(5.0, (4, 6)),), verdict="undecided", because="It needs another.")
+    assert what_decides(blocked) == what_decides(blocked.model_copy(update={"tests": blocked.tests * 2})) is not None
+    assert what_decides(findings([claim()], {("a-beats-b", "b"): measured(1.0)})[0]) is None
+
+
+def test_a_study_of_that_many_tasks_detects_the_difference() -> None:
+    [small] = findings([claim()], {("a-beats-b", "b"): measured(0.05)})
+    found = what_decides(small)
+    assert small.verdict == "undecided" and found is not None
+    number = int(found.text.split()[2])
+    [large] = findings([claim()], {("a-beats-b", "b"): measured(0.05, tasks=number)})
+    assert number > 12 and large.tests[0].detectable == pytest.approx(0.05, rel=0.15)
+
+
+def test_what_a_difference_rests_on() -> None:
+    scores = {
+        "a": {"x": [3.0, 5.0], "y": [1.0, 1.0], "words": [9.0, 9.0]},
+        "b": {"x": [1.0, 3.0], "y": [0.0, 2.0], "words": [0.0, 0.0]},
+        "untrained": {"x": [1.0], "y": [1.0], "words": [0.0]},
+    }
+    kinds = {"x": "sts", "y": "clustering", "words": "word-level"}
+
+    def basis(trained: Mapping[str, str], **more: Any) -> Basis:
+        one = claim(**{"kinds": (), **more})
+        test = one_test(1.0, (0, 2), unit="items" if one.kinds else "tasks", than=one.than[0])
+        [found] = with_basis([Finding(claim=one, tests=(test,), verdict="undecided")], TaskScores(scores, kinds, trained))
+        assert found.tests[0].basis is not None
+        return found.tests[0].basis
+
+    apart = basis({"a": "1", "b": "2"})
+    assert (apart.tasks, apart.seeds, apart.most_influential, apart.without) == (2, 2, "x", 0.0), "words are no texts"
+    # a: runs 2 and 3, variance 0.5; b: runs 0.5 and 2.5, variance 2; each over two runs. Tasks differ by 2 and 0: 2, over two tasks
+    assert apart.seed_share == pytest.approx((0.25 + 1.0) / (0.25 + 1.0 + 1.0))
+    paired = basis({"a": "1", "b": "1"})
+    assert paired.seed_share == pytest.approx(0.25 / 1.25), "one training, read twice: the runs differ by 1.5 and 0.5"
+    assert basis({"a": "1"}, than=("untrained",)).seeds == 2
+    assert basis({}, than=("untrained",)).seeds == 0
+    assert basis({"a": "1", "b": "2"}, kinds=("sts",)).without is None
+
+
+def test_undecided_claims_stand_in_the_order_of_what_it_costs_to_decide_them() -> None:
+    found = findings(
+        [claim(name) for name in "xyz"],
+        {(name, "b"): measured(size) for name, size in zip("xyz", (0.001, 0.05, 0.02), strict=True)},
+    )
+    sheet = claims_sheet(found)
+    numbers = [row[sheet.columns.index("decided by")] for row in sheet.rows]
+    assert [found[index].verdict for index in range(3)] == ["undecided"] * 3 and numbers[2] == "over 100 times"
+    assert 12 < int(numbers[0].split()[2]) < int(numbers[1].split()[2])
+    assert "without one task" not in sheet.columns, "a column without content is left out"
 
 
 def test_a_claim_with_a_margin_says_so() -> None:

@@ -58,8 +58,8 @@ def read(part: Parsed) -> dict[str, str]:
 
 def test_what_does_not_hold_comes_first_and_the_first_paragraph_counts(page: Parsed, file: Path) -> None:
     heads = [text for _, text in page.all("h2")]
-    assert heads[:5] == ["Refuted", "Undecided", "Confirmed", "Not measured", "Not testable here"]
-    lead = "7 claims: 3 confirmed, 1 refuted, 1 undecided, 1 not measured, 1 not testable here."
+    assert heads[:5] == ["Refuted", "Undecided", "Confirmed", "Not measured", "Not wired"]
+    lead = "7 claims: 3 confirmed, 1 refuted, 1 undecided, 1 not measured, 1 not wired."
     assert page.all("p")[1][1] == counts_sentence(made_findings()) == lead
     assert list(articles(file)) == list(VERDICTS)
     assert [text for _, text in page.all("p", class_="intro")] == list(VERDICT_MEANINGS.values())

@@ -246,6 +246,18 @@ def test_claims_are_decided_by_the_rows_of_the_tables() -> None:
     assert test.difference == pytest.approx(1, abs=0.05) and (test.n, test.unit) == (24, "items")
 
 
+def test_the_paper_is_about_written_lessons() -> None:
+    """With human lessons, only the rows of written ones test its claims. If all lessons are written, there are no such rows."""
+    of_people, of_model = load_plan("small").claims, load_plan("paper").claims
+    compared = [claim for claim in of_people if any("self-written" in row for row in (claim.better, *claim.than))]
+    assert {claim.id for claim in compared} >= {claim.id for claim in of_people if not claim.is_own} and len(compared) > 12
+    others = [claim for claim in of_people if claim not in compared]
+    assert all(claim.is_own and claim.says.startswith("With human lessons: ") for claim in others)
+    assert [claim.id for claim in of_model] == [claim.id for claim in others]
+    assert not any("lessons:" in claim.says or "after" in claim.where for claim in of_model)
+    assert sum(not claim.is_own for claim in of_model) > 20
+
+
 @pytest.mark.sample(0)
 def test_answers_are_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
     few, more = (f'answers.piqa="{file_of(tmp_path, name, number)}"' for name, number in (("few", 3), ("more", 5)))
@@ -377,7 +389,13 @@ def test_written_lessons_are_compared_with_as_many_human_ones(standing: Path, mo
     results = json.loads((standing / "results.json").read_text())
     assert results["finished"] and results["yields"]["math"]["kept"] == 3 and set(results["shares"]) == set(found.shares)
     claims = {one["claim"]["id"]: one for one in results["claims"]}
-    for name in ("self-written", "human-beats-self-written", *(f"self-written-{name}" for name in DOMAINS)):
+    rivals = ("instance", "own-expert", "ties", "dare", "linear")
+    for name in (
+        "self-written",
+        "human-beats-self-written",
+        *(f"self-written-beats-{rival}" for rival in rivals),
+        *(f"self-written-{name}" for name in DOMAINS),
+    ):
         assert claims[name]["tests"], name
     assert run(standing, "written=2")[0].written.keys() == found.written.keys()
     assert Scripted.batches == 2 * len(DOMAINS)

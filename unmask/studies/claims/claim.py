@@ -29,10 +29,11 @@ from unmask.statistics.intervals import NO_WIDTH, t_interval
 from unmask.statistics.paired import SIGNIFICANT, PairedTest, with_holm
 from unmask.statistics.power import detectable
 
-Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
+Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not wired"]
 Agreement = Literal["prompts", "clusters", "clusters under one prompt"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
-_POWER: Final = 0.8
+POWER: Final = 0.8
+"""Of the difference that a study can detect."""
 _LEAST: Final = 1e-12
 _OWN: Final = ("our question", "question of reviewers")
 """How `where` begins if no paper claims it."""
@@ -69,7 +70,7 @@ class Claim(_FrozenModel):
     needs: tuple[str, ...] = ()
     """Ids of earlier claims, without which its tests say nothing."""
     untestable: str = ""
-    """Why this study cannot carry the claim; then nothing is compared."""
+    """Why this study does not test the claim, and the command that measures it; then nothing is compared."""
 
     @model_validator(mode="after")
     def _check_testable(self) -> Claim:
@@ -96,6 +97,22 @@ class Claim(_FrozenModel):
         return self.within is not None or self.costs is not None
 
 
+class Basis(_FrozenModel):
+    """What a difference rests on."""
+
+    tasks: int
+    """How many tasks or domains it is a mean over."""
+    unit: Literal["task", "domain"] = "task"
+    seeds: int
+    """Trainings of the side that was trained least often; 0 if neither side was trained."""
+    seed_share: float | None = None
+    """The share of the seeds in the variance of the difference. None if it is not known."""
+    most_influential: str = ""
+    """The task whose removal moves the difference the most towards 0, or across it. Empty for one task."""
+    without: float | None = None
+    """The difference without that task."""
+
+
 class ClaimTest(_FrozenModel):
     """The test of a claim against one other thing."""
 
@@ -115,6 +132,7 @@ class ClaimTest(_FrozenModel):
     test: str
     detectable: float
     """A true difference of this size is found in 80 % of studies like this one, at the corrected level."""
+    basis: Basis | None = None
 
     @classmethod
     def of(cls, claim: Claim, rival: str, test: PairedTest, measured_in: str) -> ClaimTest:
@@ -130,7 +148,7 @@ class ClaimTest(_FrozenModel):
             n=test.n,
             unit=test.unit,
             test=test.test,
-            detectable=detectable(test, _POWER, by_interval=claim.has_margin),
+            detectable=detectable(test, POWER, by_interval=claim.has_margin),
         )
 
 
@@ -177,7 +195,7 @@ def findings(
         of_claim = {rival: corrected[claim.id, rival] for rival in claim.than if (claim.id, rival) in tests}
         finding = _finding(claim, of_claim, measured_in(claim))
         lacking = [name for name in claim.needs if by_id[name].verdict != "confirmed" and name not in confirmed_on_items]
-        if lacking and finding.verdict not in ("not measured", "not testable here"):
+        if lacking and finding.verdict not in ("not measured", "not wired"):
             unmeasured = any(by_id[name].verdict == "not measured" for name in lacking)
             because = f"Its tests say nothing, because this is {'not measured' if unmeasured else 'not confirmed'}: "
             because += " ".join(by_id[name].claim.says for name in lacking)
@@ -236,6 +254,20 @@ def _about_margin(claim: Claim, test: PairedTest) -> PairedTest:
     return replace(margin_test, p=max(margin_test.least, high))
 
 
+def turns_on_one_task(claim: Claim, test: ClaimTest) -> bool:
+    """Whether a test shows something only with its most influential task. Without it, the interval moves with the difference."""
+    if test.basis is None or test.basis.without is None:
+        return False
+    low, high = test.interval
+    moved = test.basis.without - test.difference
+
+    def sides(interval: tuple[float, float]) -> tuple[bool, bool]:
+        return _sides_of_margin(interval, claim) if claim.has_margin else (interval[0] > 0, interval[1] < 0)
+
+    before = sides((low, high))
+    return any(before) and before != sides((low + moved, high + moved))
+
+
 def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Finding:
     measured = tuple(ClaimTest.of(claim, rival, test, unit) for rival, test in tests.items())
     sides = [_right_and_wrong(test, claim) for test in tests.values()]
@@ -244,7 +276,7 @@ def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Findin
     deciding = refuting or [index for index, (right, _) in enumerate(sides) if not right] or list(range(len(sides)))
     verdict: Verdict = "confirmed" if all(right for right, _ in sides) else "undecided"
     if claim.untestable:
-        verdict = "not testable here"
+        verdict = "not wired"
     elif refuting:
         verdict = "refuted"
     elif len(sides) < len(claim.than):
@@ -255,11 +287,14 @@ def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Findin
 
 def _right_and_wrong(test: PairedTest, claim: Claim) -> tuple[bool, bool]:
     """Whether a test shows that the claim is right, and whether it shows that it is wrong."""
-    low, high = test.interval
     if claim.has_margin and test.p_holm is not None and test.p_holm >= SIGNIFICANT:
         return False, False  # not significant after the correction
+    return _sides_of_margin(test.interval, claim) if claim.has_margin else (test.winner == "a", test.winner == "b")
+
+
+def _sides_of_margin(interval: tuple[float, float], claim: Claim) -> tuple[bool, bool]:
+    low, high = interval
     if claim.within is not None:
         return -claim.within < low and high < claim.within, high < -claim.within or low > claim.within
-    if claim.costs is not None:
-        return low > -claim.costs, high < -claim.costs
-    return test.winner == "a", test.winner == "b"
+    assert claim.costs is not None
+    return low > -claim.costs, high < -claim.costs

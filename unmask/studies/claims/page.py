@@ -13,6 +13,7 @@ from typing import Any, Final
 from unmask.io.files import atomic, check_output, refuse_foreign
 from unmask.reporting.page import MINUS, breakable, p_value
 from unmask.reporting.template import STYLE, fill
+from unmask.studies.claims.carry import what_decides
 from unmask.studies.claims.claim import Finding
 from unmask.studies.claims.tables import (
     MEASURED_TASKS_NOTE,
@@ -23,6 +24,8 @@ from unmask.studies.claims.tables import (
     difference_text,
     measured_tasks_cell,
     sample_size,
+    verdict_text,
+    without_text,
 )
 from unmask.studies.results import StudyResults, read_results
 
@@ -184,6 +187,9 @@ def _groups(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
             "tests": finding.tests if len(finding.tests) > 1 else (),
             "missing": [rival for rival in finding.claim.than if rival not in {test.than for test in finding.tests}],
             "here": measured_tasks_cell(finding),
+            "verdict": verdict_text(finding),
+            "without": without_text(finding.deciding),
+            "decision": what_decides(finding),
         }
         for finding, plot in zip(findings, plots(findings), strict=True)
     ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from string import ascii_lowercase
 from typing import Final
 
 from unmask.io.terminal import counted
 from unmask.reporting.page import p_value
-from unmask.studies.claims.claim import VERDICTS, ClaimTest, Finding, Verdict
+from unmask.studies.claims.carry import what_decides
+from unmask.studies.claims.claim import VERDICTS, ClaimTest, Finding, Verdict, turns_on_one_task
 from unmask.studies.sheet import Sheet
 
 TABLE_NOTES: Final = (
@@ -18,7 +21,11 @@ TABLE_NOTES: Final = (
     "p: p-values and intervals are corrected for all measured tests of the study (Holm). A difference is significant if p is below 0.05.",
     "Margin: a claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval, which must lie entirely within the "
     "margin.",
-    "Detectable: the true difference that 80 % of studies like this one would find. Smaller differences may be missed.",
+    "n: tests over tasks are Wilcoxon's (with several seeds, also t); tests over items are bootstraps (with several seeds, t).",
+    "Without one task: the difference without the task (or domain, in brackets) whose removal moves it most towards 0. A verdict turns on "
+    "that task if the interval, moved with the difference, no longer shows it.",
+    "Decided by: what 80 % of studies would need to decide the claim, if the observed difference is the true one: so many tasks, items or "
+    "seeds in all, the cheapest of these. Rows are in the order of that cost. 'Over 100 times': the work of this study.",
 )
 """How to read the table of claims."""
 TABLE_NOTE: Final = " ".join(TABLE_NOTES)
@@ -37,17 +44,9 @@ VERDICT_MEANINGS: Final[dict[Verdict, str]] = {
     ),
     "confirmed": "The tests show the claim for every rival that it names.",
     "not measured": "The run left out models or tasks that the claim needs.",
-    "not testable here": "No run of the study can test the claim. Its row says why.",
+    "not wired": "The study does not test the claim, but a command measures it: see its row.",
 }
 """What each verdict means. What does not hold comes first."""
-_TESTS: Final = {
-    "Wilcoxon": "Wilcoxon",
-    "paired bootstrap": "bootstrap",
-    "exact sign-flip": "sign-flip",
-    "t over": "t",
-    "interval over": "interval",
-}
-"""How the name of a test begins, and a word for it."""
 _SENTENCE_END: Final = re.compile(r"(?<=\.) ")
 
 
@@ -74,28 +73,71 @@ def verdict_counts(findings: Sequence[Finding]) -> dict[Verdict, int]:
     return {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS}
 
 
-def claims_sheet(findings: Sequence[Finding]) -> Sheet:
-    """A line for each claim, those that do not hold first. Text common to every test is printed once, below the table."""
+def claims_sheet(findings: Sequence[Finding], title: str = "Claims") -> Sheet:
+    """A line for each claim, those that do not hold first, and of the undecided ones those first that cost least to decide.
+
+    Sentences that many claims share are printed once, below the table. A column without content is left out.
+    """
     of_all = common_method_note(findings)
-    some_here = any(finding.here for finding in findings)
-    lines = tuple(
+    common = _repeated_sentences(findings, of_all)
+    only_own = all(finding.claim.is_own for finding in findings)
+    tests = [finding.deciding for finding in findings if finding.deciding]
+    [(unit, _)] = Counter(test.measured_in for test in tests).most_common(1) or [("", 0)]
+    one_seed = bool(tests) and all(test.basis and test.basis.seeds <= 1 for test in tests)
+    order = list(VERDICT_MEANINGS)
+    ranked = sorted(
+        findings,
+        key=lambda finding: (order.index(finding.verdict), decision.cost if (decision := what_decides(finding)) else 0),
+    )
+    lines = [
         (
             finding.claim.says,
-            finding.verdict,
-            finding.claim.where,
-            comparison_text(finding).removesuffix(of_all).rstrip(),
-            _effect(finding),
+            verdict_text(finding),
+            _source_of_own(finding.claim.where) if only_own else finding.claim.where,
+            _with_marks(comparison_text(finding).removesuffix(of_all).rstrip(), common),
+            _effect(finding, unit),
             _p(finding.deciding),
-            f"{name_of_test(finding.deciding)}, {sample_size(finding.deciding)}" if finding.deciding else "",
-            f"{finding.deciding.detectable:.3g}" if finding.deciding and finding.verdict == "undecided" else "",
-            *([measured_tasks_cell(finding)] if some_here else []),
+            sample_size(finding.deciding).replace(", 1 seed", "" if one_seed else ", 1 seed") if finding.deciding else "",
+            without_text(finding.deciding),
+            decision.text if (decision := what_decides(finding)) else "",
+            measured_tasks_cell(finding),
         )
-        for finding in sorted(findings, key=lambda finding: list(VERDICT_MEANINGS).index(finding.verdict))
+        for finding in ranked
+    ]
+    columns = (
+        "claim", "verdict", "where", "compared here", f"difference ({unit})" if unit else "difference", "p",
+        "n (1 seed)" if one_seed else "n", "without one task", "decided by", "on the measured tasks",
+    )  # fmt: skip
+    filled = [index for index, _ in enumerate(columns) if not lines or any(line[index] for line in lines)]
+    marks = " ".join(f"({mark}) {sentence}" for sentence, mark in common.items())
+    note = f"{marks} {of_all} {TABLE_NOTE} {MEASURED_TASKS_NOTE if any(finding.here for finding in findings) else ''}".strip()
+    return Sheet(
+        title, tuple(columns[index] for index in filled), tuple(tuple(line[index] for index in filled) for line in lines), note
     )
-    item_column = ["on the measured tasks"] if some_here else []
-    columns = ("claim", "verdict", "where", "compared here", "difference", "p", "test, n", "detectable", *item_column)
-    note = f"{of_all} {TABLE_NOTE} {MEASURED_TASKS_NOTE if some_here else ''}".strip()
-    return Sheet("Claims", columns, lines, note)
+
+
+def _source_of_own(where: str) -> str:
+    return where.removeprefix("our question").removeprefix(", after ").removeprefix("question of ")
+
+
+def method_notes(findings: Sequence[Finding]) -> str:
+    """The sentences that `claims_sheet` prints below its table instead of in every row."""
+    of_all = common_method_note(findings)
+    marks = [f"({mark}) {sentence}" for sentence, mark in _repeated_sentences(findings, of_all).items()]
+    return " ".join([*marks, of_all]).strip()
+
+
+def _repeated_sentences(findings: Sequence[Finding], of_all: str) -> dict[str, str]:
+    """Sentences of `how` that several claims share, each with a letter."""
+    hows = [finding.claim.how.removesuffix(of_all).strip() for finding in findings if not finding.claim.untestable]
+    counts = Counter(sentence for how in hows for sentence in _SENTENCE_END.split(how) if sentence)
+    return dict(zip((sentence for sentence, number in counts.items() if number > 1), ascii_lowercase, strict=False))
+
+
+def _with_marks(text: str, common: Mapping[str, str]) -> str:
+    for sentence, mark in common.items():
+        text = text.replace(f" {sentence}", f" ({mark})")
+    return text
 
 
 def common_method_note(findings: Sequence[Finding]) -> str:
@@ -107,6 +149,20 @@ def common_method_note(findings: Sequence[Finding]) -> str:
     ]
     same = takewhile(lambda sentences: len(set(sentences)) == 1, zip(*endings, strict=False)) if len(endings) > 1 else ()
     return " ".join(reversed([sentences[0] for sentences in same]))
+
+
+def verdict_text(finding: Finding) -> str:
+    """The verdict, and the task that it turns on, if it does."""
+    test = finding.deciding
+    if test and test.basis and finding.verdict in ("confirmed", "refuted") and turns_on_one_task(finding.claim, test):
+        return f"{finding.verdict} (turns on {test.basis.most_influential})"
+    return finding.verdict
+
+
+def without_text(test: ClaimTest | None) -> str:
+    """The difference without its most influential task, and that task. Empty for a difference on one task."""
+    basis = test.basis if test else None
+    return f"{basis.without:+.3g} ({basis.most_influential})" if basis and basis.without is not None else ""
 
 
 def short_sheet(findings: Sequence[Finding]) -> Sheet:
@@ -133,14 +189,22 @@ def _quoted(name: str) -> str:
     return f"'{name}'"  # names may hold a comma
 
 
-def _effect(finding: Finding) -> str:
-    return f"{difference_text(finding.deciding)} {finding.deciding.measured_in}" if finding.deciding else ""
+def _effect(finding: Finding, unit: str = "") -> str:
+    """The difference with its interval, and with its unit if that is another one."""
+    if (test := finding.deciding) is None:
+        return ""
+    return difference_text(test) + ("" if test.measured_in == unit else f" {test.measured_in}")
 
 
 def difference_text(test: ClaimTest) -> str:
     """A difference with its interval."""
+    return f"{test.difference:+.3g} {interval_text(test)}"
+
+
+def interval_text(test: ClaimTest) -> str:
+    """The interval of a difference."""
     low, high = test.interval
-    return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
+    return f"[{low:+.3g}, {high:+.3g}]"
 
 
 def measured_tasks_cell(finding: Finding) -> str:
@@ -149,12 +213,11 @@ def measured_tasks_cell(finding: Finding) -> str:
         return ""
     test = finding.here.test
     rival = f" (against {test.than})" if finding.deciding and test.than != finding.deciding.than else ""
-    return f"{finding.here.verdict}{rival}, {difference_text(test)}"
-
-
-def name_of_test(test: ClaimTest) -> str:
-    """The name of a test in a word."""
-    return next(name for start, name in _TESTS.items() if test.test.startswith(start))
+    turns = finding.here.verdict in ("confirmed", "refuted") and test.basis and turns_on_one_task(finding.claim, test)
+    on = f", turns on {test.basis.most_influential}" if turns and test.basis else ""
+    same = finding.deciding and f"{test.difference:+.3g}" == f"{finding.deciding.difference:+.3g}"
+    shown = interval_text(test) if same else difference_text(test)
+    return f"{finding.here.verdict}{rival}, {shown}{on}"
 
 
 def _p(test: ClaimTest | None) -> str:
@@ -163,5 +226,14 @@ def _p(test: ClaimTest | None) -> str:
 
 def sample_size(test: ClaimTest) -> str:
     """How much was measured: items or tasks, and seeds and prompts where there are several."""
-    several = [f"several {unit}" for unit in ("seeds", "prompts") if unit in test.test]
-    return ", ".join([f"{test.n} {test.unit}", *several])
+    basis = test.basis
+    tasks = f" of {basis.tasks} tasks" if basis and basis.tasks > 1 and (test.unit, basis.unit) == ("items", "task") else ""
+    seeds = (
+        [counted(basis.seeds, "seed")]
+        if basis and basis.seeds
+        else ["several seeds"]
+        if not basis and "seeds" in test.test
+        else []
+    )
+    prompts = ["several prompts"] if "prompts" in test.test else []
+    return ", ".join([f"{test.n} {test.unit}{tasks}", *seeds, *prompts])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import numpy as np
 
 from unmask.evaluation.results import ResultStore
 from unmask.statistics.paired import PairedTest
+from unmask.studies.claims.carry import TaskScores, with_basis
 from unmask.studies.claims.claim import Claim, Finding, add_item_verdicts, findings
 from unmask.studies.claims.tables import claims_sheet, short_sheet, summary
 from unmask.studies.embedders.analysis import ScoredEmbedder, TaskAgreement, agreement_test, agreements, compare_embedders
-from unmask.studies.embedders.plan import EmbeddersPlan
+from unmask.studies.embedders.plan import BASE, EmbeddersPlan
 from unmask.studies.sheet import Sheet
 
 
@@ -39,7 +40,9 @@ class EmbeddersFindings:
                     [scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, claim.than[0])
                 )
                 by_claim[claim.id] = agreements(claim.agreement, better, rival, store)
-        return cls(plan, model, scored, _verdicts(plan, scored, store, by_claim), by_claim)
+        found = cls(plan, model, scored, _verdicts(plan, scored, store, by_claim), by_claim)
+        content = found.as_json()
+        return replace(found, claims=with_basis(found.claims, task_scores(plan, content["scores"], content["kinds"])))
 
     @property
     def kinds(self) -> list[str]:
@@ -59,6 +62,7 @@ class EmbeddersFindings:
                 name: {task: [run[task].main_score for run in scored.runs] for task in scored.runs[0]}
                 for name, scored in self.scored.items()
             },
+            "kinds": {task: result.kind for scored in self.scored.values() for task, result in scored.runs[0].items()},
             "plan": self.plan.model_dump(mode="json"),
         }
 
@@ -102,6 +106,17 @@ class EmbeddersFindings:
         head = f"# {self.plan.paper} on {self.model}\n\n{summary(self.claims)}\n"
         tables = [sheet.markdown() for sheet in (claims_sheet(self.claims), *self.tables())]
         return "\n".join([head, *tables, "## What the embedders are", legend, ""])
+
+
+def task_scores(
+    plan: EmbeddersPlan, scores: Mapping[str, Mapping[str, Sequence[float]]], kinds: Mapping[str, str]
+) -> TaskScores:
+    """The scores of a study, 0 to 1 in its results, in the unit of its differences. kinds: of each task."""
+    return TaskScores(
+        {name: {task: [100 * score for score in of_runs] for task, of_runs in of.items()} for name, of in scores.items()},
+        kinds,
+        {name: spec.model for name, spec in plan.measured_embedders.items() if spec.model != BASE},
+    )
 
 
 def _verdicts(

@@ -19,6 +19,7 @@ from unmask.moe.routing.formulas import joint_of_texts, normalised_information
 from unmask.moe.routing.text_bootstrap import permute_labels, text_weights, without_chance
 from unmask.statistics.correlations import FEWEST_UNITS, RankCorrelation, rank_correlation
 from unmask.statistics.paired import PairedTest, VarianceSource, holm, t_test, with_holm
+from unmask.studies.claims.carry import with_seeds
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.routers.cells import Cell
 from unmask.studies.routers.configurations import (
@@ -367,4 +368,6 @@ def verdicts(claims: Sequence[Claim], cells: Cells, bases: Bases) -> list[Findin
         if claim.better in cells and rival in cells
     }
     measured = {names: test for names, test in tests.items() if test is not None}
-    return findings(claims, measured, lambda claim: UNITS[claim.kinds[0]])  # type: ignore[index]
+    found = findings(claims, measured, lambda claim: UNITS[claim.kinds[0]])  # type: ignore[index]
+    domains = max((len(base.likelihood) for base in bases.values()), default=0)
+    return with_seeds(found, {name: len(seeds) for name, seeds in cells.items()}, domains)

@@ -16,9 +16,10 @@ from unmask.statistics.bootstrap import Items
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain, share_of_gain
 from unmask.statistics.intervals import Estimate
 from unmask.statistics.paired import PairedTest, paired_bootstrap
+from unmask.studies.claims.carry import TaskScores, with_basis
 from unmask.studies.claims.claim import Finding, findings
 from unmask.studies.self_moe.measurements import Choices, Values
-from unmask.studies.self_moe.plan import MIXSE, PAPER, VARIANTS, SelfMoEPlan
+from unmask.studies.self_moe.plan import HUMAN, MIXSE, PAPER, SELF, VARIANTS, SelfMoEPlan
 from unmask.studies.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 CHOICE_PARTS = ("right", "behind", "nats")
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
-HUMAN, SELF = "human lessons", "self-written"
 
 
 @dataclass
@@ -138,7 +138,7 @@ class SelfMoEFindings:
             loss, rival_loss = ([Items("mean", {"value": row[name]}) for name in domains] for row in (better, rival))
             # the lower loss is better
             tests[claim.id, opponent] = paired_bootstrap(rival_loss, loss, max(2000, 100 * len(pairs)))
-        return findings(self.plan.claims, tests, lambda _: "nats per token")
+        return with_basis(findings(self.plan.claims, tests, lambda _: "nats per token"), scores_of(self.rows))
 
     def tables(self) -> list[Sheet]:
         """Every table that has findings."""
@@ -190,6 +190,13 @@ class SelfMoEFindings:
         descriptions = [f"- {row}: {VARIANTS[row].about}" for row in self.ablations if row in VARIANTS]
         legend = "\n".join(["## What the ablations are", *descriptions]) + "\n" if descriptions else ""
         return "\n".join([head, *(sheet.markdown() for sheet in self.tables()), legend, *figures])
+
+
+def scores_of(rows: Mapping[str, Mapping[str, Any]]) -> TaskScores:
+    """Rows as scores: the higher, the better. Each was measured once on every domain or test."""
+    scores = {name: {domain: [-float(np.mean(losses))] for domain, losses in row.items()} for name, row in rows.items()}
+    kinds = {domain: domain for row in scores.values() for domain in row}
+    return TaskScores(scores, kinds, {name: name for name in scores if not name.startswith(BASE)}, "domain")
 
 
 def rows_of(findings: SelfMoEFindings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:

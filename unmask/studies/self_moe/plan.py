@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -19,6 +19,10 @@ from unmask.studies.mixtures import LearningPlan
 from unmask.studies.plan import digest_of, read_plan
 
 PAPER: Final = "Self-MoE (arXiv 2406.12034)"
+HUMAN, SELF = "human lessons", "self-written"
+WITH_HUMAN: Final = f"With {HUMAN}: "
+COMPARED_LESSONS: Final = (f", {HUMAN}", f", {SELF}")
+"""How rows end that compare lessons."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,21 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), _: str | Non
     for name in plan.ablations:
         if name not in ABLATIONS:
             raise unknown("ablation", name, ABLATIONS)
-    return plan
+    return plan.model_copy(update={"claims": tuple(_claims_about(plan))})
+
+
+def _claims_about(plan: SelfMoEPlan) -> Iterator[Claim]:
+    """The claims as the lessons of the plan make them. The paper is about written lessons, so with human ones they are questions of ours.
+
+    If all lessons are written, there are no rows that compare both.
+    """
+    for claim in plan.claims:
+        compares_both = any(row.endswith(COMPARED_LESSONS) for row in (claim.better, *claim.than))
+        if plan.lessons == "seeds" and not compares_both:
+            where = claim.where if claim.is_own else f"our question, after {claim.where}"
+            yield claim.model_copy(update={"says": f"{WITH_HUMAN}{claim.says}", "where": where})
+        elif plan.lessons == "seeds" or not compares_both:
+            yield claim
 
 
 def rests_on(names: Iterable[str]) -> dict[str, str]:

@@ -21,9 +21,9 @@ from unmask.moe.experts.records import LessonsRecord
 from unmask.moe.names import MergeMethod
 from unmask.studies.mixtures import MixtureBuilder, lessons_record
 from unmask.studies.self_moe.data import Number, StudyData, ability_tests, check_tests, draw, number_of, write_lessons
-from unmask.studies.self_moe.findings import BASE, HUMAN, INSTANCE, ORACLE, SELF, SelfMoEFindings
+from unmask.studies.self_moe.findings import BASE, INSTANCE, ORACLE, SelfMoEFindings
 from unmask.studies.self_moe.measurements import Measurements, Values, measure_overhead
-from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, SelfMoEPlan, rests_on
+from unmask.studies.self_moe.plan import CHOICES, HUMAN, MIXSE, PAPER, RENORMALISED, SELF, VARIANTS, SelfMoEPlan, rests_on
 from unmask.studies.self_moe.plan import INSTANCE as INSTANCE_FOLDER
 from unmask.studies.study import Study
 
