@@ -170,7 +170,7 @@ def torchao(full: Path, folder: Path) -> Any:
 def compressed_tensors(full: Path, folder: Path) -> Any:
     """int8 with a scale for each output channel, packed as llm-compressor does."""
     pytest.importorskip("compressed_tensors")
-    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32  # type: ignore[import-not-found]
 
     def packed(name: str, weight: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         scale = weight.abs().amax(dim=1, keepdim=True) / 127

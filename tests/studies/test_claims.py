@@ -216,9 +216,13 @@ def test_what_would_decide_a_claim_is_the_cheapest_way_to_make_its_difference_de
     assert decision(0.5, seeds=1) == (4.0, "confirmed at 400 items")
     assert decision(-0.5, seeds=0) == (4.0, "refuted at 400 items")
     half = 0.5**0.5  # half of the variance
-    assert decision(half, share=0.9) == (pytest.approx(0.9 / 0.4), "confirmed at 12 seeds")
-    assert decision(half, share=0.1) == (pytest.approx(0.9 / 0.4), "confirmed at 225 items")
-    assert decision(half, share=0.5) == (pytest.approx(4.0), "confirmed at 200 items and 10 seeds"), "neither can do it alone"
+    for share, cost, expected in (
+        (0.9, 0.9 / 0.4, "confirmed at 12 seeds"),
+        (0.1, 0.9 / 0.4, "confirmed at 225 items"),
+        (0.5, 4.0, "confirmed at 200 items and 10 seeds"),  # neither can do it alone
+    ):
+        assert decision(half, share=share)[1] == expected
+        assert decision(half, share=share)[0] == pytest.approx(cost)
     assert decision(half)[1] == "confirmed at 200 items and 10 seeds", "the shares are not known"
     assert decision(0.5, claim(within=1.0), seeds=1)[1] == "confirmed at 400 items", "0.5 from the margin"
     assert decision(-0.5, claim(costs=1.0), seeds=1)[1] == "confirmed at 400 items"
