@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import TEXTS
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding.encoder import Encoder
 from unmask.io.threads import FairLock, lock_of
 
 MANY = [f"Text {number} says " + " ".join(TEXTS[4].split()[: number % 9]) for number in range(120)]
@@ -53,14 +54,14 @@ def test_texts_from_8_threads_are_those_of_one_call(pico: Pico, family: str, des
 
 
 def test_what_has_to_be_fitted_is_fitted_once(pico: Pico, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder, fits, fit = pico("causal/plain/mean/zscore"), [], Embedder.fit
+    embedder, fits, fit = pico("causal/plain/mean/zscore"), [], Encoder.fit
 
-    def slow(self: Embedder, texts: Any) -> Embedder:
+    def slow(self: Encoder, designs: Any, texts: Any) -> Any:
         fits.append(len(texts))
         time.sleep(0.05)
-        return fit(self, texts[:20])
+        return fit(self, designs, texts[:20])
 
-    monkeypatch.setattr(Embedder, "fit", slow)
+    monkeypatch.setattr(Encoder, "fit", slow)
     found = at_once([lambda: embedder.encode(TEXTS)] * 6)
     assert len(fits) == 1
     assert all(np.array_equal(one, found[0]) for one in found)

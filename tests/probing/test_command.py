@@ -128,7 +128,7 @@ def test_a_narrow_terminal_cuts_nothing_of_a_wide_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    head = ["layer", "cosine", "centred", "TwoNN", *(f"starter-task-{name}" for name in "abcd")]
+    head = ["layer", "cosine", "centred", *(f"starter-task-{name}" for name in "abcd")]
     rows = [[str(layer), *(with_interval(0.1 * layer, (0.25, 0.75)) for _ in head[1:])] for layer in (1, 2)]
     ProbeTable("Layers", rows, [], head).print()
     shown = capsys.readouterr().out

@@ -78,6 +78,10 @@ def _fields_of(file: Path) -> dict[str, Any]:
         raise UnmaskError(
             f"'{file}' is damaged, incomplete or not a GGUF file ({cause_of(error).rstrip('.')}). Download or copy it again."
         ) from error
+    kind = fields["general.architecture"].contents() if "general.architecture" in fields else "general"
+    if missing := [key for key in (f"{kind}.block_count", f"{kind}.embedding_length") if key not in fields]:
+        # transformers would make a model of its default size, of many gigabytes
+        raise UnmaskError(f"'{file}' could not be read as a GGUF file: it does not say {' and '.join(missing)}.")
     return fields
 
 
