@@ -37,5 +37,6 @@ def test_a_damaged_gguf_file_gets_one_message(tmp_path: Path, monkeypatch: pytes
             UnmaskError, match=rf"{name}.gguf' is damaged, incomplete or not a GGUF file \(.+\). Download or copy"
         ):
             load_decoder(Source(str(file)))
-    with pytest.raises(UnmaskError, match=r"whole.gguf' could not be read as a GGUF file: it does not say llama.block_count"):  # it lacks what a model needs
+    # it lacks what a model needs
+    with pytest.raises(UnmaskError, match=r"whole.gguf' could not be read as a GGUF file: it does not say llama.block_count"):
         load_decoder(Source(str(tmp_path / "whole.gguf")))
