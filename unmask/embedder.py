@@ -189,7 +189,7 @@ class Embedder:
         Raises UnmaskError, saying what was tried, and AttentionError for a model that does not attend as the design says.
         """
         from unmask.saving.folder import read_saved
-        from unmask.saving.load_model import load_encoder
+        from unmask.saving.load_model import load_with
 
         adapters = as_adapters(adapter)
         source = Source(
@@ -207,7 +207,7 @@ class Embedder:
         require_counts(max_length=max_length, batch_tokens=batch_tokens)
         saved = read_saved(source.model, revision, adapters, names_design=bool(design))
         parsed = as_design(design or (saved.design if saved else DEFAULT_DESIGN))
-        encoder = load_encoder(source, parsed.attention, max_length=max_length, batch_tokens=batch_tokens)
+        encoder = load_with(saved, source, parsed.attention, max_length=max_length, batch_tokens=batch_tokens)
         if saved is None:
             return cls(encoder, parsed, instructions=instructions)
         if instructions is None and takes_instruction(parsed.prompts):
@@ -284,15 +284,9 @@ class Embedder:
         identity = identity_of_loaded(model).revision
         if identity.startswith(IN_MEMORY):
             return self.encoder.fit([self.design], texts)[self.design]
-        conditions = [
-            identity,
-            self.design.name,
-            digest_of_tokens(self.prompts),
-            dtype_name(model),
-            str(self.device.type),
-            *texts,
-        ]
-        conditions.append(digest_of_tensors(head.state_dict()) if head is not None else "")
+        trained = digest_of_tensors(head.state_dict()) if head is not None else ""
+        tokens = digest_of_tokens(self.prompts)
+        conditions = [identity, self.design.name, tokens, dtype_name(model), self.device.type, *texts, trained]
         file = cache_folder() / "fits" / f"{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:32]}.safetensors"
         with suppress(FileNotFoundError, Damaged):
             return Fit.load(file)

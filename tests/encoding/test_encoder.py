@@ -27,6 +27,7 @@ from unmask.encoding.quantization import normalized
 from unmask.encoding.tokenization import TokenizedText, together
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.source import Source
+from unmask.saving.load_model import load_encoder
 from unmask.starter import reference_texts
 
 TRIED = [prompt for prompt in PROMPTS if prompt != "plain"] if ALL else ["eos", "eol", "echo", "instruction"]
@@ -80,7 +81,7 @@ def encoders(language_model_folder: Callable[[str], Path]) -> dict[str, Encoder]
     families = ("llama", "olmoe")
     with torch.inference_mode(False):  # whichever test is first, its weights serve all
         return {
-            family: Encoder.load(
+            family: load_encoder(
                 Source(str(language_model_folder(family)), dtype="float32", device="cpu"), "causal", max_length=LIMIT
             )
             for family in families

@@ -22,7 +22,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encoder import Encoder
 from unmask.encoding.vector_cache import CacheTable, VectorCache
 from unmask.errors import UnmaskError
-from unmask.evaluation import reference_models
+from unmask.evaluation import reference_models, scoring
 from unmask.evaluation.embedder_scores import score
 from unmask.evaluation.outcomes import make_failure, model_revision
 from unmask.evaluation.reference_models import score_reference_model
@@ -246,7 +246,7 @@ def test_a_second_run_computes_nothing_under_any_name_of_a_design(
 ) -> None:
     plan = plan_of(folder, "prompteol,prompteol-z", tasks)
     first = score_designs(plan, ResultStore(tmp_path))
-    monkeypatch.setattr(Encoder, "load", no_load)
+    monkeypatch.setattr(scoring, "load_checked", no_load)
     assert score_designs(plan, ResultStore(tmp_path)) == first
     renamed = score_designs(plan_of(folder, "causal/eol/last", tasks), ResultStore(tmp_path))
     assert [result.label for result in renamed] == ["causal/eol/last"] * 2

@@ -260,6 +260,13 @@ def test_low_precision_stays_low_where_the_device_computes_it(
     assert np.allclose(vectors(embedder), vectors(emulated), atol=0.02 * np.abs(vectors(embedder)).max())
 
 
+def test_a_saved_filter_needs_no_output_layer(language_model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+    embedder = Embedder.from_pretrained(language_model_folder("llama"), "causal/plain/mean/filter:16", **loading)
+    folder = saved(embedder, tmp_path / "saved")  # it holds no language-model head, and the head is not tied
+    assert np.array_equal(vectors(Embedder.from_pretrained(folder, **loading)), vectors(embedder))
+
+
 def test_arguments_win_over_what_was_saved(pico: Make, tmp_path: Path) -> None:
     folder = saved(pico("causal/instruction/mean/zscore", instructions=INSTRUCTIONS), tmp_path / "saved")
     loaded = Embedder.from_pretrained(folder, "bidirectional/plain/max", device="cpu", max_length=9, instructions={})

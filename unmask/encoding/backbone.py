@@ -314,7 +314,7 @@ class Backbone:
     def check(self, design: Design) -> None:
         """Raise UnmaskError for a design that this model, with its head, cannot serve."""
         self._require_parts(design)
-        if design.uses_output_layer:
+        if design.is_sparse:  # a filter needs the output layer only to be fitted, and a saved one is
             _ = self.output_layer
 
     @property

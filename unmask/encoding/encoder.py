@@ -31,7 +31,7 @@ from unmask.encoding.shared_prefix import (
 from unmask.encoding.tokenization import MAX_LENGTH, DesignTokenizer, TokenizedText, tokenizer_of
 from unmask.errors import UnmaskError
 from unmask.models.identity import attention_implementation, identity_of_loaded
-from unmask.models.loading import dtype_name, load_decoder
+from unmask.models.loading import dtype_name
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import Source
 
@@ -112,17 +112,6 @@ class Encoder:
         if not self.batch_tokens:
             object.__setattr__(self, "batch_tokens", default_batch_tokens(self.backbone))
         self._backbones.setdefault(self.backbone.attention, self.backbone)
-
-    @classmethod
-    def load(
-        cls, source: Source, attention: Attention, *, max_length: int = MAX_LENGTH, batch_tokens: int | None = None
-    ) -> Encoder:
-        """Load a model under an attention. `saving.load_encoder` takes both attention and limit from a saved embedder.
-
-        Raises UnmaskError if the model cannot be loaded, and AttentionError if it does not attend as requested.
-        """
-        model, tokenizer = load_decoder(source)
-        return cls(Backbone(model, attention), tokenizer, source, max_length, batch_tokens or 0)
 
     def under(self, attention: Attention) -> Encoder:
         """The same model under an attention. Raises AttentionError."""

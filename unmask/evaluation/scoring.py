@@ -39,7 +39,7 @@ from unmask.models.identity import attention_implementation
 from unmask.models.loading import Source, precision_of
 from unmask.models.provenance import hardware, versions
 from unmask.saving.folder import EmbedderSettings, read_saved
-from unmask.saving.load_model import load_encoder
+from unmask.saving.load_model import load_with
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import LocalTask, Task
@@ -383,7 +383,7 @@ def _provenance(backbone: Backbone) -> dict[str, Any]:
 def load_checked(plan: ScoringPlan) -> Encoder:
     """Load the model of a plan, and check each of its designs on it before anything is computed."""
     attention = min((plain_attention(design.attention) for design in plan.designs.values()), key=ATTENTIONS.index)
-    encoder = load_encoder(plan.source, attention, max_length=plan.limit, batch_tokens=plan.batch_tokens)
+    encoder = load_with(plan.saved, plan.source, attention, max_length=plan.limit, batch_tokens=plan.batch_tokens)
     encoder.check(plan.designs.values())
     return encoder
 

@@ -13,7 +13,7 @@ from unmask.errors import UnmaskError, unknown
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source, load_base_language_model, load_decoder, load_language_model, places_of
 from unmask.models.source import is_mixture
-from unmask.saving.folder import read_saved
+from unmask.saving.folder import EmbedderSettings, read_saved
 
 
 def load_encoder(
@@ -32,6 +32,19 @@ def load_encoder(
     if attention is not None and plain_attention(attention) not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
     saved = read_saved(source.model, source.revision, source.adapters)
+    return load_with(saved, source, attention, max_length=max_length, batch_tokens=batch_tokens, predicts=predicts)
+
+
+def load_with(
+    saved: EmbedderSettings | None,
+    source: Source,
+    attention: Attention | None,
+    *,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    predicts: bool = False,
+) -> Encoder:
+    """As `load_encoder`, with settings of a saved embedder that have been read already; None for a plain model."""
     if saved is not None:
         source = saved.completed(source)
         attention = attention or Design.parse(saved.design).attention
