@@ -15,8 +15,9 @@ from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 from unmask.training.data import DataSet, DataSource, read_texts_or_pairs
 from unmask.training.stages import STAGES
-from unmask.training.stages import distill as distillation
-from unmask.training.stages.distill import DistillOptions, Teacher, decoder_teacher
+from unmask.training.stages import teachers as distillation
+from unmask.training.stages.distill import DistillOptions
+from unmask.training.stages.teachers import Teacher, decoder_teacher
 
 AVERAGE = "causal/echo+eol/mean+last"
 CPU = torch.device("cpu")

@@ -205,7 +205,7 @@ class Design:
             raise UnmaskError(f"'{head}' pools hidden states only: it does not work with features '{self.features}'.")
         if head == "compression-tokens" and (self.attention != "causal" or self.layer is not None):
             raise UnmaskError(
-                f"'{head}' follow a text in a model as it is: they work with causal attention, without a rerouting, and read the last layer."
+                f"'{head}' follow a text in a model as it is: they need causal attention without rerouting, and read the last layer."
             )
         if isinstance(self.layer, str) or (self.layer is not None and head == "layer-attention"):
             raise UnmaskError(f"'{head}' cannot have '@{self.layer}': " + (

@@ -264,7 +264,7 @@ class LatentAttention(_AttentionHead):
 
 
 class CompressionTokens(Head):
-    """LLM2Vec-Gen's trained tokens (arXiv 2603.10913): they follow a text in a frozen LLM, and the states of the last `read` are the vector.
+    """LLM2Vec-Gen's trained tokens (arXiv 2603.10913): they follow a text in a frozen LLM, and the states of the last `read` are pooled.
 
     The first ones only give the model room ("thought tokens"); the last ones are read ("compression tokens"). With their states h_i,
     vector = alignment(mean over i of reconstruction(h_i)), two linear layers with bias. The reconstructed states are also a soft prompt

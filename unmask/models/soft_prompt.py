@@ -46,4 +46,6 @@ class SoftPrompt:
         finally:
             hook.remove()
         if not acted:
-            raise UnmaskError(f"{type(model).__name__} embeds tokens in a way of its own, so trained tokens cannot be given to it.")
+            raise UnmaskError(
+                f"{type(model).__name__} embeds tokens in a way of its own, so trained tokens cannot be given to it."
+            )

@@ -203,6 +203,8 @@ def require_trainable(recipe: Recipe, design: Design) -> None:
     design.require_dense("Training")
     if design.needs_fit:
         raise UnmaskError(f"'{design.name}' is fitted on reference texts: train the design without that, and fit the result.")
+    for stage in recipe.stages:
+        STAGES[stage].require_trainable(recipe.train, design)
     if recipe.train != "head":
         return
     if not design.needs_head:
