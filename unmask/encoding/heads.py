@@ -82,7 +82,7 @@ class Head(nn.Module):
         states: Float[Tensor, "text position dim"],
         mask: Bool[Tensor, "text position"],
         condition: Float[Tensor, "text dim"] | None = None,
-    ) -> Float[Tensor, "text dim"]:
+    ) -> Float[Tensor, "text width"]:
         """One vector for each text. Always fp32, also with a bf16 model and under autocast.
 
         states: of tokens, or of layers (layer-attention). mask: the positions to pool. condition: mean state of the tokens before the

@@ -24,7 +24,7 @@ from unmask.designs.design import Design, as_design, plain_attention
 from unmask.designs.prompts import Prompts
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, build_head
-from unmask.encoding.tokenization import starts_with_bos
+from unmask.encoding.tokenization import MAX_LENGTH, starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.paths import expanded
@@ -36,7 +36,8 @@ from unmask.models.hub import hub_folder
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import DTYPES, Source, dtype_name, load_decoder, pick_device
 from unmask.models.provenance import versions
-from unmask.models.source import as_adapters, lasting_name
+from unmask.models.source import as_adapters, below, lasting_name
+from unmask.saving.llm2vec_gen import ALIGNMENT, PublishedTokens, read_published_tokens
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
 from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, read_sentence_encoder
 
@@ -130,6 +131,7 @@ class EmbedderSettings(BaseModel):
     versions: dict[str, str] = {}
     _folder: Path = Path()
     _dense: Fit | None = None
+    _published: PublishedTokens | None = None
 
     @property
     def fit(self) -> Fit:
@@ -141,6 +143,8 @@ class EmbedderSettings(BaseModel):
 
     def trained_head(self, decoder: PreTrainedModel) -> Head | None:
         """The head that was trained and saved with this embedder, if its design has one."""
+        if self._published is not None:
+            return self._published.head
         if self.head is None:
             return None
         config: Any = decoder.config.get_text_config(decoder=True)
@@ -166,12 +170,16 @@ class EmbedderSettings(BaseModel):
         attention, quantize = source.attn_implementation or attention, source.quantize or self.quantize
         return replace(source, dtype=dtype, attn_implementation=attention, quantize=quantize)
 
+    def decoder_of(self, source: Source) -> Source:
+        """The source of the decoder: the base model of a published LLM2Vec-Gen folder, which holds none; else the source itself."""
+        return (self._published and below(self._published.adapter, source)) or source
+
     def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
         """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
         saved = Design.parse(self.design)
         parsed = as_design(design) if design else saved
         source = self.completed(source)
-        decoder, tokenizer = load_decoder(source)
+        decoder, tokenizer = load_decoder(self.decoder_of(source))
         return EmbedderParts(
             decoder,
             tokenizer,
@@ -228,6 +236,24 @@ def _read_sentence_encoder(model: str, revision: str | None) -> EmbedderSettings
     return settings
 
 
+def _read_published_tokens(model: str, revision: str | None) -> EmbedderSettings | None:
+    """The settings of a published LLM2Vec-Gen model; None for any other. Raises UnmaskError for one of another form."""
+    folder = _saved_folder(model, revision, ALIGNMENT)
+    published = None if folder is None else read_published_tokens(folder)
+    if folder is None or published is None:
+        return None
+    settings = EmbedderSettings(
+        design=Design.parse("llm2vec-gen").name,
+        max_length=MAX_LENGTH - len(published.head.latents),
+        dtype="auto",
+        source=lasting_name(model),
+        revision=revision,
+        attention="causal",
+    )
+    settings._folder, settings._published = folder, published
+    return settings
+
+
 def read_saved(
     model: str, revision: str | None, adapter: str | Path | Sequence[str | Path] | None, *, names_design: bool = True
 ) -> EmbedderSettings | None:
@@ -237,9 +263,9 @@ def read_saved(
     names_design: whether the user names a design. If not, a model of sentence-transformers that no design expresses is refused.
     """
     locations = [*((name, None) for name in reversed(as_adapters(adapter))), (model, revision)]
-    saved = next((settings for location in locations if (settings := read_settings(*location)) is not None), None)
-    if saved is not None:
-        return saved
+    for read in (read_settings, _read_published_tokens):
+        if (saved := next(filter(None, (read(*location) for location in locations)), None)) is not None:
+            return saved
     try:
         if (encoder := next(filter(None, (_read_sentence_encoder(*location) for location in locations)), None)) is not None:
             return encoder
@@ -259,7 +285,7 @@ def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Pat
     folder = expanded(model)
     if not model.startswith(HUB) and (folder.exists() or is_path(model)):
         return folder
-    patterns = None if file == SETTINGS else ["*.json", "*/config.json", "*_Dense/*"]
+    patterns = None if file in (SETTINGS, ALIGNMENT) else ["*.json", "*/config.json", "*_Dense/*"]
     return hub_folder(model.removeprefix(HUB), file, revision, patterns)
 
 
