@@ -428,7 +428,7 @@ class Backbone:
 
             def pool_compressed(values: dict[Read, Tensor]) -> Tensor:
                 states = values[compressed].unflatten(1, (head.read, -1))
-                return head(states, torch.ones(states.shape[:2], dtype=torch.bool, device=states.device))  # type: ignore[no-any-return]
+                return head(states, torch.ones_like(states[..., 0], dtype=torch.bool))  # type: ignore[no-any-return]
 
             return [compressed], pool_compressed
         before = (batch.attention_mask & ~batch.pooling_mask) if head.options.conditioned else None

@@ -382,7 +382,8 @@ def _provenance(backbone: Backbone) -> dict[str, Any]:
 def load_checked(plan: ScoringPlan) -> Encoder:
     """Load the model of a plan, and check each of its designs on it before anything is computed."""
     attention = min((plain_attention(design.attention) for design in plan.designs.values()), key=ATTENTIONS.index)
-    encoder = Encoder.load(plan.source, attention, max_length=plan.limit, batch_tokens=plan.batch_tokens)
+    source = plan.saved.decoder_of(plan.source) if plan.saved else plan.source
+    encoder = Encoder.load(source, attention, max_length=plan.limit, batch_tokens=plan.batch_tokens)
     if plan.saved and (head := plan.saved.trained_head(encoder.backbone.model)):
         encoder = encoder.with_head(head)
     encoder.check(plan.designs.values())
