@@ -212,7 +212,9 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @kinds
-@pytest.mark.parametrize("option", sorted(HeadOptions.model_fields.keys() - {"centred", "read"}))  # training starts with `centred`
+@pytest.mark.parametrize(
+    "option", sorted(HeadOptions.model_fields.keys() - {"centred", "read"})
+)  # training starts with `centred`
 def test_every_option_changes_the_vectors_or_is_refused(kind: str, option: str) -> None:
     applies = {"layer_matrix": kind == "layer-attention", "conditioned": kind != "latent-attention"}
     if not applies.get(option, True):

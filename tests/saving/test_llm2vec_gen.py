@@ -41,7 +41,13 @@ def publish(tmp_path: Path) -> tuple[Path, NDArray[np.float32]]:
     layers: dict[str, Any] = {"reconstruction": torch.nn.Linear(hidden, hidden), "alignment": torch.nn.Linear(hidden, DIM)}
     for name, layer in layers.items():
         state = {f"projection.{part}": value for part, value in layer.state_dict().items()}
-        config = {"input_dim": hidden, "output_dim": len(layer.bias), "dtype": "torch.float32", "size": 1, "pooling_mode": "linear"}
+        config = {
+            "input_dim": hidden,
+            "output_dim": len(layer.bias),
+            "dtype": "torch.float32",
+            "size": 1,
+            "pooling_mode": "linear",
+        }
         torch.save({"state_dict": state, "config": config}, folder / f"{name}_mlp")
     (folder / "encoder_decoder_config.json").write_text(json.dumps({"encoding_mode": f"last_{READ}_tokens"}))
     vectors = []

@@ -44,7 +44,9 @@ def read_published_tokens(folder: Path) -> PublishedTokens | None:
     tensors = load_tensors(weights) if weights is not None and weights.suffix == ".safetensors" else {}
     trained = [tensor for name, tensor in tensors.items() if name.endswith(_DELTA)]
     if len(trained) != 1 or any("lora_" in name for name in tensors):
-        raise UnmaskError(f"'{folder}' is a model of LLM2Vec-Gen that trains more than tokens: unmask reads those whose LLM is frozen.")
+        raise UnmaskError(
+            f"'{folder}' is a model of LLM2Vec-Gen that trains more than tokens: unmask reads those whose LLM is frozen."
+        )
     settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8")) if (folder / _SETTINGS).is_file() else {}
     mode = re.fullmatch(r"last_(\d+)_tokens", settings.get("encoding_mode", "last_10_tokens"))
     layers = {name: _linear(folder / f"{name}_mlp") for name in ("reconstruction", "alignment")}
