@@ -33,7 +33,7 @@ def load_encoder(
         raise unknown("attention", attention, ATTENTIONS)
     saved = read_saved(source.model, source.revision, source.adapters)
     if saved is not None:
-        source = saved.completed(source)
+        source = saved.decoder_of(saved.completed(source))
         attention = attention or Design.parse(saved.design).attention
     if attention is None:
         raise UnmaskError(f"'{source.model}' is not a saved embedder. State its attention: causal or bidirectional.")
