@@ -443,10 +443,12 @@ class Backbone:
         assert head is not None
         if isinstance(head, CompressionTokens):
             compressed = self._compressed(head, batch)
+            assert batch.appended is not None
+            exists = batch.appended.positions[:, -head.read :] >= 0  # all; a trace would hold the number of texts of torch.ones
 
             def pool_compressed(values: dict[Read, Tensor]) -> Tensor:
                 states = values[compressed].unflatten(1, (head.read, -1))
-                return head(states, torch.ones_like(states[..., 0], dtype=torch.bool))  # type: ignore[no-any-return]
+                return head(states, exists.to(states.device))  # type: ignore[no-any-return]
 
             return [compressed], pool_compressed
         before = (batch.attention_mask & ~batch.pooling_mask) if head.options.conditioned else None

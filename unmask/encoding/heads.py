@@ -385,6 +385,9 @@ def load_head(kind: str, hidden: int, depth: int, options: HeadOptions, weights:
     with torch.device("meta"):  # orthogonal rows of NV-Embed's size would take minutes
         head = build_head(kind, hidden, depth, options)
     head.load_state_dict(weights, assign=True)
+    for weight in head.parameters():
+        if weight.data_ptr() % 64:  # as a file holds them: on some processors the last bits of a product depend on it
+            weight.data = weight.data.clone()
     return head
 
 
