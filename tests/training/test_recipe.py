@@ -216,7 +216,7 @@ def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: 
         (["merge=false", 'train=["v_proj"]'], 'merge = false keeps an adapter, and train = ["v_proj"] trains none'),
         (["lora.targets=[]"], "lora.targets: Input should be 'all', or it needs at least 1 value, and has none"),
         (["train=[]"], "train: Input should be 'lora', 'full' or 'head', or it needs at least 1 value, and has none"),
-        (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, anchor, positive"),
+        (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, answer, anchor, positive"),
     ],
 )
 def test_a_value_that_cannot_be_says_where_and_why(file: Path, settings: list[str], said: str) -> None:
