@@ -66,11 +66,12 @@ def _print_grammar() -> None:
         "Prompts of your own with names, and with solved examples: a file, -d FILE.toml\n"
         "(docs/how-to.md).\n\n"
         "A design is\n"
-        "  attention/prompt/pooling[@layer][/features[:alpha][~routing]]\n"
+        "  attention[+rerouting]/prompt/pooling[@layer][/features[:alpha][~routing]]\n"
         "      [/zscore] [/whiten[:N]] [/filter[:N]] [/idf], in any order"
     )
     for part, values in {
         "attention": ", ".join(ATTENTIONS),
+        "rerouting": "causal+kv@13-17, causal+prepend@2-7: early tokens see a summary of the whole text, in these layers",
         "pooling": ", ".join(pooling for pooling in POOLINGS if pooling not in HEADS),
         "head": f"{', '.join(HEADS)} (a pooling that `unmask train` makes)",
         "features": ", ".join(FEATURES),
@@ -80,6 +81,7 @@ def _print_grammar() -> None:
         "zscore": "every dimension standardised by reference texts",
         "whiten": "decorrelated as well; whiten:64 keeps the 64 directions of most variance",
         "filter": "without both edges of the output layer's spectrum, which write frequent tokens; filter:448 keeps 448 dimensions",
+        "dense": "the linear layers of a trained sentence encoder",
         "idf": "for lexical: words weigh more the rarer they are in reference texts",
     }.items():
         tell_wrapped(values, f"  {part:10} ")
