@@ -53,7 +53,7 @@ class EmbedderModule(nn.Module):
             return backbone.raw(batch, designs)
         rows_by_step: dict[tuple[int, ...], list[int]] = {}
         for row, length in enumerate(batch.attention_mask.sum(dim=1).tolist()):
-            rows_by_step.setdefault(steps_of([length]), []).append(row)
+            rows_by_step.setdefault(steps_of([length + backbone.appended]), []).append(row)
         raws = []
         for rows in rows_by_step.values():
             used = batch.attention_mask[rows].any(dim=0)  # without the columns that are padding in all of these rows

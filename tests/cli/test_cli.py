@@ -231,7 +231,7 @@ def test_compare_leaves_what_others_made_alone(run: Run, model: Path, task: Path
 def test_a_wrong_baseline_is_told_before_anything_is_loaded(
     run: Run, model: Path, task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unmask.encoding.encoder.load_decoder", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("unmask.saving.load_model.load_decoder", lambda _: pytest.fail("a model was loaded"))
     given = ("-d", "mean,last", "-t", task, "-o", "out")
     assert "Did you mean 'last'?" in compared(run, model, *given, "-b", "lats").mistake
     assert "Folder './nowhere' does not exist" in compared(run, model, *given, "-r", "./nowhere").mistake

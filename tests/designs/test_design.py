@@ -50,7 +50,7 @@ def designs(draw: st.DrawFn) -> Design:
             features="lexical",
             transforms=draw(st.sampled_from([(), ("idf",)])),
         )
-    layers = st.none() if pooling == "layer-attention" else st.none() | st.integers(1, 200)
+    layers = st.none() if pooling in ("layer-attention", "compression-tokens") else st.none() | st.integers(1, 200)
     alphas = st.none() | st.just("auto") | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     options: dict[str, Any] = {
         "layer": None,
@@ -71,7 +71,8 @@ def designs(draw: st.DrawFn) -> Design:
     if features != "routing" and pooling not in HEADS and options["layer"] != "all":
         chains = [*chains, ("filter",), *(chain for kind in chains for chain in (("filter:9", *kind), (*kind, "filter")))]
     options["transforms"] = draw(st.sampled_from([(), *chains]))
-    return Design(draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features=features, **options)
+    attentions = ("causal",) if pooling == "compression-tokens" else ATTENTIONS
+    return Design(draw(st.sampled_from(attentions)), draw(prompts()), pooling, features=features, **options)
 
 
 @given(designs())

@@ -28,7 +28,7 @@ LATE = [
     ("llama", 'causal/"Topic of: {text}"/weighted-mean/zscore'),
     ("olmoe", "bidirectional/plain/last/routing~topk"),
     ("olmoe", "causal/plain/mean@1/concat"),
-    *(("llama", f"causal/plain/{head}") for head in HEADS),
+    *(("llama", f"causal/plain/{head}") for head in HEADS if head != "compression-tokens"),  # it reads what follows the text
 ]
 Make = Callable[..., Embedder]
 

@@ -258,7 +258,7 @@ def test_a_stage_never_asks_for_more_positions_than_the_model_has(tokenizer: Any
     assert max(chunk["input_ids"].shape[1] for chunk in simcse.collate(simcse.rows)["chunks"]) == 512
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "generate"])  # it trains in a frozen model
 def test_every_stage_is_made_ready_and_has_a_gradient(name: str, tokenizer: Any, teacher: Path) -> None:
     stage = STAGES[name]
     trainee = trainee_of("olmoe", tokenizer)

@@ -131,6 +131,12 @@ PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
     ("gritlm", "contrastive", {"steps": 1253, "batch": 2048, "lr": 2e-5, "warmup": 38, "temperature": 0.02}),
     ("prompteol", "lora", {"r": 64, "alpha": 16, "dropout": 0.05}),
     ("prompteol", "contrastive", {"steps": 275_601 // 256, "batch": 256, "lr": 5e-4}),
+    ("llm2vec-gen", "head", {"latents": 20, "read": 10}),
+    (
+        "llm2vec-gen",
+        "generate",
+        {"steps": 5000, "batch": 32, "lr": 3e-4, "warmup": 100, "max_length": 512, "reconstruction": 1.0, "alignment": 1.0},
+    ),
     ("repllama", "contrastive", {"batch": 128, "lr": 1e-4, "warmup": 100, "max_length": 196}),
 ]
 
@@ -138,7 +144,7 @@ PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "table", "values"), PUBLISHED, ids=lambda value: value if isinstance(value, str) else "")
 def test_the_scale_of_the_paper_has_the_numbers_of_the_paper(name: str, table: str, values: dict[str, Any]) -> None:
     """Sources: LLM2Vec, sections 2 and 3; Pooling and Attention, table 1 and its code (768 latents); NV-Embed, section 3.2; E5-Mistral,
-    section 4.2; of GritLM, PromptEOL and RepLLaMA the scripts that were published with them.
+    section 4.2; of GritLM, LLM2Vec-Gen, PromptEOL and RepLLaMA the scripts that were published with them.
     """
     found = getattr(load_recipe(name, "paper"), table).model_dump()
     assert {key: found[key] for key in values} == values
@@ -216,7 +222,7 @@ def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: 
         (["merge=false", 'train=["v_proj"]'], 'merge = false keeps an adapter, and train = ["v_proj"] trains none'),
         (["lora.targets=[]"], "lora.targets: Input should be 'all', or it needs at least 1 value, and has none"),
         (["train=[]"], "train: Input should be 'lora', 'full' or 'head', or it needs at least 1 value, and has none"),
-        (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, anchor, positive"),
+        (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, answer, anchor, positive"),
     ],
 )
 def test_a_value_that_cannot_be_says_where_and_why(file: Path, settings: list[str], said: str) -> None:

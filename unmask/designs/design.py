@@ -39,7 +39,7 @@ from unmask.io.terminal import counted
 Attention = str
 """`causal` or `bidirectional`; causal attention may have a rerouting (models/rerouting.py), as in `causal+kv@13-17`."""
 HeadName = Literal[
-    "cross-attention", "layer-attention", "latent-attention"
+    "cross-attention", "layer-attention", "latent-attention", "compression-tokens"
 ]  # these poolings have parameters, so they need training
 Pooling = Literal["last", "first", "mean", "weighted-mean", "max", HeadName]
 Poolings = Pooling | tuple[Pooling, ...]
@@ -203,6 +203,10 @@ class Design:
             raise UnmaskError(f"'{head}' is trained alone: nothing can be added to it.")
         if self.features != "hidden":
             raise UnmaskError(f"'{head}' pools hidden states only: it does not work with features '{self.features}'.")
+        if head == "compression-tokens" and (self.attention != "causal" or self.layer is not None):
+            raise UnmaskError(
+                f"'{head}' follow a text in a model as it is: they need causal attention without rerouting, and read the last layer."
+            )
         if isinstance(self.layer, str) or (self.layer is not None and head == "layer-attention"):
             raise UnmaskError(f"'{head}' cannot have '@{self.layer}': " + (
                 "it uses all layers already." if head == "layer-attention" else "it uses one layer; 'layer-attention' uses all."

@@ -89,6 +89,12 @@ PRESETS: dict[str, Preset] = {
         "NV-Embed (arXiv 2405.17428)",
         needs_training=True,
     ),
+    "llm2vec-gen": Preset(
+        'causal/"{instruction}{text}"/compression-tokens',
+        "trained tokens after the text, in a frozen model: the vector of what the model would answer",
+        "LLM2Vec-Gen (arXiv 2603.10913)",
+        needs_training=True,
+    ),
     "routing": Preset(
         "causal/eol/last/routing",
         "routing weights of a mixture of experts at the last token",

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from unmask.designs.design import Attention, Design, plain_attention
 from unmask.designs.prompts import AND
 from unmask.encoding.features import Raw
-from unmask.encoding.heads import Head
+from unmask.encoding.heads import CompressionTokens, Head
 from unmask.encoding.lexical import lexical_vectors
 from unmask.encoding.pooling import POOLINGS, Pool
 from unmask.errors import AttentionError, UnmaskError
@@ -44,6 +44,7 @@ from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.placement import main_device
 from unmask.models.rerouting import Placeholders, Rerouting, reroute
 from unmask.models.routers import ROUTINGS, Router, verify_routers, why_no_routers
+from unmask.models.soft_prompt import SoftPrompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -104,6 +105,8 @@ class TokenBatch:
     """The tokens of each text's words, for lexical designs."""
     placeholders: Placeholders | None = None
     """Tokens before the embedded spans whose states a rerouting sets."""
+    appended: SoftPrompt | None = None
+    """Trained tokens after each text."""
 
     def with_placeholders(self, block: int | None) -> TokenBatch:
         """The batch with more tokens before each embedded span: one, or one for each block of this many tokens.
@@ -135,6 +138,24 @@ class TokenBatch:
             placeholders=Placeholders(rows, columns, last + count[rows, 0]),
         )
 
+    def with_appended(self, embeddings: Float[Tensor, "new dim"]) -> TokenBatch:
+        """The batch with trained tokens right after each text. They are attended to, and not pooled. Raises UnmaskError for spans."""
+        if self.spans is not None:
+            raise UnmaskError("Parts of a text have no vectors of their own where trained tokens follow the whole text.")
+        (texts, tokens), count, device = self.ids.shape, len(embeddings), self.ids.device
+        stop = torch.where(self.attention_mask, torch.arange(1, tokens + 1, device=device), 0).amax(dim=1, keepdim=True)
+        positions = torch.arange(tokens + count, device=device).expand(texts, -1)
+        here = (positions >= stop) & (positions < stop + count)
+        before = torch.where(positions < stop, positions, positions - count).clamp(0, tokens - 1)
+        ids, attention, pooling = (part.gather(1, before) for part in (self.ids, self.attention_mask, self.pooling_mask))
+        return replace(
+            self,
+            ids=ids.masked_fill(here, 0),
+            attention_mask=attention | here,
+            pooling_mask=pooling & ~here,
+            appended=SoftPrompt(stop + torch.arange(count, device=device), embeddings),
+        )
+
     def to(self, device: torch.device) -> TokenBatch:
         """The same batch on a device."""
         return replace(
@@ -142,6 +163,7 @@ class TokenBatch:
             ids=self.ids.to(device),
             attention_mask=self.attention_mask.to(device),
             pooling_mask=self.pooling_mask.to(device),
+            appended=self.appended and self.appended.to(device),
         )
 
     def pooled(self, pool: Pool, states: Tensor) -> Tensor:
@@ -289,11 +311,16 @@ class Backbone:
         """Number of layers, L."""
         return len(self.layers)
 
+    @property
+    def appended(self) -> int:
+        """Number of trained tokens that the head adds to a text."""
+        return len(self.head.latents) if isinstance(self.head, CompressionTokens) else 0
+
     def within_positions(self, max_length: int) -> int:
         """The limit, or the number of tokens that the model has positions for, or reads without selecting, if that is smaller."""
         positions = positions_of(self.model)
-        limit = min(max_length, positions - self._first_position) if positions else max_length
-        if (sparse := sparse_limit(self.model)) is None or limit <= sparse:
+        limit = min(max_length, positions - self._first_position - self.appended) if positions else max_length
+        if (sparse := sparse_limit(self.model)) is None or limit <= (sparse := sparse - self.appended):
             return limit
         warnings.warn(
             f"{type(self.model).__name__} reads at most {sparse} tokens of a text, not {limit}: beyond that, its indexer selects the "
@@ -374,6 +401,8 @@ class Backbone:
         `@all` concatenates the vectors of every layer at unit length. Its cosine is the mean of the layers' cosines. `@mean` averages them.
         """
         designs = list(designs)
+        if isinstance(self.head, CompressionTokens) and any(map(self._serves, designs)):
+            batch = batch.with_appended(self.head.latents)  # under causal attention, nothing that other designs read changes
         headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}
         plans = {design: self.reads(design) for design in designs if design not in headed}
         reads: set[Read] = {item for hidden, _ in plans.values() for item in hidden}
@@ -412,6 +441,16 @@ class Backbone:
         """
         head = self.head
         assert head is not None
+        if isinstance(head, CompressionTokens):
+            compressed = self._compressed(head, batch)
+            assert batch.appended is not None
+            exists = batch.appended.positions[:, -head.read :] >= 0  # all; a trace would hold the number of texts of torch.ones
+
+            def pool_compressed(values: dict[Read, Tensor]) -> Tensor:
+                states = values[compressed].unflatten(1, (head.read, -1))
+                return head(states, exists.to(states.device))  # type: ignore[no-any-return]
+
+            return [compressed], pool_compressed
         before = (batch.attention_mask & ~batch.pooling_mask) if head.options.conditioned else None
         if design.pooling != "layer-attention":
 
@@ -430,6 +469,22 @@ class Backbone:
             return head(states, mask, values.get(condition))  # type: ignore[no-any-return]
 
         return [*layers, *([condition] if before is not None else [])], pool_layers
+
+    def _compressed(self, head: CompressionTokens, batch: TokenBatch) -> HiddenRead:
+        """The read of the last states of the compression tokens, one after the other."""
+        assert batch.appended is not None
+        positions = batch.appended.positions[:, -head.read :, None]
+        return HiddenRead(
+            self.depth,
+            lambda hidden, _: hidden.float().gather(1, positions.to(hidden.device).expand(-1, -1, hidden.shape[2])).flatten(1),
+        )
+
+    def compress(self, batch: TokenBatch) -> Float[Tensor, "text token dim"]:
+        """The last states of the compression tokens after each text, in fp32. For a model whose head has such tokens."""
+        assert isinstance(self.head, CompressionTokens)
+        batch = batch.with_appended(self.head.latents)
+        item = self._compressed(self.head, batch)
+        return self.read(batch, [item])[item].unflatten(1, (self.head.read, -1))
 
     def read(self, batch: TokenBatch, reads: Iterable[Read]) -> dict[Read, Float[Tensor, "text dim"]]:
         """Run one pass and return the value of each read, in fp32 on the model's device, with gradients where they are enabled."""
@@ -469,6 +524,8 @@ class Backbone:
                 handle = router.module.register_forward_hook(partial(pool_weights, router), with_kwargs=True)
                 hooks.callback(handle.remove)
             reached = hooks.enter_context(self._rerouted(batch))
+            if batch.appended is not None:
+                hooks.enter_context(batch.appended.inside(self.model))
             final = self._forward(batch)
         if self.rerouting is not None:
             expected = range(self.rerouting.first, min(self.rerouting.last, stop or self.depth) + 1)

@@ -167,6 +167,10 @@ def require_late(design: Design, tokenizer: PromptTokenizer, head: Head | None, 
             f"The head of '{design.name}' reads the tokens of an instruction, and late chunking would give it the tokens of other chunks. "
             "Leave --late out, or train a head with conditioned=false."
         )
+    if design.pooling == "compression-tokens":
+        raise UnmaskError(
+            f"Late chunking reads the tokens of each chunk, and '{design.name}' reads trained tokens after the whole text."
+        )
     if not tokenizer.ends_with_text(instruction):
         prompt = "instruction" if tokenizer.prompt.takes_instruction else "plain"
         nearest = replace(design, prompt=prompt).name

@@ -243,13 +243,14 @@ class Encoder:
         if tally is not None:
             tally.count(texts)
         prefixes = forward.find_prefixes(distinct.texts)
-        skipped = [prefix.length if prefix else 0 for prefix in prefixes]
+        skipped, appended = [prefix.length if prefix else 0 for prefix in prefixes], backbone.appended
         rests = [after_prefixes(text, skipped) for text in distinct.texts]
-        lengths = [text.longest for text in rests]
+        lengths = [text.longest + appended for text in rests]
         tokens = sum(lengths)
         threads = threads_for(backbone) if fixed_batches else threads_for(backbone, tokens)
         budget = self.batch_tokens if fixed_batches else share(self.batch_tokens, tokens, threads)
-        batches = plan(lengths, budget, max(skipped), [steps_of(map(add, text.lengths, skipped)) for text in rests])
+        added = [count + appended for count in skipped]
+        batches = plan(lengths, budget, max(skipped), [steps_of(map(add, text.lengths, added)) for text in rests])
 
         def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
             return forward.vectors([rests[index] for index in batch], prefixes, replica)

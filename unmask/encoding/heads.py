@@ -7,7 +7,8 @@ without unmasked positions gives NaN, never a plausible vector.
 A new head is close to mean pooling of layer-normalised states (latent attention: of the states themselves). For this, the value projection
 starts with orthogonal rows, and the output projection as its transpose. Latents and the MLP's output start small, and by default no linear
 layer has a bias. Large latents or biases would add the same constant to every vector. All cosines would then be near 1, and a short
-training would spend most of its steps on removing that constant.
+training would spend most of its steps on removing that constant. Compression tokens are not like this: their vectors are copied from a
+teacher.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ class HeadOptions(BaseModel):
     """Sizes and parts of a head.
 
     latents: number r of trainable queries (cross-attention and layer-attention; None is 8), or of trainable keys (latent-attention;
-    None is 512, as in NV-Embed). heads: attention heads. dim: inner width of the attention; None is the hidden size. mlp: width of
+    None is 512, as in NV-Embed), or of trained tokens (compression-tokens; None is 20). heads: attention heads. dim: inner width of the
+    attention, or the width of the vectors (compression-tokens: that of the teacher's); None is the hidden size. mlp: width of
     the GEGLU as a multiple of the hidden size; 0 disables it. mlp_bias: biases in the GEGLU, as in the weights of NV-Embed. layer_matrix:
     add a trainable vector to each layer (layer-attention only). centred: training starts the layer matrix at minus the mean of each layer
     over the reference texts. conditioned: queries depend on the instruction and other tokens before the text (not in latent-attention: its
-    queries are the tokens).
+    queries are the tokens). read: the number of trained tokens that are read, the last ones (compression-tokens only; None is half of
+    them).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,13 +48,14 @@ class HeadOptions(BaseModel):
     layer_matrix: bool = True
     centred: bool = False
     conditioned: bool = False
+    read: int | None = None
 
 
 DEFAULTS = HeadOptions()
 
 
 class Head(nn.Module):
-    """The common part of all heads: CrossAttention, LayerAttention and LatentAttention.
+    """The common part of all heads.
 
     options: all options, with the defaults filled in. A saved head therefore states its sizes: `build_head(head.kind, hidden, depth,
     head.options)` makes a head that fits its state_dict.
@@ -67,48 +71,21 @@ class Head(nn.Module):
         dim = hidden if options.dim is None else options.dim
         self.options = options.model_copy(update={"latents": latents, "dim": dim})
         self.hidden, self.depth = hidden, depth
-        self._check_options(latents, dim)
-        self.latents = nn.Parameter(torch.empty(latents, hidden, dtype=torch.float32).normal_(std=0.02))
-        self.latent_norm = nn.LayerNorm(hidden, dtype=torch.float32)
-        self.state_norm = nn.LayerNorm(hidden, dtype=torch.float32)
-        self.attend = Attend(hidden, dim, options.heads)
-        self.mlp = GEGLU(hidden, round(options.mlp * hidden), options.mlp_bias) if options.mlp else None
-
-    def _check_options(self, latents: int, dim: int) -> None:
-        options = self.options
         for name, size in {"latents": latents, "heads": options.heads, "dim": dim}.items():
             if size < 1:
                 raise UnmaskError(f"A head needs {name} of at least 1, not {size}.")
-        if dim % options.heads:
-            divisors = [str(count) for count in range(1, min(dim, 64) + 1) if dim % count == 0]
-            raise UnmaskError(
-                f"dim {dim} is not divisible by {options.heads} heads. Possible numbers of heads: {', '.join(divisors)}."
-            )
-        if options.mlp < 0 or (options.mlp > 0 and round(options.mlp * self.hidden) < 1):
-            raise UnmaskError(
-                f"mlp={options.mlp} is not a valid width for {self.hidden} dimensions. "
-                f"Use 0 for no MLP, or at least {1 / self.hidden:.4f}."
-            )
-        if options.mlp_bias and not options.mlp:
-            raise UnmaskError("mlp_bias=True changes nothing without an MLP.")
-        over_layers = isinstance(self, LayerAttention)
-        if not options.layer_matrix and not over_layers:
-            raise UnmaskError(f"layer_matrix=False changes nothing for {self.kind}: only layer-attention has a layer matrix.")
-        if options.centred and not (options.layer_matrix and over_layers):
-            raise UnmaskError("centred=True changes nothing without a layer matrix, which only layer-attention has.")
-        if options.conditioned and isinstance(self, LatentAttention):
-            raise UnmaskError("conditioned=True changes nothing for latent-attention: its queries are the tokens themselves.")
-        if over_layers and self.depth < 2:
-            raise UnmaskError(
-                f"layer-attention needs a model with at least 2 layers, not {self.depth}: with one layer its attention is always 1."
-            )
+        self._check_options(latents, dim)
+        self.latents = nn.Parameter(torch.empty(latents, hidden, dtype=torch.float32).normal_(std=0.02))
+
+    def _check_options(self, latents: int, dim: int) -> None:
+        raise NotImplementedError
 
     def forward(
         self,
         states: Float[Tensor, "text position dim"],
         mask: Bool[Tensor, "text position"],
         condition: Float[Tensor, "text dim"] | None = None,
-    ) -> Float[Tensor, "text dim"]:
+    ) -> Float[Tensor, "text width"]:
         """One vector for each text. Always fp32, also with a bf16 model and under autocast.
 
         states: of tokens, or of layers (layer-attention). mask: the positions to pool. condition: mean state of the tokens before the
@@ -148,11 +125,50 @@ class Head(nn.Module):
             )
         return states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
 
+
+class _AttentionHead(Head):
+    """Attention of latents and positions, and an MLP."""
+
+    def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
+        super().__init__(hidden, depth, options)
+        self.latent_norm = nn.LayerNorm(hidden, dtype=torch.float32)
+        self.state_norm = nn.LayerNorm(hidden, dtype=torch.float32)
+        self.attend = Attend(hidden, self.options.dim or hidden, options.heads)
+        self.mlp = GEGLU(hidden, round(options.mlp * hidden), options.mlp_bias) if options.mlp else None
+
+    def _check_options(self, latents: int, dim: int) -> None:
+        options = self.options
+        if dim % options.heads:
+            divisors = [str(count) for count in range(1, min(dim, 64) + 1) if dim % count == 0]
+            raise UnmaskError(
+                f"dim {dim} is not divisible by {options.heads} heads. Possible numbers of heads: {', '.join(divisors)}."
+            )
+        if options.mlp < 0 or (options.mlp > 0 and round(options.mlp * self.hidden) < 1):
+            raise UnmaskError(
+                f"mlp={options.mlp} is not a valid width for {self.hidden} dimensions. "
+                f"Use 0 for no MLP, or at least {1 / self.hidden:.4f}."
+            )
+        if options.mlp_bias and not options.mlp:
+            raise UnmaskError("mlp_bias=True changes nothing without an MLP.")
+        over_layers = isinstance(self, LayerAttention)
+        if not options.layer_matrix and not over_layers:
+            raise UnmaskError(f"layer_matrix=False changes nothing for {self.kind}: only layer-attention has a layer matrix.")
+        if options.centred and not (options.layer_matrix and over_layers):
+            raise UnmaskError("centred=True changes nothing without a layer matrix, which only layer-attention has.")
+        if options.conditioned and isinstance(self, LatentAttention):
+            raise UnmaskError("conditioned=True changes nothing for latent-attention: its queries are the tokens themselves.")
+        if options.read is not None:
+            raise UnmaskError(f"read={options.read} changes nothing for {self.kind}: only compression-tokens are read in part.")
+        if over_layers and self.depth < 2:
+            raise UnmaskError(
+                f"layer-attention needs a model with at least 2 layers, not {self.depth}: with one layer its attention is always 1."
+            )
+
     def _transformed(self, states: Tensor) -> Tensor:
         return states if self.mlp is None else states + self.mlp(states)
 
 
-class _TrainableQueries(Head):
+class _TrainableQueries(_AttentionHead):
     """Trainable latents attend over positions. The vector is the mean of their outputs."""
 
     def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
@@ -230,7 +246,7 @@ class LayerAttention(_TrainableQueries):
         return states if self.layers is None else states + self.layers
 
 
-class LatentAttention(Head):
+class LatentAttention(_AttentionHead):
     """NV-Embed's latent attention (arXiv 2405.17428): tokens attend to a trainable dictionary.
 
     A = softmax(Wq LN(states) . Wk LN(latents) / sqrt(head size)) over the latents, Y = states + Wo A Wv LN(latents),
@@ -252,7 +268,51 @@ class LatentAttention(Head):
         )
 
 
-HEADS: dict[str, type[Head]] = {head.kind: head for head in (CrossAttention, LayerAttention, LatentAttention)}
+class CompressionTokens(Head):
+    """LLM2Vec-Gen's trained tokens (arXiv 2603.10913): they follow a text in a frozen LLM, and the states of the last `read` are pooled.
+
+    The first ones only give the model room ("thought tokens"); the last ones are read ("compression tokens"). With their states h_i,
+    vector = alignment(mean over i of reconstruction(h_i)), two linear layers with bias. The reconstructed states are also a soft prompt
+    from which the LLM can write its answer to the text. Both layers in a row, as in the published code.
+    """
+
+    kind = "compression-tokens"
+    default_latents = 20
+
+    def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
+        """As Head; `latents` are the embeddings of the trained tokens."""
+        super().__init__(hidden, depth, options)
+        self.read = (len(self.latents) + 1) // 2 if options.read is None else options.read
+        self.options = self.options.model_copy(update={"read": self.read})
+        self.reconstruction = nn.Linear(hidden, hidden, dtype=torch.float32)
+        self.alignment = nn.Linear(hidden, self.options.dim or hidden, dtype=torch.float32)
+
+    def _check_options(self, latents: int, dim: int) -> None:
+        given = self.options.model_dump(exclude={"latents", "dim", "read"})
+        for name, value in given.items():
+            if value != HeadOptions.model_fields[name].default:
+                raise UnmaskError(f"{name}={value} changes nothing for {self.kind}: it has latents, read and dim.")
+        if self.options.read is not None and not 1 <= self.options.read <= latents:
+            raise UnmaskError(f"Of {latents} trained tokens, 1 to {latents} can be read, not {self.options.read}.")
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def start(self, embeddings: Float[Tensor, "token dim"]) -> None:
+        """Draw the trained tokens around the mean of a model's embeddings, with their spread: others would be no tokens to the model."""
+        spread, mean = torch.std_mean(embeddings.float(), dim=0)
+        self.latents.copy_(mean + spread * torch.randn_like(self.latents))
+
+    def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        weights = mask.float() / mask.sum(dim=1, keepdim=True)
+        mean = torch.bmm(weights.unsqueeze(1), states).squeeze(1)
+        return self.alignment(self.reconstruction(mean))  # type: ignore[no-any-return]
+
+    def _weights(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        raise UnmaskError("compression-tokens have no weights: the vector is a mean of their states.")
+
+
+HEADS: dict[str, type[Head]] = {
+    head.kind: head for head in (CrossAttention, LayerAttention, LatentAttention, CompressionTokens)
+}
 
 
 class Attend(nn.Module):
@@ -325,6 +385,9 @@ def load_head(kind: str, hidden: int, depth: int, options: HeadOptions, weights:
     with torch.device("meta"):  # orthogonal rows of NV-Embed's size would take minutes
         head = build_head(kind, hidden, depth, options)
     head.load_state_dict(weights, assign=True)
+    for weight in head.parameters():
+        if weight.data_ptr() % 64:  # as a file holds them: on some processors the last bits of a product depend on it
+            weight.data = weight.data.clone()
     return head
 
 
@@ -336,6 +399,8 @@ def count_parameters(head: Head) -> dict[str, int]:
         "mlp": "mlp",
         "layers": "layer matrix",
         "conditioning": "conditioning",
+        "reconstruction": "reconstruction layer",
+        "alignment": "alignment layer",
     }
     parts: Counter[str] = Counter()
     for name, parameter in head.named_parameters():

@@ -36,7 +36,8 @@ from unmask.models.hub import hub_folder
 from unmask.models.identity import attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import DTYPES, Source, dtype_name, pick_device
 from unmask.models.provenance import versions
-from unmask.models.source import as_adapters, lasting_name
+from unmask.models.source import as_adapters, below, lasting_name
+from unmask.saving.llm2vec_gen import read_llm2vec_gen
 from unmask.saving.nv_embed import read_nv_embed
 from unmask.saving.saved_adapter import adapter_modules, write_adapter
 from unmask.saving.sentence_encoder import MODULES, POOLINGS, ST_CONFIG, SentenceEncoder, read_sentence_encoder
@@ -157,6 +158,11 @@ class EmbedderSettings(BaseModel):
         attention, quantize = source.attn_implementation or attention, source.quantize or self.quantize
         return replace(source, dtype=dtype, attn_implementation=attention, quantize=quantize)
 
+    def decoder_of(self, source: Source) -> Source:
+        """The source of the decoder: a published model of LLM2Vec-Gen names its base model; else the source itself."""
+        base = self._published.base if self._published is not None else None
+        return (base and below(base, source)) or source
+
     def fit_for(self, design: Design, source: Source) -> Fit | None:
         """The fit, if a source loads the weights that it was made for, and the design is the saved one."""
         return self.fit if design.name == self.design and self.has_same_weights(source) else None
@@ -193,11 +199,11 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
 
 
 def _read_published(model: str, revision: str | None) -> EmbedderSettings | None:
-    """The settings of a model of NV-Embed, or that sentence-transformers saved; None for any other.
+    """The settings of a model of NV-Embed or LLM2Vec-Gen, or that sentence-transformers saved; None for any other.
 
     Raises UnmaskError if no design expresses it.
     """
-    encoder = read_nv_embed(model, revision)
+    encoder = read_nv_embed(model, revision) or read_llm2vec_gen(model, revision)
     folder = _saved_folder(model, revision, MODULES) if encoder is None else Path()
     if folder is None or (encoder is None and not (folder / MODULES).is_file()):
         return None

@@ -46,7 +46,7 @@ def load_with(
 ) -> Encoder:
     """As `load_encoder`, with settings of a saved embedder that have been read already; None for a plain model."""
     if saved is not None:
-        source = saved.completed(source)
+        source = saved.decoder_of(saved.completed(source))
         attention = attention or Design.parse(saved.design).attention
     if attention is None:
         raise UnmaskError(f"'{source.model}' is not a saved embedder. State its attention: causal or bidirectional.")

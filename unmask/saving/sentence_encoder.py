@@ -32,7 +32,8 @@ POOLINGS: dict[str, Pooling] = {
 class SentenceEncoder:
     """How a published model is read: design, limit of tokens, prompts by name, and the product of its linear layers.
 
-    head: reads the trained pooling from its files, for a decoder of this many layers.
+    head: reads the trained pooling from its files, for a decoder of this many layers. base: the folder of an adapter that names the
+    decoder, if the model holds none.
     """
 
     design: Design
@@ -40,6 +41,7 @@ class SentenceEncoder:
     prompts: dict[str, str]
     fit: Fit | None = None
     head: Callable[[int], Head] | None = None
+    base: Path | None = None
 
 
 def read_sentence_encoder(folder: Path) -> SentenceEncoder:

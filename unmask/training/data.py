@@ -30,7 +30,7 @@ PARTNERS: Final[dict[str, tuple[str, ...]]] = {
     "sentence1": ("positive", "sentence2"),
     "premise": ("positive", "hypothesis"),
 }
-_ROLES: Final = ("text", "label", "anchor", "positive", "score", "negative", "negatives")
+_ROLES: Final = ("text", "label", "answer", "anchor", "positive", "score", "negative", "negatives")
 
 # Words in the name of a column, or values of it, that say whether or how much the texts of a pair match. Such a column turns some rows
 # into the opposite of training pairs.
@@ -240,6 +240,22 @@ def read_texts_or_pairs(name: str, source: DataSource, root: Path, seed: int) ->
     """The pairs of a source, or its sentences if it has a text column. The texts of a pair need not match."""
     table = read_table(name, source, root, seed)
     return _read_sentences(table) if _text_columns(table) == ("text",) else pairs_of(table, as_matches=False)
+
+
+def read_answers(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
+    """Texts with answers, from the columns `text` and `answer`. Rows without an answer are left out and counted.
+
+    Raises UnmaskError with file and line for a missing column, and for an empty text.
+    """
+    table = read_table(name, source, root, seed)
+    examples, empty = [], 0
+    for line, row in table.rows:
+        text, answer = table.text(line, row, "text"), str(field(table.file, line, row, "answer"))
+        if answer.strip():
+            examples.append(Example(line, (text, answer)))
+        else:
+            empty += 1
+    return table.data_set(("text", "answer"), examples, {"without an answer": empty} if empty else {}, ("text", "answer"))
 
 
 def read_all_rows(name: str, source: DataSource, root: Path) -> DataSet:

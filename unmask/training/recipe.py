@@ -21,7 +21,8 @@ from unmask.training.data import DataSet, DataSource
 from unmask.training.lora import LoraOptions
 from unmask.training.stages import STAGES
 from unmask.training.stages.contrastive import ContrastiveOptions, SimcseOptions
-from unmask.training.stages.distill import SELF, DistillOptions
+from unmask.training.stages.distill import SELF, DistillOptions, TeacherOptions
+from unmask.training.stages.generate import GenerateOptions
 from unmask.training.stages.language import MntpOptions, NextTokenOptions
 from unmask.training.stages.stage import MOST, StageOptions, Table
 
@@ -67,6 +68,7 @@ class Recipe(Table):
     simcse: SimcseOptions | None = None
     contrastive: ContrastiveOptions | None = None
     distill: DistillOptions | None = None
+    generate: GenerateOptions | None = None
 
     @model_validator(mode="after")
     def _check_coherence(self) -> Recipe:
@@ -109,7 +111,7 @@ class Recipe(Table):
         options: StageOptions | None = getattr(self, name.replace("-", "_"))
         if options is None:
             raise ValueError(f"stage '{name}' is to be run, but there is no [{name}]")
-        return options.resolve_self(self.model) if isinstance(options, DistillOptions) else options
+        return options.resolve_self(self.model) if isinstance(options, TeacherOptions) else options
 
 
 def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from unmask.errors import UnmaskError
 from unmask.io.unicode import without_surrogates
 from unmask.models.source import is_trusted
 from unmask.training.data import DataSet
+
+Row = TypeVar("Row")
 
 FIT_TEXTS = 1000
 """Texts of the training data that a teacher's design is fitted on."""
@@ -59,6 +63,19 @@ class Teacher:
             {text: vector.clone() for text, vector in vectors.items() if text in self._recurring and text not in self._vectors}
         )
         return torch.stack([vectors[text] for text in texts])
+
+
+@contextmanager
+def loaded(teachers: Iterable[Teacher]) -> Iterator[None]:
+    """Load teachers before the first step of training, whose random numbers loading must not use up. Raises UnmaskError."""
+    for teacher in teachers:
+        teacher.load()
+    yield
+
+
+def shares(rows: Sequence[Row], size: int) -> list[Sequence[Row]]:
+    """A schedule in parts of this many rows, which a process computes at once."""
+    return [rows[start : start + max(1, size)] for start in range(0, len(rows), max(1, size))]
 
 
 def decoder_encoder(

@@ -12,9 +12,9 @@ from torch import nn
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.heads import HeadOptions, LayerAttention, build_head, count_parameters
+from unmask.encoding.heads import CompressionTokens, HeadOptions, LayerAttention, build_head, count_parameters
 from unmask.errors import UnmaskError
-from unmask.models.decoder import body_of, depth_of
+from unmask.models.decoder import body_of, depth_of, vocabulary_of
 from unmask.models.loading import Source, load_base_language_model, load_decoder, pick_dtype, precision_of
 from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
@@ -61,6 +61,10 @@ class Trainee:
         if design.needs_head:
             config: Any = body.config.get_text_config(decoder=True)
             head = build_head(design.one_pooling, config.hidden_size, depth_of(config), recipe.head or HeadOptions())
+        if isinstance(head, CompressionTokens):
+            embeddings: Any = body.get_input_embeddings()
+            sample = torch.linspace(0, vocabulary_of(body) - 1, 1024, device=body.device).long()
+            head.start(embeddings(sample).cpu())  # not its weights: some models scale what they look up
         embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
         _check_result_holds_weights(recipe, embedder)
         if isinstance(head, LayerAttention) and head.options.centred:
@@ -199,6 +203,8 @@ def require_trainable(recipe: Recipe, design: Design) -> None:
     design.require_dense("Training")
     if design.needs_fit:
         raise UnmaskError(f"'{design.name}' is fitted on reference texts: train the design without that, and fit the result.")
+    for stage in recipe.stages:
+        STAGES[stage].require_trainable(recipe.train, design)
     if recipe.train != "head":
         return
     if not design.needs_head:

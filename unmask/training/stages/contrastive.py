@@ -26,7 +26,7 @@ from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.labels import read_related
 from unmask.training.schedule import ScheduledExample, contrastive_schedule, require_full_batch
 from unmask.training.stages.stage import Options, PreparedStage, StageOptions, TeacherName, TrainableModel, TrainingStage
-from unmask.training.teachers import Encode, Teacher, sentence_transformer_encoder
+from unmask.training.teachers import Encode, Teacher, loaded, sentence_transformer_encoder, shares
 
 if TYPE_CHECKING:
     from unmask.training.losses import ChunkedLoss
@@ -108,21 +108,13 @@ def prepare_pooling(
     collate = PairCollator(tokenizer, options.cache_tokens, are_views=are_views)
     for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
         collate([ScheduledExample(data, data.examples[0])])
-    share = max(1, options.batch // processes.count())  # of a batch, that a process computes
-    parts = [rows[start : start + share] for start in range(0, len(rows), share)]
+    parts = shares(rows, options.batch // processes.count())
     by_loader = {
         load: Teacher(load, ([text for row in part for text in row.example.texts] for part in parts))
         for load in dict.fromkeys(teachers.values())
     }
-
-    @contextmanager
-    def with_teachers() -> Iterator[None]:
-        for teacher in by_loader.values():
-            teacher.load()  # before the first step, whose random numbers loading must not use up
-        yield
-
     collate = replace(collate, teachers={name: by_loader[load] for name, load in teachers.items()})
-    return PreparedStage(module, rows, collate, objective, with_teachers)
+    return PreparedStage(module, rows, collate, objective, partial(loaded, by_loader.values()))
 
 
 class InfoNCEOptions(PoolingOptions):

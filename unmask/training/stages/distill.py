@@ -1,32 +1,71 @@
-"""Distillation: a decoder learns which texts are near each other from another embedder, its teacher.
-
-The teacher is a sentence-transformers model, or a decoder under a design.
-"""
+"""Distillation: a decoder learns which texts are near each other from another embedder, its teacher."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from unmask.designs.design import Design
 from unmask.training.data import DataSet, DataSource, read_texts_or_pairs
 from unmask.training.stages.contrastive import PoolingOptions, PoolingStage, prepare_pooling
-from unmask.training.stages.stage import PreparedStage, TeacherName, TrainableModel
+from unmask.training.stages.stage import PreparedStage, StageOptions, TeacherName, TrainableModel
 from unmask.training.teachers import Encode, decoder_encoder, sentence_transformer_encoder
 
 SELF = "self"
 
 
-class DistillOptions(PoolingOptions):
-    """Relational distillation: in each batch, the neighbours of a text are to be those that the teacher gives it.
+class TeacherOptions(StageOptions):
+    """Which model teaches.
 
     teacher: any sentence-transformers model: `minilm`, a folder (a saved embedder, too), or a hub id. It reads texts without the
     instructions of the data.
     teacher_design: with it, the teacher is any decoder under this design. Without it, or with an empty one, the teacher is a
     sentence-transformers model. A design such as `zscore` is fitted on up to 1 000 texts of the stage, drawn by the seed. The teacher
     `self` is the base model of the recipe, before any training.
+    """
+
+    teacher: str = Field(default="minilm", min_length=1)
+    teacher_design: str | None = None
+
+    @model_validator(mode="after")
+    def _check_teacher(self) -> Self:
+        if self.teacher_design:
+            Design.parse(self.teacher_design).require_dense("A teacher")
+        elif self.teacher == SELF:
+            raise ValueError("a model that teaches itself needs a teacher_design")
+        return self
+
+    def resolve_self(self, base: str) -> Self:
+        """The options with the base model in place of the teacher `self`."""
+        return self.model_copy(update={"teacher": base}) if self.teacher == SELF else self
+
+    @property
+    def teacher_name(self) -> TeacherName:
+        """The teacher and its design, by its readable name."""
+        return TeacherName(self.teacher, Design.parse(self.teacher_design).name if self.teacher_design else None)
+
+
+def teacher_loader(options: TeacherOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Callable[[], Encode]:
+    """What loads the teacher. Raises UnmaskError at once for a design that the model, as its own teacher, cannot serve."""
+    embedder = model.embedder
+    device, dtype = embedder.backbone.device, embedder.source.dtype
+    design = Design.parse(options.teacher_design) if options.teacher_design else None
+    if design and options.teacher == embedder.source.model:
+        embedder.backbone.check(design)
+
+    def load() -> Encode:
+        if design is None:
+            return sentence_transformer_encoder(options.teacher, device)
+        return decoder_encoder(options.teacher, design, sets, seed, max_length=options.max_length, dtype=dtype, device=device)
+
+    return load
+
+
+class DistillOptions(PoolingOptions, TeacherOptions):
+    """Relational distillation: in each batch, the neighbours of a text are to be those that the teacher gives it.
 
     With cosines s of the student, t of the teacher, and temperature T, the loss of a batch is the mean over its texts i of
 
@@ -43,21 +82,7 @@ class DistillOptions(PoolingOptions):
     squared error, the sum of both, and T = 0.05, and for scores of pairs better or equal.
     """
 
-    teacher: str = Field(default="minilm", min_length=1)
-    teacher_design: str | None = None
     temperature: float = Field(default=0.2, gt=0)
-
-    @model_validator(mode="after")
-    def _check_teacher(self) -> DistillOptions:
-        if self.teacher_design:
-            Design.parse(self.teacher_design).require_dense("A teacher")
-        elif self.teacher == SELF:
-            raise ValueError("a model that teaches itself needs a teacher_design")
-        return self
-
-    def resolve_self(self, base: str) -> DistillOptions:
-        """The options with the base model in place of the teacher `self`."""
-        return self.model_copy(update={"teacher": base}) if self.teacher == SELF else self
 
 
 class Distill(PoolingStage[DistillOptions]):
@@ -68,8 +93,7 @@ class Distill(PoolingStage[DistillOptions]):
 
     def teachers(self, options: DistillOptions) -> dict[str, TeacherName]:
         """The model that texts are compared by."""
-        design = options.teacher_design
-        return {"teacher": TeacherName(options.teacher, Design.parse(design).name if design else None)}
+        return {"teacher": options.teacher_name}
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """Pairs or triples, or single texts where there is a text column."""
@@ -79,19 +103,6 @@ class Distill(PoolingStage[DistillOptions]):
         """Batches that each come from one data set, with the vectors of the teacher, which are computed batch by batch."""
         from unmask.training.losses import NeighbourLoss
 
-        embedder = model.embedder
-        device, dtype = embedder.backbone.device, embedder.source.dtype
-        design = Design.parse(options.teacher_design) if options.teacher_design else None
-        if design and options.teacher == embedder.source.model:
-            embedder.backbone.check(design)
-
-        def load() -> Encode:
-            if design is None:
-                return sentence_transformer_encoder(options.teacher, device)
-            return decoder_encoder(
-                options.teacher, design, sets, seed, max_length=options.max_length, dtype=dtype, device=device
-            )
-
         return prepare_pooling(
             options,
             model,
@@ -99,5 +110,5 @@ class Distill(PoolingStage[DistillOptions]):
             seed,
             loss=lambda module: NeighbourLoss(module, options.temperature, options.cache_tokens),
             labels=lambda batch: batch["teacher"],
-            teachers={"teacher": load},
+            teachers={"teacher": teacher_loader(options, model, sets, seed)},
         )

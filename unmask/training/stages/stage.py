@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol,
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from unmask.designs.design import Attention
+from unmask.designs.design import Attention, Design
 from unmask.embedder import Embedder
 from unmask.training.data import DataSet, DataSource, read_sentences
 
@@ -117,6 +117,9 @@ class TrainingStage(ABC, Generic[Options]):
 
     def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
         """Raise UnmaskError for data whose batches could teach nothing. Called before a model is loaded."""
+
+    def require_trainable(self, train: str | tuple[str, ...], design: Design) -> None:
+        """Raise UnmaskError for a design, or for weights to train (`Recipe.train`), that the stage is not made for."""
 
     def teachers(self, options: Options) -> dict[str, TeacherName]:
         """Other models that the stage needs, by their role."""
