@@ -90,7 +90,7 @@ def test_columns_are_renamed_and_the_new_names_win(write: Write, pairs: Callable
         UnmaskError, match=r"rows.jsonl, line 1: column 'no' is missing; there is question, context, answer, wrong"
     ):
         pairs(path, columns={"positive": "no"})
-    with pytest.raises(ValidationError, match="'labels' is none of text, label, anchor"):
+    with pytest.raises(ValidationError, match="'labels' is none of text, label, answer, anchor"):
         DataSource(path=path, columns={"labels": "wrong"})
 
 
