@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -199,22 +200,31 @@ def _matches(trained: tuple[str, ...], scored: tuple[str, ...]) -> _Matches:
     def prefix(shingles: array[int]) -> array[int]:
         return shingles[: len(shingles) - math.ceil(THRESHOLD * len(shingles) - 1e-9) + 1]
 
-    of_scored = [rarest_first(text) for text in scored]
+    by_size = sorted(((rarest_first(text), text) for text in scored), key=lambda row: len(row[0]))
+    sizes = [len(shingles) for shingles, _ in by_size]
     index: dict[int, list[int]] = defaultdict(list)
-    for number, shingles in enumerate(of_scored):
+    for number, (shingles, _) in enumerate(by_size):
         for shingle in prefix(shingles):
             index[shingle].append(number)
     matches: dict[str, dict[str, float]] = defaultdict(dict)
     for text in trained:
         shingles = rarest_first(text)
-        elements = set(shingles)
-        for number in {number for shingle in prefix(shingles) for number in index.get(shingle, ())}:
-            shared = len(elements.intersection(of_scored[number]))
-            similarity = shared / (len(elements) + len(of_scored[number]) - shared)
-            if text == scored[number]:
+        size, elements = len(shingles), set(shingles)
+        # sets of other sizes cannot be as similar as the threshold
+        first, end = bisect_left(sizes, THRESHOLD * size - 1e-9), bisect_right(sizes, size / THRESHOLD + 1e-9)
+        near_in_size = (
+            numbers[bisect_left(numbers, first) : bisect_left(numbers, end)]
+            for numbers in map(index.get, prefix(shingles))
+            if numbers
+        )
+        for number in set().union(*near_in_size):
+            other, task_text = by_size[number]
+            shared = len(elements.intersection(other))
+            similarity = shared / (size + len(other) - shared)
+            if text == task_text:
                 matches[text][text] = 1.0
             elif similarity >= THRESHOLD:
-                matches[text][scored[number]] = min(similarity, math.nextafter(1, 0))  # other letters in the same shingles
+                matches[text][task_text] = min(similarity, math.nextafter(1, 0))  # other letters in the same shingles
     return dict(matches)
 
 
