@@ -67,6 +67,7 @@ class Trainee:
             head.start(embeddings(sample).cpu())  # not its weights: some models scale what they look up
         embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
         _check_result_holds_weights(recipe, embedder)
+        _ = embedder.fitted  # of the untrained model: it is where training starts, and is saved with the result
         if isinstance(head, LayerAttention) and head.options.centred:
             # the layer matrix starts at minus each layer's mean: as a constant, it would make every cosine 0.95 and more
             head.centre(embedder.encoder.layer_states(reference_texts(), embedder.design.prompt))
@@ -201,8 +202,11 @@ def require_trainable(recipe: Recipe, design: Design) -> None:
     """Raise UnmaskError if a design cannot be trained, or if a stage of the recipe would train nothing. No model is loaded."""
     design.require_one_prompt("Training")
     design.require_dense("Training")
-    if design.needs_fit:
-        raise UnmaskError(f"'{design.name}' is fitted on reference texts: train the design without that, and fit the result.")
+    if design.needs_fit and design.needs_head:
+        raise UnmaskError(
+            f"'{design.name}' is fitted on reference texts, and a new head has no vectors to fit yet: train the design without "
+            "that, and fit the result."
+        )
     for stage in recipe.stages:
         STAGES[stage].require_trainable(recipe.train, design)
     if recipe.train != "head":
