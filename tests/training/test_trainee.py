@@ -155,7 +155,7 @@ def test_layers_above_the_one_that_is_read_do_not_train(model: Path) -> None:
     assert all("layers.0." in name for name in training(trainee))
 
 
-@pytest.mark.parametrize("design", ["causal/eol/last+0.5mean", "causal/plain/mean@1+2"])
+@pytest.mark.parametrize("design", ["causal/eol/last+0.5mean", "causal/plain/mean@1+2", "causal/eol/last+mean/zscore"])
 def test_what_is_added_in_training_is_what_the_embedder_adds(design: str, model: Path) -> None:
     trainee = loaded(recipe(model, "contrastive", designs=[design], contrastive={"max_length": 512}))
     trainee.start_stage("contrastive", 0)
@@ -166,6 +166,17 @@ def test_what_is_added_in_training_is_what_the_embedder_adds(design: str, model:
     assert vectors.requires_grad
     anchors = trainee.embedder.encode([row.example.texts[0] for row in ready.rows[:4]])
     torch.testing.assert_close(vectors[batch["order"]][0].detach(), torch.from_numpy(anchors), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_standardised_design_keeps_the_fit_of_the_untrained_model(merge: bool, model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "contrastive", designs=["causal/eol/last/zscore"], merge=merge, contrastive={"max_length": 64})
+    trained = Embedder.from_pretrained(run(made, tmp_path / "run").result, device="cpu")
+    untrained = Embedder.from_pretrained(model, "causal/eol/last/zscore", dtype="float32", device="cpu")
+    assert loaded(made).embedder.is_fitted  # before a run that continues loads trained weights
+    for name, values in untrained.fitted.tensors.items():
+        assert torch.equal(values, trained.fitted.tensors[name])
+    assert not torch.allclose(torch.from_numpy(trained.encode(["x"])), torch.from_numpy(untrained.encode(["x"])), atol=1e-3)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last+mean"])
@@ -186,5 +197,5 @@ def test_what_cannot_train_is_refused_before_anything_is_loaded(model: Path) -> 
         loaded(recipe(Path("nowhere"), "contrastive", train="head"))
     with pytest.raises(UnmaskError, match="Stage 'mntp' trains no head"):
         loaded(recipe(Path("nowhere"), "contrastive", "mntp", train="head", designs=[HEADED], **HEAD))
-    with pytest.raises(UnmaskError, match="is fitted on reference texts"):
-        loaded(recipe(Path("nowhere"), "contrastive", designs=["causal/plain/mean/sum:auto"]))
+    with pytest.raises(UnmaskError, match="a new head has no vectors to fit yet"):
+        loaded(recipe(Path("nowhere"), "contrastive", designs=[f"{HEADED}/zscore"], **HEAD))
