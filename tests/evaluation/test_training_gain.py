@@ -61,15 +61,15 @@ def gain_of(trained: Source, base: Source, tasks: list[Task], folder: Path, max_
 def test_the_scores_and_the_test_are_those_of_compare(trained: Source, base: Source, tasks: list[Task], tmp_path: Path) -> None:
     gain = gain_of(trained, base, tasks, tmp_path / "gain")
     store = ResultStore(tmp_path / "compared")
-    designs = {"trained": (trained, DESIGN), "prompteol-z": (base, Design.parse("prompteol-z"))}
+    designs = {"trained": (trained, DESIGN), "subject-mean-z": (base, Design.parse("subject-mean-z"))}
     results = [
         result
         for label, (source, design) in designs.items()
         for result in score_designs(ScoringPlan(source, {label: design}, tasks, 64, reference_texts()), store)
     ]
     expected = {label: {r.task: r.main_score for r in results if r.label == label} for label in designs}
-    assert gain.scores == expected and list(gain.scores) == ["trained", "prompteol-z"]
-    assert gain.kinds == dict(zip(KINDS, KINDS, strict=True)) and gain.untrained == "prompteol-z"
+    assert gain.scores == expected and list(gain.scores) == ["trained", "subject-mean-z"]
+    assert gain.kinds == dict(zip(KINDS, KINDS, strict=True)) and gain.untrained == "subject-mean-z"
     [test] = comparisons(results, store)
     assert gain.test is not None
     assert (gain.test.difference, gain.test.p, gain.test.interval) == (
@@ -78,7 +78,7 @@ def test_the_scores_and_the_test_are_those_of_compare(trained: Source, base: Sou
         test.outcome.interval,
     )
     assert gain.test.is_significant == (test.winner is not None) and gain.test.test == test.outcome.test
-    differences = [expected["trained"][kind] - expected["prompteol-z"][kind] for kind in KINDS]
+    differences = [expected["trained"][kind] - expected["subject-mean-z"][kind] for kind in KINDS]
     assert gain.test.difference == pytest.approx(np.mean(differences), abs=1e-4)  # main scores are rounded by mteb
     assert TrainingGain.model_validate_json(gain.model_dump_json()) == gain
 
@@ -110,7 +110,7 @@ def test_a_base_that_cannot_serve_a_design_is_read_by_the_next(
         gain = gain_of(trained, base, tasks, tmp_path / "gain", max_length=12)  # no room for the prompt of PromptEOL
     assert gain.untrained == "causal/plain/mean/zscore" and list(gain.scores) == ["trained", gain.untrained]
     assert "the untrained `causal/plain/mean/zscore` of its base" in gain.sentence
-    assert any("cannot be read as prompteol-z: " in message for message in messages)
+    assert any("cannot be read as subject-mean-z: " in message for message in messages)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, failed: str, on: set[str]) -> None:
@@ -127,7 +127,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, failed: str, on: set[str]) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("failed", ["trained", "prompteol-z"])
+@pytest.mark.parametrize("failed", ["trained", "subject-mean-z"])
 def test_a_task_that_failed_is_left_out_with_its_reason_and_tried_again(
     failed: str, trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,8 +135,8 @@ def test_a_task_that_failed_is_left_out_with_its_reason_and_tried_again(
         failing(broken, failed, {"sts"})
         gain = gain_of(trained, base, tasks, tmp_path / "gain")
     assert gain.left_out == {"sts": f"not scored for {failed}, RuntimeError: out of memory"} and not gain.complete
-    assert list(gain.kinds) == ["clustering", "retrieval"] == list(gain.scores["trained"]) == list(gain.scores["prompteol-z"])
-    assert gain.untrained == "prompteol-z" and gain.sentence.startswith("Over 2 tasks of 2 kinds ")
+    assert list(gain.kinds) == ["clustering", "retrieval"] == list(gain.scores["trained"]) == list(gain.scores["subject-mean-z"])
+    assert gain.untrained == "subject-mean-z" and gain.sentence.startswith("Over 2 tasks of 2 kinds ")
     said = f"The test leaves out sts: not scored for {failed}, RuntimeError: out of memory."
     assert gain.notes == [said, "The same command tries again what failed."]
     assert gain_of(trained, base, tasks, tmp_path / "gain") == gain_of(trained, base, tasks, tmp_path / "whole")
@@ -174,9 +174,9 @@ def test_what_the_reference_fails_on_is_blank_and_changes_no_test(
 def test_the_sentence_follows_from_the_test(difference: float, is_significant: bool, verdict: str) -> None:
     test = wilcoxon(np.linspace(0.1, 0.9, 6) + difference, np.linspace(0.1, 0.9, 6))
     record = GainTest.of(test).model_copy(update={"is_significant": is_significant})
-    scores = {"trained": {"a": 0.2, "b": 0.4, "c": 0.9}, "prompteol-z": {"a": 0.2, "b": 0.3, "c": 0.1}}
+    scores = {"trained": {"a": 0.2, "b": 0.4, "c": 0.9}, "subject-mean-z": {"a": 0.2, "b": 0.3, "c": 0.1}}
     kinds = {"a": "sts", "b": "sts", "c": "retrieval"}
-    gain = TrainingGain(kinds=kinds, untrained="prompteol-z", scores=scores, test=record, left_out={})
-    start = f"Over 3 tasks of 2 kinds this model is {verdict} the untrained `prompteol-z` of its base ("
+    gain = TrainingGain(kinds=kinds, untrained="subject-mean-z", scores=scores, test=record, left_out={})
+    start = f"Over 3 tasks of 2 kinds this model is {verdict} the untrained `subject-mean-z` of its base ("
     assert gain.sentence.startswith(f"{start}difference {100 * difference:.1f}, 95 % interval [")
     assert gain.sentence.endswith("p = 0.031; Wilcoxon signed-rank (two-sided, exact), 6 tasks).")

@@ -130,7 +130,7 @@ def test_the_result_is_compared_with_its_untrained_base(
     code, out, said = cli("train", file, "-o", "run", *COMPARED)
     assert (code, out) == (0, ""), said
     gain = runs.read_result(tmp_path / "run", TrainingResult).gain  # type: ignore[union-attr]
-    assert gain is not None and list(gain.scores) == ["trained", "prompteol-z"]
+    assert gain is not None and list(gain.scores) == ["trained", "subject-mean-z"]
     assert list(gain.kinds.values()) == ["classification", "retrieval"]
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     for text in (said, card):

@@ -14,6 +14,7 @@ from statistics import mean
 from pydantic import Field
 
 from unmask.designs.design import Design
+from unmask.designs.presets import DEFAULT_DESIGN
 from unmask.errors import UnmaskError
 from unmask.evaluation.leader import points
 from unmask.evaluation.reference_models import score_if_installed
@@ -28,7 +29,7 @@ from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest
 from unmask.tasks.task import Task
 
-UNTRAINED = ("prompteol-z", "causal/plain/mean/zscore", "bidirectional/plain/mean/zscore")
+UNTRAINED = (DEFAULT_DESIGN, "causal/plain/mean/zscore", "bidirectional/plain/mean/zscore")
 """Designs without training, the best first. If a base model cannot serve one, it is read by the next."""
 
 REFERENCE = "minilm"
