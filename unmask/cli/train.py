@@ -102,7 +102,7 @@ def _report(jobs: Sequence[TrainingJob]) -> None:
     console = open_console(stderr=True)
     for job, gain in zip(jobs, gains, strict=True):
         if gain is not None:
-            console.print(gain_table(gain, f"{job.design.name}, seed {job.seed}"))
+            console.print(gain_table(gain, job.label))
             for sentence in (gain.sentence, *gain.notes):
                 console.print(sentence, soft_wrap=True, markup=False)
         say(f"trained embedder in {job.result}; its README.md says how")

@@ -95,7 +95,7 @@ def _record_gain(
             f"The base model '{recipe.model}' has changed since the run in '{job.folder}': its weights were {record.base.weights} and are "
             f"{weights} now. Restore it, or choose another folder."
         )
-    say(f"{job.design.name}, seed {job.seed}: comparing with the untrained base")
+    say(f"{job.label}: comparing with the untrained base")
     base = Source(recipe.model, dtype=recipe.dtype)
     gain = training_gain(Source(str(job.result)), job.design, base, tasks, recipe.max_length, folder / COMPARED)
     context = {

@@ -96,8 +96,9 @@ class TrainingResult(Record):
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One design to train with one seed, in a folder."""
+    """One design to train with one seed, in a folder. label: the design as the recipe names it, and the seed."""
 
+    label: str
     design: Design
     seed: int
     folder: Path
@@ -121,7 +122,7 @@ def training_jobs(recipe: Recipe, folder: Path) -> list[TrainingJob]:
         )
     several = len(designs) * len(recipe.seeds) > 1
     return [
-        TrainingJob(Design.parse(design), seed, folder / f"{name}.seed{seed}" if several else folder)
+        TrainingJob(f"{design}, seed {seed}", Design.parse(design), seed, folder / f"{name}.seed{seed}" if several else folder)
         for name, design in designs.items()
         for seed in recipe.seeds
     ]

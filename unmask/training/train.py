@@ -135,9 +135,9 @@ def _train_one(
     }
     with runs.open(job.folder, settings, inputs=files, output="model", processes=processes) as run:
         if run.result is not None:
-            say(f"{job.design.name}, seed {job.seed}: done before, in {job.result}")
+            say(f"{job.label}: done before, in {job.result}")
             return
-        say(f"{job.design.name}, seed {job.seed}")
+        say(job.label)
         sets, records = {}, {}
         for name in recipe.stages:  # every row is checked before anything is loaded
             sets[name], records[name] = remove_leaking_rows(read_sets(recipe, name, root, job.seed), excluded_tasks, root)
