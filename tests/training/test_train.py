@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.nn import Module
 
 from tests.moe.mixture.models import saved_experts
 from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run, same, weights
@@ -331,3 +332,20 @@ def test_quantised_weights_take_an_adapter_and_nothing_else(model: Path) -> None
     for changed in ({}, {"merge": False, "train": "full"}):
         with pytest.raises(ValueError, match="adapter"):
             recipe(model, "contrastive", quantize="4bit", **changed)
+
+
+def test_compiled_layers_train_the_same_weights(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to rounding; nothing stays compiled. With backend "eager", since generating code takes minutes and a C++ compiler."""
+    compiled: list[Module] = []
+    compile_one = Module.compile
+
+    def compile_quickly(layer: Module, **options: Any) -> None:
+        compiled.append(layer)
+        compile_one(layer, backend="eager", **options)
+
+    monkeypatch.setattr(Module, "compile", compile_quickly)
+    fast = weights(run(recipe(model, "contrastive", compile=True), tmp_path / "fast").folder)
+    plain = weights(run(recipe(model, "contrastive"), tmp_path / "plain").folder)
+    assert len(compiled) == 2 and not any(layer._compiled_call_impl for layer in compiled)
+    for name, weight in plain.items():
+        torch.testing.assert_close(fast[name], weight, rtol=1e-3, atol=1e-4)

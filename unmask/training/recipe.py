@@ -55,6 +55,8 @@ class Recipe(Table):
     train: Literal["lora", "full", "head"] | Annotated[tuple[str, ...], Field(min_length=1)] = "lora"
     """An adapter, all weights, the head alone, or a list of kinds of weight that train directly, such as ["gate_proj", "router"]; the
     coverage table names the kinds."""
+    compile: bool = False
+    """Compile the decoder's layers (torch.compile), which takes minutes and, on a CPU, a C++ compiler. Steps are then faster."""
     merge: bool = True
     """Whether the result holds merged weights, or an adapter next to its base model."""
     max_length: int = Field(default=512, ge=2, le=MOST)

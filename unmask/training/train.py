@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from unmask.embedder import Embedder
 from unmask.errors import require_package
@@ -247,13 +250,25 @@ def _run_loop(session: _Session, name: str, ready: PreparedStage, trainee: Train
     checkpoint = find_resumable_checkpoint(folder)
     if checkpoint:
         say(f"  {name}: resumed from {checkpoint.name}")
-    with ready.around():
+    with ready.around(), compiled(trainee.layers_that_train) if session.recipe.compile else nullcontext():
         loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ready.module.eval()
     if stage.checkpointing:
         trainee.backbone.model.gradient_checkpointing_disable()
     if processes.is_first():
         write_json(folder / "log.json", loop.state.log_history)
+
+
+@contextmanager
+def compiled(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Compile the forward pass of some layers, for batches of any size."""
+    for layer in layers:
+        layer.compile(dynamic=True)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._compiled_call_impl = None
 
 
 def remove_leaking_rows(

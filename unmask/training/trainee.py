@@ -78,6 +78,11 @@ class Trainee:
         """The decoder in training."""
         return self.embedder.backbone
 
+    @property
+    def layers_that_train(self) -> nn.ModuleList:
+        """The layers of the decoder that a stage computes: up to the highest one that the design reads."""
+        return self.backbone.layers[: max(self.embedder.design.numbered_layers, default=None)]
+
     def start_stage(self, stage: str, seed: int) -> list[Coverage]:
         """Make the weights of a stage trainable, and list them. Raises UnmaskError if less would train than the recipe names."""
         pools = STAGES[stage].pools
