@@ -135,7 +135,9 @@ def test_a_task_that_failed_is_left_out_with_its_reason_and_tried_again(
         failing(broken, failed, {"sts"})
         gain = gain_of(trained, base, tasks, tmp_path / "gain")
     assert gain.left_out == {"sts": f"not scored for {failed}, RuntimeError: out of memory"} and not gain.complete
-    assert list(gain.kinds) == ["clustering", "retrieval"] == list(gain.scores["trained"]) == list(gain.scores["subject-mean-z"])
+    assert (
+        list(gain.kinds) == ["clustering", "retrieval"] == list(gain.scores["trained"]) == list(gain.scores["subject-mean-z"])
+    )
     assert gain.untrained == "subject-mean-z" and gain.sentence.startswith("Over 2 tasks of 2 kinds ")
     said = f"The test leaves out sts: not scored for {failed}, RuntimeError: out of memory."
     assert gain.notes == [said, "The same command tries again what failed."]
