@@ -52,7 +52,7 @@ def objective_of(change: Callable[[int, Tensor], Tensor], monkeypatch: pytest.Mo
         ({"contrastive": {"matryoshka": [8, 4096]}}, "matryoshka asks for 4096 dimensions"),
         ({"data": {"text": {"path": "starter:reference"}, "pairs": {"path": "nowhere.jsonl"}}}, "nowhere.jsonl"),
         ({"contrastive": {"data": ["taught"]}, "data": TAUGHT}, "instruction"),
-        ({"designs": ["causal/plain/mean", "causal/plain/mean/zscore"]}, "is fitted on reference texts"),
+        ({"designs": ["causal/plain/mean", "causal/plain/cross-attention/zscore"]}, "is fitted on reference texts"),
     ],
     ids=["dimensions", "a missing file", "an instruction without a place", "the second design"],
 )
