@@ -98,7 +98,7 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
         (["data.text.weight=3"], []),
         (
             ['stages=["mntp"]', WATCHED[1].replace(", evaluate_every=2", ""), "data.text.weight=3"],
-            ["data.text.weight has no effect, because stages on tokens draw from all texts alike"],
+            ["data.text.weight has no effect, because stages on tokens draw from all texts equally"],
         ),
         ([*TAUGHT, "contrastive.teacher_weight=3"], ["contrastive.teacher_weight has no effect, because there is no teacher"]),
         ([*TAUGHT, "contrastive.teacher_weight=3", "contrastive.teacher=minilm"], []),

@@ -114,7 +114,7 @@ class TokenBatch:
         They are attended to, and not pooled. Raises UnmaskError for spans.
         """
         if self.spans is not None:
-            raise UnmaskError("Parts of a text have no vectors of their own where a placeholder stands before the whole text.")
+            raise UnmaskError("Parts of a text have no vectors of their own if a placeholder precedes the whole text.")
         texts, tokens = self.ids.shape
         positions = torch.arange(tokens, device=self.ids.device)
         start = self.pooling_mask.int().argmax(dim=1, keepdim=True)

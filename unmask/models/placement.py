@@ -68,7 +68,7 @@ def as_device_map(device_map: str | Mapping[str, str | int] | None) -> str | Non
     if not isinstance(table, Mapping) or not all(isinstance(device, str | int) for device in table.values()):
         raise UnmaskError(_TABLE)
     if "" in table and len(table) > 1:
-        raise UnmaskError(f'"" stands for the whole model, so it cannot have further entries. {_TABLE}')
+        raise UnmaskError(f'"" is the whole model, so it cannot have further entries. {_TABLE}')
     return json.dumps(dict(table))
 
 

@@ -2,7 +2,7 @@
 
     causal+kv@13-17        in layers 13 to 17, every token can also attend to the key and the value of the last token (KV-Embedding,
                            arXiv 2601.01046); causal+kv@13-17:1.5 adds 1.5 to the logits of that attention
-    causal+prepend@2-7     a placeholder stands before the text; before each of layers 2 to 7 its state becomes that of the last token
+    causal+prepend@2-7     a placeholder precedes the text; before each of layers 2 to 7 its state becomes that of the last token
                            (Token Prepending, arXiv 2412.11556)
     causal+prepend@2-7:64  the same with a placeholder for each block of 64 tokens, which becomes the state of the block's last token
                            (after Hierarchical Token Prepending, arXiv 2511.14868)

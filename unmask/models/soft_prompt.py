@@ -1,4 +1,4 @@
-"""Soft prompts: trained vectors stand in place of the embeddings of some tokens (prompt tuning, arXiv 2104.08691)."""
+"""Soft prompts: trained vectors replace the embeddings of some tokens (prompt tuning, arXiv 2104.08691)."""
 
 from __future__ import annotations
 

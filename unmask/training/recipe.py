@@ -141,7 +141,7 @@ def ineffective_settings(recipe: Recipe) -> list[str]:
     weighted = {data for name in recipe.stages if STAGES[name].pools for data in recipe.stage(name).data}
     for data in {data for name in recipe.stages for data in recipe.stage(name).data} - weighted:
         if recipe.data[data].weight:
-            reasons[f"data.{data}.weight"] = "stages on tokens draw from all texts alike"
+            reasons[f"data.{data}.weight"] = "stages on tokens draw from all texts equally"
     if recipe.train != "lora" and recipe.lora != LoraOptions():
         reasons["[lora]"] = f"train = {_format_train(recipe.train)} trains no adapter"
     if recipe.head is not None and not any(Design.parse(design).needs_head for design in recipe.designs):
