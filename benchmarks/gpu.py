@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parts = [given.pop(0)] if given and not given[0].startswith("-") else list(PARTS)
     if unknown := set(parts) - PARTS.keys():
-        raise SystemExit(f"There is no part {unknown.pop()}: {', '.join(PARTS)}.")
+        raise SystemExit(f"Unknown part '{unknown.pop()}'. Choose from: {', '.join(PARTS)}.")
     args = start(__file__, __doc__, given, texts=(2000, 12), repeats=(2, 1), keep="")
     device = pick_device("auto")
     print(f"Device: {torch.cuda.get_device_name() if device.type == 'cuda' else device}.")

@@ -250,7 +250,7 @@ def _run_loop(session: _Session, name: str, ready: PreparedStage, trainee: Train
     checkpoint = find_resumable_checkpoint(folder)
     if checkpoint:
         say(f"  {name}: resumed from {checkpoint.name}")
-    with ready.around(), compiled(trainee.layers_that_train) if session.recipe.compile else nullcontext():
+    with ready.around(), compiled(trainee.backbone.layers[: trainee.depth]) if session.recipe.compile else nullcontext():
         loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ready.module.eval()
     if stage.checkpointing:

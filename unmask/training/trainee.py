@@ -79,16 +79,16 @@ class Trainee:
         return self.embedder.backbone
 
     @property
-    def layers_that_train(self) -> nn.ModuleList:
-        """The layers of the decoder that a stage computes: up to the highest one that the design reads."""
-        return self.backbone.layers[: max(self.embedder.design.numbered_layers, default=None)]
+    def depth(self) -> int | None:
+        """The highest layer that the design reads, if it names layers by number; None for all."""
+        return max(self.embedder.design.numbered_layers, default=None)
 
     def start_stage(self, stage: str, seed: int) -> list[Coverage]:
         """Make the weights of a stage trainable, and list them. Raises UnmaskError if less would train than the recipe names."""
         pools = STAGES[stage].pools
         head, body = self.backbone.head, self.backbone.model
         (self.language_model or body).requires_grad_(False)
-        depth = max(self.embedder.design.numbered_layers, default=None) if self.recipe.train == "lora" else None
+        depth = self.depth if self.recipe.train == "lora" else None
         kinds = weight_kinds(body, self.backbone.layers, depth)
         torch.manual_seed(seed)
         if self.recipe.train == "lora":
